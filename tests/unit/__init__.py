@@ -1,0 +1,1 @@
+"""Tests that need no process but their own. The folder mirrors the package."""
