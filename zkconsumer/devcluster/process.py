@@ -1,0 +1,274 @@
+"""One server process: started, waited for, signalled, stopped, and gone when we are.
+
+``ServerProcess`` is the base of the ZooKeeper and the Kafka server. It is used by one thread at a time; it starts no
+thread. The child runs under ``launcher.py``, which ends it when this process ends in whatever way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+from typing import Self
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import launcher
+from zkconsumer.devcluster.errors import ServerStartError, ServerStopError
+from zkconsumer.devcluster.ports import free_port
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+_KILL_TIMEOUT_S = 10.0
+_LAUNCH_TIMEOUT_S = 20.0
+_POLL_S = 0.03
+_PORT_TRIES = 5
+_TAIL_LINES = 25
+_BIND_FAILED = re.compile(r"Address already in use|BindException|Socket server failed to bind")
+
+
+def as_deadline(deadline: Deadline | float) -> Deadline:
+    """Seconds from now, or a deadline that is already running."""
+    return deadline if isinstance(deadline, Deadline) else Deadline(deadline)
+
+
+class Launched:
+    """A running launcher and the child it watches over."""
+
+    def __init__(self, command: Sequence[str], log: Path, remove: Sequence[Path]) -> None:
+        """Starts ``command``. ``remove``: directories that the launcher removes should we die. Raises: OSError."""
+        arguments = [sys.executable, "-I", "-S", launcher.__file__, "--owner", str(os.getpid()), "--log", str(log)]
+        for directory in remove:
+            arguments += ["--remove", str(directory)]
+        self._launcher = subprocess.Popen(
+            [*arguments, "--", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            cwd="/",
+        )
+        try:
+            self.pid = int(self._answer(_LAUNCH_TIMEOUT_S))
+        except (OSError, ValueError) as error:
+            self._launcher.kill()
+            self.wait(_KILL_TIMEOUT_S)
+            raise OSError(f"cannot start {command[0]}") from error
+
+    def _answer(self, timeout: float) -> bytes:
+        assert self._launcher.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._launcher.stdout, selectors.EVENT_READ)
+            deadline, line = Deadline(timeout), b""
+            while not line.endswith(b"\n"):
+                if not selector.select(deadline.remaining()):
+                    raise TimeoutError("the launcher does not answer")
+                part = self._launcher.stdout.read(1)
+                if not part:
+                    raise BrokenPipeError("the launcher is gone")
+                line += part
+        return line
+
+    @property
+    def running(self) -> bool:
+        """Whether the child still runs (a suspended one does)."""
+        return self._launcher.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends TERM, KILL, STOP or CONT to the child's process group; nothing happens to one that has ended."""
+        (request,) = (key for key, value in launcher._SIGNALS.items() if value == number)
+        assert self._launcher.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._launcher.stdin.write(request)
+            self._answer(_LAUNCH_TIMEOUT_S)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether the child ended within ``timeout`` seconds."""
+        try:
+            self._launcher.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        for pipe in (self._launcher.stdin, self._launcher.stdout):
+            if pipe is not None:
+                pipe.close()
+        return True
+
+
+class ServerProcess:
+    """Base of the embedded servers. Subclasses say how to configure, to start and to recognise readiness.
+
+    A stopped or killed server can be started again: it keeps its port and its data. ``close()`` (or leaving ``with``)
+    stops it and removes its directory, unless the caller named one.
+    """
+
+    kind = "server"
+
+    def __init__(
+        self, directory: Path | str | None = None, *, port: int | None = None, keep: bool | None = None
+    ) -> None:
+        """Arguments: ``directory`` for data, configuration and log (a temporary one unless given); ``port`` (a free one
+        unless given); ``keep`` the directory at the end (unless it is a temporary one). No I/O happens here."""
+        self._given_directory = Path(directory).absolute() if directory is not None else None
+        self._keep = keep if keep is not None else directory is not None
+        self._directory: Path | None = None
+        self._port = port
+        self._port_is_fixed = port is not None
+        self._process: Launched | None = None
+
+    # what subclasses provide
+
+    def _configure(self, directory: Path, port: int) -> Sequence[str]:
+        """Writes the configuration and returns the command."""
+        raise NotImplementedError
+
+    def _is_ready(self, deadline: Deadline) -> bool:
+        """Asks the server once whether it serves."""
+        raise NotImplementedError
+
+    def _before_start(self, deadline: Deadline) -> None:
+        """Waits for what must be gone or there before a start."""
+
+    # what callers use
+
+    @property
+    def directory(self) -> Path:
+        """Where data, configuration and log are. Raises: RuntimeError before the first start."""
+        if self._directory is None:
+            raise RuntimeError(f"the {self.kind} was never started")
+        return self._directory
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1. Raises: RuntimeError before the first start, unless it was given."""
+        if self._port is None:
+            raise RuntimeError(f"the {self.kind} was never started")
+        return self._port
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, None while it does not run."""
+        return self._process.pid if self._process is not None and self._process.running else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists; a suspended one does."""
+        return self.pid is not None
+
+    @property
+    def log(self) -> Path:
+        """The file that gets everything the server says."""
+        return self.directory / "server.log"
+
+    def log_tail(self, lines: int = _TAIL_LINES) -> str:
+        """The last lines of the log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return ""
+
+    def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
+        """Starts the server and returns once it serves; does nothing to one that runs.
+
+        Raises: ServerStartError with the tail of the log, JavaNotFoundError, JarResolutionError, MissingExtraError.
+        """
+        if self.running:
+            return self
+        deadline = as_deadline(deadline)
+        self._before_start(deadline)
+        if self._directory is None:
+            if self._given_directory is not None:
+                self._given_directory.mkdir(parents=True, exist_ok=True)
+            self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix=f"zkconsumer-{self.kind}-"))
+        for _ in range(_PORT_TRIES):
+            port = self._port if self._port is not None else free_port()
+            if self._start_once(port, deadline):
+                self._port, self._port_is_fixed = port, True  # clients know it from now on
+                return self
+        raise ServerStartError(f"the {self.kind} found no free port in {_PORT_TRIES} tries:\n{self.log_tail()}")
+
+    def _start_once(self, port: int, deadline: Deadline) -> bool:
+        """Returns False when another process took the port first."""
+        command = self._configure(self.directory, port)
+        written = self.log.stat().st_size if self.log.exists() else 0
+        self._process = Launched(command, self.log, [] if self._keep else [self.directory])
+        atexit.register(self.close)
+        self._port = port
+        try:
+            while not self._is_ready(deadline):
+                if not self._process.running:
+                    if not self._port_is_fixed and _BIND_FAILED.search(self._log_from(written)):
+                        self._port = None
+                        self._ended()
+                        return False
+                    raise ServerStartError(f"the {self.kind} ended while starting:\n{self.log_tail()}")
+                if deadline.expired:
+                    raise ServerStartError(f"the {self.kind} was not ready in time:\n{self.log_tail()}")
+                sleep(deadline.bounded(_POLL_S))
+        except BaseException:
+            self.kill()
+            raise
+        return True
+
+    def _log_from(self, position: int) -> str:
+        with open(self.log, errors="replace") as file:
+            file.seek(position)
+            return file.read()
+
+    def _ended(self) -> None:
+        if self._process is not None:
+            self._process.wait(_KILL_TIMEOUT_S)
+        self._process = None
+        atexit.unregister(self.close)
+
+    def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
+        """Ends the server: SIGTERM, and SIGKILL after the deadline. Port and data are kept for another start."""
+        if self._process is not None:
+            self._process.send(signal.SIGCONT)  # a suspended process would not act on SIGTERM
+            self._process.send(signal.SIGTERM)
+            if not self._process.wait(as_deadline(deadline).bounded(STOP_TIMEOUT_S)):
+                self.kill()
+            self._ended()
+
+    def kill(self) -> None:
+        """Ends the server with SIGKILL, as a crash would. Raises: ServerStopError if it is there nevertheless."""
+        if self._process is not None:
+            self._process.send(signal.SIGKILL)
+            if not self._process.wait(_KILL_TIMEOUT_S):
+                raise ServerStopError(f"the {self.kind} (process {self._process.pid}) survived SIGKILL")
+            self._ended()
+
+    def suspend(self) -> None:
+        """Freezes the server (SIGSTOP): connections stay, nothing is answered. Raises: RuntimeError if it is not running."""
+        self._require_running().send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets a suspended server go on (SIGCONT). Raises: RuntimeError if it is not running."""
+        self._require_running().send(signal.SIGCONT)
+
+    def _require_running(self) -> Launched:
+        if self._process is None or not self._process.running:
+            raise RuntimeError(f"the {self.kind} is not running")
+        return self._process
+
+    def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
+        """Stops the server and removes its directory unless that is to be kept. May be called again."""
+        self.stop(deadline)
+        if self._directory is not None and not self._keep:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,238 @@
+"""What an administrator does to a Kafka cluster through ZooKeeper: topics, and waiting for brokers.
+
+Responsible for the nodes that ``kafka.admin.AdminUtils`` wrote: a topic is its replica assignment under
+``/brokers/topics`` beside its configuration under ``/config/topics``; the controller does the rest. Written this way a
+topic comes into being on brokers of every age in ZooKeeper mode (0.8 to 3.9) without a client of that age.
+The consumer itself never uses this. One ``Admin`` has one session of its own and is used by one thread at a time;
+waiting is by polling, since nothing here is in a hurry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from time import sleep
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MalformedNodeError, RegistryError, RegistryUnavailableError
+
+_POLL_S = 0.02
+_SESSION_S = 10.0
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+_BROKER_IDS = "/brokers/ids"
+_TOPICS = "/brokers/topics"
+
+DEFAULT_TIMEOUT_S = 30.0
+
+
+class Admin:
+    """A session for administration. ``open`` it, or use it as a context manager."""
+
+    def __init__(self, connect: str) -> None:
+        """Argument: ``connect`` as in ``zookeeper.connect``, with a chroot or without. No I/O happens here."""
+        self.connect = connect
+        self._client: KazooClient = KazooClient(hosts=connect, timeout=_SESSION_S, read_only=False)
+
+    def open(self, deadline: Deadline) -> Self:
+        """Connects. Raises: RegistryUnavailableError when ZooKeeper does not answer in time."""
+        try:
+            self._client.start(timeout=deadline.bounded(DEFAULT_TIMEOUT_S))
+        except KazooTimeoutError as late:
+            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time") from late
+        return self
+
+    def close(self) -> None:
+        """Ends the session. May be called again."""
+        with contextlib.suppress(KazooException):
+            self._client.stop()
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        return self.open(Deadline(DEFAULT_TIMEOUT_S))
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # brokers
+
+    def brokers(self) -> tuple[int, ...]:
+        """The ids of the registered brokers, in order."""
+        return tuple(sorted(int(name) for name in self._children(_BROKER_IDS) if name.isdigit()))
+
+    def registered_port(self, broker_id: int) -> int | None:
+        """The port a broker is registered with; None where it is not registered or has no plain endpoint.
+
+        Brokers since 0.9 may register -1 as ``port`` and the truth under ``endpoints``.
+        """
+        node = self._json(f"{_BROKER_IDS}/{broker_id}")
+        if node is None:
+            return None
+        for endpoint in node.get("endpoints", ()):
+            if str(endpoint).startswith("PLAINTEXT://"):
+                return int(str(endpoint).rpartition(":")[2])
+        return int(node.get("port", -1))
+
+    def wait_until_unregistered(self, broker_id: int, deadline: Deadline) -> bool:
+        """Whether no broker is registered under the id before the deadline."""
+        return _until(lambda: self._data(f"{_BROKER_IDS}/{broker_id}") is None, deadline)
+
+    # topics
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of the existing topics, sorted."""
+        return tuple(sorted(self._children(_TOPICS)))
+
+    def assignment(self, topic: str) -> dict[int, list[int]]:
+        """Partition -> broker ids of a topic; empty where there is none."""
+        node = self._json(_topic_path(topic)) or {}
+        return {int(partition): list(replicas) for partition, replicas in dict(node.get("partitions", {})).items()}
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Iterable[int]] | None = None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Creates a topic and waits until each of its partitions has a leader.
+
+        Arguments: ``config`` of the topic, such as ``{"retention.ms": "1000"}``; ``assignment`` partition -> broker ids
+        in place of the even spread over the registered brokers.
+        Raises: ValueError for an impossible name or number, RegistryError when the topic exists or no leader appears.
+        """
+        if not _TOPIC.match(topic) or topic in (".", ".."):
+            raise ValueError(f"not a topic name: {topic!r}")
+        replicas = (
+            {number: list(ids) for number, ids in assignment.items()}
+            if assignment is not None
+            else _spread(range(partitions), self.brokers(), replication)
+        )
+        if not replicas:
+            raise ValueError("a topic needs at least one partition")
+        # The order of AdminUtils: the controller reads the configuration when the topic's node appears.
+        self._put(f"/config/topics/{topic}", {"version": 1, "config": dict(config or {})}, replace=True)
+        self._put(_topic_path(topic), {"version": 1, "partitions": _named(replicas)})
+        self._wait_for_leaders(topic, replicas, deadline)
+
+    def add_partitions(self, topic: str, total: int, *, deadline: Deadline | None = None) -> None:
+        """Enlarges a topic to ``total`` partitions and waits for their leaders; fields of the node we do not know stay.
+
+        Raises: ValueError when the topic would not grow, RegistryError when there is no such topic or no leader appears.
+        """
+        node = self._json(_topic_path(topic))
+        if node is None:
+            raise RegistryError(f"no topic {topic}")
+        present = self.assignment(topic)
+        if total <= len(present):
+            raise ValueError(f"{topic} has {len(present)} partitions already")
+        replication = max((len(ids) for ids in present.values()), default=1)
+        added = _spread(range(len(present), total), self.brokers(), replication)
+        node["partitions"] = {**node["partitions"], **_named(added)}
+        self._do(lambda: self._client.set(_topic_path(topic), json.dumps(node, separators=(",", ":")).encode()))
+        self._wait_for_leaders(topic, added, deadline)
+
+    def delete_topic(self, topic: str, *, deadline: Deadline | None = None) -> None:
+        """Asks the controller to delete a topic and waits until it is gone. The brokers must allow it.
+
+        Raises: RegistryError when there is no such topic or it is still there at the deadline.
+        """
+        deadline = deadline or Deadline(DEFAULT_TIMEOUT_S)
+        if self._data(_topic_path(topic)) is None:
+            raise RegistryError(f"no topic {topic}")
+        request = f"/admin/delete_topics/{topic}"
+        with contextlib.suppress(NodeExistsError):
+            self._do(lambda: self._client.create(request, b"", makepath=True))
+        # The controller removes its own request last; a topic created before that would be deleted again.
+        gone = _until(lambda: self._data(_topic_path(topic)) is None and self._data(request) is None, deadline)
+        if not gone:
+            raise RegistryError(f"the controller did not delete topic {topic} in time")
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """The broker id of a partition's leader; None while there is none."""
+        state = self._json(f"{_topic_path(topic)}/partitions/{partition}/state")
+        return None if state is None or state.get("leader", -1) < 0 else int(state["leader"])
+
+    def _wait_for_leaders(self, topic: str, partitions: Iterable[int], deadline: Deadline | None) -> None:
+        deadline = deadline or Deadline(DEFAULT_TIMEOUT_S)
+        for partition in partitions:
+            if not _until(lambda wanted=partition: self.leader(topic, wanted) is not None, deadline):  # type: ignore[misc]
+                raise RegistryError(f"partition {partition} of topic {topic} got no leader in time")
+
+    # nodes
+
+    def _do(self, operation: Callable[[], Any]) -> Any:
+        try:
+            return operation()
+        except (NoNodeError, NodeExistsError):
+            raise
+        except (KazooException, KazooTimeoutError) as error:
+            raise RegistryError(f"ZooKeeper at {self.connect}: {error!r}") from error
+
+    def _data(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._do(lambda: self._client.get(path))[0])
+        except NoNodeError:
+            return None
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return list(self._do(lambda: self._client.get_children(path)))
+        except NoNodeError:
+            return []
+
+    def _json(self, path: str) -> dict[str, Any] | None:
+        data = self._data(path)
+        if data is None:
+            return None
+        try:
+            node = json.loads(data)
+        except ValueError as error:
+            raise MalformedNodeError(path, str(error)) from error
+        if not isinstance(node, dict):
+            raise MalformedNodeError(path, "not a JSON object")
+        return node
+
+    def _put(self, path: str, node: Mapping[str, object], *, replace: bool = False) -> None:
+        data = json.dumps(node, separators=(",", ":")).encode()
+        try:
+            self._do(lambda: self._client.create(path, data, makepath=True))
+        except NodeExistsError:
+            if not replace:
+                raise RegistryError(f"{path} exists") from None
+            self._do(lambda: self._client.set(path, data))
+
+
+def _topic_path(topic: str) -> str:
+    return f"{_TOPICS}/{topic}"
+
+
+def _named(replicas: Mapping[int, list[int]]) -> dict[str, list[int]]:
+    return {str(partition): ids for partition, ids in replicas.items()}
+
+
+def _spread(partitions: Iterable[int], brokers: tuple[int, ...], replication: int) -> dict[int, list[int]]:
+    """Partition p's replicas begin at the p-th broker, counted around. Raises: ValueError with too few brokers."""
+    if not 1 <= replication <= len(brokers):
+        raise ValueError(f"replication {replication} with {len(brokers)} brokers registered")
+    return {
+        partition: [brokers[(partition + shift) % len(brokers)] for shift in range(replication)]
+        for partition in partitions
+    }
+
+
+def _until(condition: Callable[[], bool], deadline: Deadline) -> bool:
+    while not condition():
+        if deadline.expired:
+            return False
+        sleep(deadline.bounded(_POLL_S))
+    return True
