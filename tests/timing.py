@@ -42,7 +42,7 @@ def eventually(predicate: Callable[[], T], seconds: float, what: str) -> T:
 
     Arguments: ``seconds`` is the deadline before scaling; ``what`` completes the sentence "waited in vain for ...".
     An AssertionError of the predicate counts as "not yet", so a predicate may be a block of asserts that returns True.
-    Raises AssertionError naming ``what`` and the last value or failure seen; any other exception passes through at once.
+    Raises AssertionError naming ``what`` and the last value or failure seen; other exceptions pass through at once.
     """
     limit = scaled(seconds)
     end = monotonic() + limit
