@@ -19,7 +19,7 @@ _LOCK_POLL_S = 0.1
 
 
 def cache_directory() -> Path:
-    """``$ZKCONSUMER_CACHE``, else ``$XDG_CACHE_HOME/zkconsumer``, else ``~/.cache/zkconsumer``. It need not exist yet."""
+    """``$ZKCONSUMER_CACHE``, else ``$XDG_CACHE_HOME/zkconsumer``, else ``~/.cache/zkconsumer``; not made here."""
     if os.environ.get("ZKCONSUMER_CACHE"):
         return Path(os.environ["ZKCONSUMER_CACHE"]).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -33,11 +33,10 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
-        os.chmod(name, mode)
-        os.replace(name, path)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        Path(name).unlink(missing_ok=True)
         raise
 
 
@@ -48,7 +47,7 @@ def locked(path: Path, deadline: Deadline) -> Iterator[None]:
     Raises: TimeoutError when another process holds it until the deadline.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
+    with path.open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

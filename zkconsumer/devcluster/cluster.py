@@ -48,8 +48,8 @@ class DevCluster:
     ) -> None:
         """Arguments: ``directory`` for data and logs, kept at the end (a temporary one, removed, unless given);
         ``zookeeper_version`` (the one inside PySpark unless given); ``brokers`` how many, with ids from 0;
-        ``broker_properties`` and ``zookeeper_properties`` beside and over ours; ``tick_ms`` of ZooKeeper: sessions may be
-        2 to 20 ticks long; ``chroot`` such as "/kafka", made by the broker; ``progress`` told of downloads.
+        ``broker_properties`` and ``zookeeper_properties`` beside and over ours; ``tick_ms`` of ZooKeeper: sessions may
+        be 2 to 20 ticks long; ``chroot`` such as "/kafka", made by the broker; ``progress`` told of downloads.
         Raises: ValueError.
         """
         if brokers < 1:
@@ -154,7 +154,7 @@ class DevCluster:
         return self._brokers
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops every process and removes a temporary directory. May be called again; the cluster may be started anew."""
+        """Stops every process and removes a temporary directory. May be called again; ``start`` makes a new cluster."""
         deadline = as_deadline(deadline)
         with contextlib.ExitStack() as last:  # each step happens even if the one before it failed
             if self._directory is not None and self._given_directory is None:

@@ -113,8 +113,8 @@ def _ivy_file(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
 
 
 def _ivy_command(work: Path, settings: Path | None) -> list[str]:
-    (ivy,) = jars_of_pyspark("ivy-")[-1:] or [None]
-    if ivy is None:
+    ivy = jars_of_pyspark("ivy-")
+    if not ivy:
         raise MissingExtraError("fetching jars (this PySpark brings no Ivy)", "demo")
     executable = java()
     return [
@@ -122,7 +122,7 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
         "-Xmx256m",
         *jvm_network_options(executable),
         "-jar",
-        str(ivy),
+        str(ivy[-1]),
         *(["-settings", str(settings)] if settings else []),
         *("-cache", str(cache_directory() / "ivy")),
         *("-ivy", str(work / "ivy.xml")),
@@ -149,7 +149,7 @@ def _resolve_into(
             said = "\n".join(tail or ["it brought no jars"])
             raise JarResolutionError(f"cannot fetch {' '.join(coordinates)}. The resolver said:\n{said}")
         _share_disk(work / "jars", cache_directory() / "ivy")
-        os.rename(work / "jars", target)
+        (work / "jars").rename(target)
         size = sum(jar.stat().st_size for jar in target.glob("*.jar"))
         report(f"fetched {len(list(target.glob('*.jar')))} jars, {size / 1e6:.0f} MB, into {target}\n")
 
@@ -211,7 +211,7 @@ def _share_disk(jars: Path, cache: Path) -> None:
             link = jar.with_suffix(".link")
             with contextlib.suppress(OSError):
                 os.link(originals[0], link)
-                os.replace(link, jar)
+                link.replace(jar)
 
 
 def forget(*coordinates: str, exclude: Iterable[str] = ()) -> None:

@@ -137,7 +137,7 @@ class EmbeddedKafka(ServerProcess):
         ]
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the broker and returns once it is registered and accepts connections; nothing happens to one that runs.
+        """Starts the broker, unless it runs, and returns once it is registered and accepts connections.
 
         Raises: ServerStartError with the tail of the log, RegistryUnavailableError, JavaNotFoundError,
         JarResolutionError, MissingExtraError.

@@ -23,8 +23,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
-_SIGNALS = {b"T": signal.SIGTERM, b"K": signal.SIGKILL, b"S": signal.SIGSTOP, b"C": signal.SIGCONT}
+SIGNALS = {b"T": signal.SIGTERM, b"K": signal.SIGKILL, b"S": signal.SIGSTOP, b"C": signal.SIGCONT}
 _PR_SET_PDEATHSIG = 1
 _OWNER_CHECK_S = 0.5
 
@@ -35,7 +36,7 @@ def _die_with_launcher() -> None:
 
 
 def _start(command: list[str], log: str) -> subprocess.Popen[bytes]:
-    with open(log, "ab") as output:
+    with Path(log).open("ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -73,7 +74,7 @@ def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
         selector.register(woken, selectors.EVENT_READ)
         while child.poll() is None:
             ready = [key.fd for key, _ in selector.select(_OWNER_CHECK_S)]
-            # A process that the owner forked may hold the pipe open after the owner's death: being orphaned says it too.
+            # What the owner forked may hold the pipe open after the owner's death: being orphaned says it too.
             if os.getppid() != owner:
                 return False
             if woken in ready:
@@ -83,7 +84,7 @@ def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
                 if not requests:
                     return False
                 for request in requests:
-                    _signal_group(child, _SIGNALS[bytes([request])])
+                    _signal_group(child, SIGNALS[bytes([request])])
                     _say("sent")
     return True
 
@@ -113,7 +114,7 @@ def main() -> int:
             for directory in arguments.remove:
                 shutil.rmtree(directory, ignore_errors=True)
                 try:
-                    os.rmdir(os.path.dirname(directory))  # the cluster's own directory: goes with its last server
+                    Path(directory).parent.rmdir()  # the cluster's own directory: goes with its last server
                 except OSError:
                     pass
     return child.returncode if owned else 143

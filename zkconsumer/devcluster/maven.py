@@ -7,7 +7,7 @@ way out, so what they say is translated. Functions only, callable from any threa
 from __future__ import annotations
 
 import os
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
@@ -25,8 +25,8 @@ def mirror() -> str | None:
     if os.environ.get("ZKCONSUMER_MAVEN_REPOSITORY"):
         return os.environ["ZKCONSUMER_MAVEN_REPOSITORY"]
     try:
-        root = ElementTree.parse(Path.home() / ".m2" / "settings.xml").getroot()
-    except (OSError, ElementTree.ParseError, RuntimeError):
+        root = ET.parse(Path.home() / ".m2" / "settings.xml").getroot()  # noqa: S314 - the user's own file
+    except (OSError, ET.ParseError, RuntimeError):
         return None
     for element in root.iterfind("{*}mirrors/{*}mirror"):
         patterns = [part.strip() for part in element.findtext("{*}mirrorOf", "").split(",")]

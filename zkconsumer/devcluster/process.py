@@ -86,7 +86,7 @@ class Launched:
 
     def send(self, number: signal.Signals) -> None:
         """Sends TERM, KILL, STOP or CONT to the child's process group; nothing happens to one that has ended."""
-        (request,) = (key for key, value in launcher._SIGNALS.items() if value == number)
+        (request,) = (key for key, value in launcher.SIGNALS.items() if value == number)
         assert self._launcher.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._launcher.stdin.write(request)
@@ -117,7 +117,8 @@ class ServerProcess:
         self, directory: Path | str | None = None, *, port: int | None = None, keep: bool | None = None
     ) -> None:
         """Arguments: ``directory`` for data, configuration and log (a temporary one unless given); ``port`` (a free one
-        unless given); ``keep`` the directory at the end (unless it is a temporary one). No I/O happens here."""
+        unless given); ``keep`` the directory at the end (unless it is a temporary one). No I/O happens here.
+        """
         self._given_directory = Path(directory).absolute() if directory is not None else None
         self._keep = keep if keep is not None else directory is not None
         self._directory: Path | None = None
@@ -220,7 +221,7 @@ class ServerProcess:
         return True
 
     def _log_from(self, position: int) -> str:
-        with open(self.log, errors="replace") as file:
+        with self.log.open(errors="replace") as file:
             file.seek(position)
             return file.read()
 
@@ -248,11 +249,11 @@ class ServerProcess:
             self._ended()
 
     def suspend(self) -> None:
-        """Freezes the server (SIGSTOP): connections stay, nothing is answered. Raises: RuntimeError if it is not running."""
+        """Freezes the server (SIGSTOP): connections stay, nothing answers. Raises: RuntimeError if it does not run."""
         self._require_running().send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a suspended server go on (SIGCONT). Raises: RuntimeError if it is not running."""
+        """Lets a suspended server go on (SIGCONT). Raises: RuntimeError if it does not run."""
         self._require_running().send(signal.SIGCONT)
 
     def _require_running(self) -> Launched:

@@ -29,11 +29,11 @@ _UNDECLARED = ("io.dropwizard.metrics:metrics-core:4.1.12.1", "org.xerial.snappy
 def four_letter_word(word: str, port: int, deadline: Deadline) -> str:
     """A ZooKeeper server's answer to one of its four-letter commands; empty where it does not answer in time."""
     answer = b""
-    with contextlib.suppress(OSError):
-        with socket.create_connection((LOOPBACK, port), deadline.bounded(_ANSWER_TIMEOUT_S) or 0.001) as connection:
-            connection.sendall(word.encode())
-            while part := connection.recv(4096):
-                answer += part
+    timeout = deadline.bounded(_ANSWER_TIMEOUT_S) or 0.001
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout) as connection:
+        connection.sendall(word.encode())
+        while part := connection.recv(4096):
+            answer += part
     return answer.decode(errors="replace")
 
 
@@ -78,7 +78,7 @@ class EmbeddedZooKeeper(ServerProcess):
         return f"{LOOPBACK}:{self.port}"
 
     def ask(self, word: str, timeout: float = _ANSWER_TIMEOUT_S) -> str:
-        """The answer to a four-letter command such as ``srvr``, ``dump``, ``cons``; empty where there is none in time."""
+        """The answer to a four-letter command such as ``srvr`` or ``dump``; empty where there is none in time."""
         return four_letter_word(word, self.port, Deadline(timeout))
 
     def _configure(self, directory: Path, port: int) -> Sequence[str]:

@@ -127,7 +127,7 @@ class Admin:
     def add_partitions(self, topic: str, total: int, *, deadline: Deadline | None = None) -> None:
         """Enlarges a topic to ``total`` partitions and waits for their leaders; fields of the node we do not know stay.
 
-        Raises: ValueError when the topic would not grow, RegistryError when there is no such topic or no leader appears.
+        Raises: ValueError when the topic would not grow, RegistryError when it does not exist or no leader appears.
         """
         node = self._json(_topic_path(topic))
         if node is None:
