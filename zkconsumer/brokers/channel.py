@@ -1,0 +1,263 @@
+"""A blocking channel to one broker: requests out, answers in, in the order of asking.
+
+Threads: one thread at a time (the owner: a fetcher, the leader finder) calls everything but ``close()``, which may come
+from any thread and wakes the owner; see ``connection.py`` for how. Nothing else is shared, so nothing else is guarded.
+Mirrors the original's SimpleConsumer and BlockingChannel. Differs on purpose: correlation ids are checked, requests
+are pipelined (the next fetch is under way while the last answer is decoded), every wait has an end, no request is
+silently repeated on a new connection, and brokers that can be asked for their versions are asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any, NamedTuple, Protocol
+
+from zkconsumer.brokers import errors, fetch_answer, protocol
+from zkconsumer.brokers.connection import Connection
+from zkconsumer.brokers.fetch_answer import FetchAnswer
+from zkconsumer.brokers.protocol import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, BrokerUnavailableError
+from zkconsumer.model import Endpoint, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_HEAD = Struct(">ii")  # the length of what follows, the correlation id
+_KEPT_BUFFER = 8 * 1024 * 1024  # a receive buffer grown beyond this is given back after the answer
+
+
+class Security(Protocol):
+    """What is put between a connection and its use: TLS, a login."""
+
+    def wrap(self, sock: socket.socket, host: str) -> socket.socket:
+        """The socket with TLS over it, not yet shaken hands (``do_handshake_on_connect=False``), or the same socket."""
+
+    def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> None:
+        """Log in, by exchanges on the channel. Raises BrokerError."""
+
+
+class _Expected(NamedTuple):
+    """An answer that is owed to us."""
+
+    correlation_id: int
+    request: Any
+    api: Api
+    max_wait: float
+
+
+class BrokerChannel:
+    """One connection to one broker.
+
+    After any error but BrokerResponseError the channel is unusable until ``connect()`` is called again; what was
+    outstanding is lost then. After ``close()`` it stays closed.
+
+    Arguments: ``client_id`` is what the broker's quotas and logs call us; ``socket_timeout`` in seconds is how long
+    the broker may be silent (beyond the wait that a fetch asks for); ``receive_buffer`` in bytes is the socket's, 0
+    leaves it to the system; ``security`` adds TLS and a login. The constructor does no I/O.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        client_id: str,
+        socket_timeout: float,
+        receive_buffer: int = 65536,
+        security: Security | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self._client_id = client_id
+        self._timeout = socket_timeout
+        self._security = security
+        self._connection = Connection(f"broker {endpoint.broker_id}", endpoint.host, endpoint.port, receive_buffer)
+        self._versions: Versions | None = None
+        self._buffer = bytearray(65536)
+        self._next_id = 0
+        self._expected: deque[_Expected] = deque()
+        self._early: dict[int, FetchAnswer] = {}
+
+    def __repr__(self) -> str:
+        return f"<BrokerChannel {self._connection.name}>"
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The version of each request on this connection, by its name; empty while not connected."""
+        return {api.name: version for api, version in (self._versions or {}).items()}
+
+    def connect(self, deadline: Deadline) -> None:
+        """Connect, log in, and agree on versions; drops an older connection first.
+
+        Raises BrokerUnavailableError, BrokerError where no version of a request is known to both sides.
+        """
+        self._open(deadline)
+        versions = protocol.base_versions(self.endpoint.generation)
+        if self.endpoint.generation >= protocol.ASK_FROM_GENERATION:
+            versions = self._ask_versions(deadline) or versions
+        try:
+            if self._security is not None:
+                self._security.authenticate(self, deadline)
+        except BaseException:
+            self._forget()
+            raise
+        self._versions = versions
+
+    def close(self) -> None:
+        """Close for good; from any thread, without waiting. A blocked call raises BrokerUnavailableError."""
+        self._connection.close()
+
+    # -- exchanges
+
+    def metadata(self, topics: Sequence[str], deadline: Deadline) -> ClusterMetadata:
+        """Who leads the partitions of the topics.
+
+        No topic is created by the question where the protocol lets us say so (brokers from 0.11 on); older ones
+        create unknown topics if ``auto.create.topics.enable`` is on, as they do for the original. No topics ask for
+        nothing. Raises BrokerUnavailableError, BrokerError.
+        """
+        if not topics:
+            return ClusterMetadata({}, {}, {})
+        version = self._version(protocol.METADATA)
+        return protocol.cluster_metadata(
+            self._exchange(protocol.METADATA, protocol.metadata_request(version, topics), deadline)
+        )
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], deadline: Deadline, *, isolation_level: int = 0
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """The offset at a time for each partition, of which this broker must be the leader.
+
+        Arguments: -1 asks for the log end, -2 for its beginning, else ms since 1970: the first message not older
+        (brokers before 0.10.1 only know the beginnings of segments). ``isolation_level`` 1 takes the last stable
+        offset for the end. Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
+        """
+        if not wanted:
+            return {}
+        version = self._version(protocol.LIST_OFFSETS)
+        request = protocol.list_offsets_request(version, wanted, isolation_level)
+        return protocol.listed_offsets(self._exchange(protocol.LIST_OFFSETS, request, deadline))
+
+    def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
+        """Send a fetch and return its correlation id; several may be outstanding.
+
+        Raises BrokerUnavailableError.
+        """
+        version = self._version(protocol.FETCH)
+        return self._send(protocol.FETCH, protocol.fetch_request(version, request), deadline, request.max_wait)
+
+    def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchAnswer:
+        """The answer to a fetch. Those sent before it and not yet received are read on the way and kept.
+
+        Raises BrokerUnavailableError; BrokerError for an answer that cannot be read; BrokerResponseError where the
+        broker refuses the whole request (the channel stays usable); ValueError for an id that is not outstanding.
+        """
+        answer = self._early.pop(correlation_id, None)
+        while answer is None:
+            if not any(expected.correlation_id == correlation_id for expected in self._expected):
+                if self._versions is None:
+                    raise BrokerUnavailableError(f"{self._connection.name}: not connected")
+                raise ValueError(f"no fetch {correlation_id} is outstanding")
+            self._receive_one(deadline)
+            answer = self._early.pop(correlation_id, None)
+        if answer.error:
+            raise errors.error(answer.error, f"{self._connection.name}, Fetch")
+        return answer
+
+    # -- inside
+
+    def _open(self, deadline: Deadline) -> None:
+        self._forget()
+        wrap = None if self._security is None else self._security.wrap
+        self._connection.connect(deadline, self._timeout, wrap)
+
+    def _forget(self) -> None:
+        """Nothing of the old connection may be mistaken for an answer on the next."""
+        self._versions = None
+        self._expected.clear()
+        self._early.clear()
+        self._connection.drop()
+
+    def _ask_versions(self, deadline: Deadline) -> Versions | None:
+        """The versions agreed on; None where the broker closes the connection on the question, as those before 0.10
+        do.
+
+        It is asked twice, because a broker that is being stopped or has too many connections closes them as well, and
+        version 0 would cost headers and timestamps without anybody noticing.
+        """
+        name = self._connection.name
+        for last in (False, True):
+            try:
+                answer = self._exchange(protocol.API_VERSIONS, protocol.api_versions_request(), deadline)
+                return protocol.negotiated_versions(protocol.api_ranges(answer, name), name)
+            except BrokerUnavailableError:
+                if deadline.expired or self._connection.closed:
+                    raise
+                self._open(deadline)
+                if last:
+                    logger.warning("%s does not say which versions it speaks: taken for one older than 0.10", name)
+            except BrokerError:
+                self._forget()
+                raise
+        return None
+
+    def _version(self, api: Api) -> int:
+        if self._versions is None:
+            raise BrokerUnavailableError(f"{self._connection.name}: not connected")
+        return self._versions[api]
+
+    def _exchange(self, api: Api, request: Any, deadline: Deadline) -> Any:
+        """Send a request and decode its answer; fetch answers that come first are kept for ``receive_fetch``."""
+        correlation_id = self._send(api, request, deadline)
+        try:
+            while True:
+                expected, payload = self._receive(deadline)
+                if expected.correlation_id == correlation_id:
+                    return protocol.decode(request, bytes(payload), self._connection.name)
+                self._keep(expected, payload)
+        except BaseException:
+            self._forget()
+            raise
+
+    def _send(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> int:
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        try:
+            self._connection.send(protocol.encode(request, self._next_id, self._client_id), deadline, self._timeout)
+        except BaseException:
+            self._forget()
+            raise
+        self._expected.append(_Expected(self._next_id, request, api, max_wait))
+        return self._next_id
+
+    def _receive_one(self, deadline: Deadline) -> None:
+        try:
+            self._keep(*self._receive(deadline))
+        except BaseException:
+            self._forget()
+            raise
+
+    def _keep(self, expected: _Expected, payload: memoryview) -> None:
+        version = expected.request.API_VERSION
+        self._early[expected.correlation_id] = fetch_answer.parse(payload, version, self._connection.name)
+
+    def _receive(self, deadline: Deadline) -> tuple[_Expected, memoryview]:
+        """The next answer: what it answers, and its bytes, which are valid until the next call."""
+        name = self._connection.name
+        expected = self._expected[0]
+        head = bytearray(_HEAD.size)
+        self._connection.receive(memoryview(head), deadline, self._timeout + expected.max_wait)
+        size, correlation_id = _HEAD.unpack(head)
+        if correlation_id != expected.correlation_id or size < 4:
+            raise BrokerError(
+                f"{name}: answer {correlation_id} of {size} bytes came in place of {expected.correlation_id}"
+                f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
+            )
+        size -= 4
+        if len(self._buffer) < size or len(self._buffer) > max(size, _KEPT_BUFFER):
+            self._buffer = bytearray(max(size, 65536))
+        payload = memoryview(self._buffer)[:size]
+        self._connection.receive(payload, deadline, self._timeout)
+        self._expected.popleft()
+        return expected, payload

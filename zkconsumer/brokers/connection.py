@@ -1,0 +1,247 @@
+"""One TCP connection whose every wait ends: by its deadline, by the peer, or by ``close()`` from another thread.
+
+Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
+``_changed`` (a condition) guards ``_closed``, ``_busy`` and ``_socket``. The file descriptor is only ever closed when
+no call is inside the socket: ``close()`` shuts the connection down, which wakes the owner out of a blocked system
+call, and the owner closes it on its way out. Closing it at once could hand its number to another file while the owner
+still reads from it. Mirrors the original's BlockingChannel (blocking socket, TCP_NODELAY, receive buffer); differs in
+that connecting, name look-up and sending are bounded too, and in that a blocked call can be woken portably (the
+original interrupts threads).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from zkconsumer.brokers.endpoints import address
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError
+
+Wrap = Callable[[socket.socket, str], socket.socket]
+"""Puts a layer such as TLS over a connected socket, without any exchange yet: (socket, host name) -> socket."""
+
+_SLICE_SECONDS = 0.25  # a connect is looked at this often, where shutting a half-open socket down does not wake poll()
+
+
+class Connection:
+    """A connection to one address. ``close()`` is final; after an error ``connect()`` may be called again.
+
+    Arguments: ``name`` is how errors call the peer; ``receive_buffer`` in bytes, 0 leaves it to the system.
+    """
+
+    def __init__(self, name: str, host: str, port: int, receive_buffer: int = 0) -> None:
+        self.name = f"{name} at {address(host, port)}"
+        self._host = host
+        self._port = port
+        self._receive_buffer = receive_buffer
+        self._changed = threading.Condition()
+        self._closed = False
+        self._busy = False
+        self._socket: socket.socket | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close()`` was called."""
+        return self._closed
+
+    def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
+        """Connect, dropping an older connection first. The name's addresses are tried in turn, each with its share of
+        the time.
+
+        Arguments: the whole takes no longer than ``deadline`` and ``limit`` seconds; ``wrap`` adds TLS. Raises
+        BrokerUnavailableError.
+        """
+        self.drop()
+        deadline = Deadline(deadline.bounded(limit))
+        found = self._resolve(deadline)
+        reason = "no address"
+        for number, (family, kind, protocol, _, target) in enumerate(found):
+            share = deadline.bounded(limit) / (len(found) - number)
+            try:
+                self._connect_one(socket.socket(family, kind, protocol), target, Deadline(share))
+                break
+            except OSError as failure:
+                reason = str(failure) or type(failure).__name__
+        else:
+            raise self._unavailable(f"cannot be reached: {reason}")
+        if wrap is not None:
+            self._wrap(wrap, deadline, limit)
+
+    def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
+        """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
+        with self._using() as sock:
+            seconds = deadline.bounded(limit)
+            if seconds <= 0:
+                raise self._unavailable("no time was left to send the request")
+            sock.settimeout(seconds)
+            sock.sendall(data)
+
+    def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
+        """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
+
+        Raises BrokerUnavailableError, also when the peer closes the connection before the view is full.
+        """
+        with self._using() as sock:
+            position, end = 0, len(view)
+            while position < end:
+                seconds = deadline.bounded(limit)
+                if seconds <= 0:
+                    raise TimeoutError
+                sock.settimeout(seconds)
+                count = sock.recv_into(view[position:])
+                if not count:
+                    raise self._unavailable("closed the connection")
+                position += count
+
+    def drop(self) -> None:
+        """Give the socket up, by the owner; ``connect()`` may make a new one."""
+        with self._changed:
+            sock, self._socket, self._busy = self._socket, None, False
+        if sock is not None:
+            _close_quietly(sock)
+
+    def close(self) -> None:
+        """Close for good, from any thread, without waiting: a call that is blocked here raises
+        BrokerUnavailableError.
+        """
+        with self._changed:
+            self._closed = True
+            sock = self._socket
+            if sock is not None:
+                if self._busy:
+                    with suppress(OSError):
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own: that one changes the object
+                else:
+                    self._socket = None
+                    _close_quietly(sock)
+            self._changed.notify_all()
+
+    # -- inside
+
+    @contextmanager
+    def _using(self) -> Iterator[socket.socket]:
+        """The socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
+        with self._changed:
+            sock = self._socket
+            if self._closed:
+                raise self._unavailable("the channel was closed")
+            if sock is None:
+                raise self._unavailable("not connected")
+            self._busy = True
+        try:
+            yield sock
+        except BaseException as failure:
+            self.drop()
+            if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
+                raise
+            raise self._explained(failure) from failure
+        with self._changed:
+            self._busy = False
+            if not self._closed:
+                return
+        self.drop()
+        raise self._unavailable("the channel was closed")
+
+    def _explained(self, failure: Exception) -> BrokerUnavailableError:
+        if self._closed:
+            return self._unavailable("the channel was closed")
+        if isinstance(failure, BrokerUnavailableError):
+            return failure
+        if isinstance(failure, TimeoutError):
+            return self._unavailable("did not answer in time")
+        return self._unavailable(str(failure) or type(failure).__name__)
+
+    def _unavailable(self, reason: str) -> BrokerUnavailableError:
+        return BrokerUnavailableError(f"{self.name}: {reason}")
+
+    def _resolve(self, deadline: Deadline) -> list[tuple[Any, ...]]:
+        """The addresses of the host name.
+
+        A number needs no look-up. A name is looked up on a thread of its own, because the system's look-up knows no
+        time limit; the thread ends when the system gives up, and is waited for only as long as the deadline allows.
+        """
+        host = self._host or None  # an empty host in the broker's node: Java connects to the loopback address then
+        with suppress(socket.gaierror):
+            return socket.getaddrinfo(host, self._port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        answer: list[list[tuple[Any, ...]] | OSError | UnicodeError] = []
+
+        def look_up() -> None:
+            found: list[tuple[Any, ...]] | OSError | UnicodeError
+            try:
+                found = list(socket.getaddrinfo(host, self._port, 0, socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as failure:
+                found = failure
+            with self._changed:
+                answer.append(found)
+                self._changed.notify_all()
+
+        threading.Thread(target=look_up, name=f"zkconsumer-resolve-{self._host}", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: answer or self._closed, deadline.remaining())
+            if self._closed:
+                raise self._unavailable("the channel was closed")
+        if not answer:
+            raise self._unavailable("its name was not resolved in time")
+        if isinstance(answer[0], list):
+            return answer[0]
+        raise self._unavailable(f"its name cannot be resolved: {answer[0]}") from answer[0]
+
+    def _connect_one(self, sock: socket.socket, target: Any, deadline: Deadline) -> None:
+        with self._changed:
+            if self._closed:
+                _close_quietly(sock)
+                raise self._unavailable("the channel was closed")
+            self._socket, self._busy = sock, True
+        try:
+            sock.setblocking(False)
+            if self._receive_buffer > 0:  # before connecting, so that the window is offered in the handshake
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._await_connected(sock, sock.connect_ex(target), deadline)
+            if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        except OSError:
+            self.drop()
+            if self._closed:
+                raise self._unavailable("the channel was closed") from None
+            raise
+        with self._changed:
+            self._busy = False
+            if not self._closed:
+                return
+        self.drop()
+        raise self._unavailable("the channel was closed")
+
+    def _await_connected(self, sock: socket.socket, code: int, deadline: Deadline) -> None:
+        if code == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            while not self._closed and not poll.poll(1000 * deadline.bounded(_SLICE_SECONDS)):
+                if deadline.expired:
+                    raise TimeoutError(errno.ETIMEDOUT, "no answer in time")
+            code = errno.ECONNABORTED if self._closed else sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    def _wrap(self, wrap: Wrap, deadline: Deadline, limit: float) -> None:
+        with self._using() as sock:
+            wrapped = wrap(sock, self._host)
+            with self._changed:  # before the handshake, so that close() finds the socket that is waited on
+                self._socket = wrapped
+            if isinstance(wrapped, ssl.SSLSocket):
+                wrapped.settimeout(max(deadline.bounded(limit), 0.001))
+                wrapped.do_handshake()
+
+
+def _close_quietly(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.close()

@@ -1,0 +1,70 @@
+"""Which of a broker's registered addresses to talk to.
+
+Pure. The original knows PLAINTEXT only, takes a broker's first such endpoint, and fails its whole leader search when
+any live broker has none (spec: BrokerEndPointNotAvailableException); here the choice is made for one broker at a
+time, so a broker without a usable endpoint harms only its own partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from zkconsumer.errors import NoReachableEndpointError
+from zkconsumer.model import Endpoint
+
+
+def address(host: str, port: int) -> str:
+    """``host:port`` as text, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """``host:port``, ``[v6]:port`` or, where a default is given, ``host`` alone -> (host, port).
+
+    Raises ValueError for anything else.
+    """
+    rest = text.strip()
+    if rest.startswith("["):
+        host, bracket, rest = rest[1:].partition("]")
+        if not bracket:
+            raise ValueError(f"{text!r}: the bracket is not closed")
+        colon, port = rest[:1], rest[1:]
+    elif rest.count(":") > 1:
+        raise ValueError(f"{text!r}: put an IPv6 host into brackets")
+    else:
+        host, colon, port = rest.partition(":")
+    if not colon and not port and default_port is not None:
+        return host, default_port
+    if colon != ":" or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+def choose_endpoint(
+    endpoints: Iterable[Endpoint], security_protocol: str, address_map: Mapping[str, str] | None = None
+) -> Endpoint:
+    """The address at which to reach one broker: its first endpoint of the wanted protocol, mapped where asked.
+
+    Arguments: ``endpoints`` as the broker registered them; ``security_protocol`` as in ``security.protocol``;
+    ``address_map`` (``broker.address.map``) from a registered ``host:port``, or a ``host`` alone, to ``host:port``,
+    or to a ``host`` alone that keeps the port, for brokers in containers or behind tunnels. The longer key wins.
+    Raises NoReachableEndpointError naming the broker and what it offers, ValueError for a target that is no address.
+    """
+    offered = tuple(endpoints)
+    wanted = security_protocol.upper()
+    for endpoint in offered:
+        if endpoint.protocol.upper() == wanted:
+            return _mapped(endpoint, address_map or {})
+    who = f"broker {offered[0].broker_id}" if offered else "the broker"
+    offers = ", ".join(f"{e.protocol}://{address(e.host, e.port)}" for e in offered) or "no endpoint at all"
+    raise NoReachableEndpointError(f"{who} offers {offers}; security.protocol={security_protocol} is wanted")
+
+
+def _mapped(endpoint: Endpoint, address_map: Mapping[str, str]) -> Endpoint:
+    registered = address(endpoint.host, endpoint.port)
+    target = address_map.get(registered, address_map.get(endpoint.host))
+    if target is None:
+        return endpoint
+    host, port = parse_address(target, endpoint.port)
+    return replace(endpoint, host=host, port=port)

@@ -1,0 +1,133 @@
+"""A batch of records and what can be wrong with it.
+
+Pure. A batch is handed from the reader of a message set to whoever iterates it, one thread at a time.
+
+The hot path: records of format 2 are made by aiokafka's compiled class and come out in slabs through C iterators, so
+that no line of Python runs for each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final
+
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from zkconsumer.errors import InvalidMessageException
+from zkconsumer.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+COMPILED: Final[bool] = "_crecords" in DefaultRecordBatch.__module__
+"""Whether aiokafka's compiled record classes are there; without them everything works, slowly."""
+
+if not COMPILED:
+    logger.warning("aiokafka's compiled record classes are missing: records are read by Python code, many times slower")
+
+_SLAB = 256  # records that are decoded at once: enough to spread the cost, few enough to hold
+
+
+class CorruptRecordsError(InvalidMessageException):
+    """A place in a message set that cannot be read.
+
+    ``where`` and ``offset`` name it (the offset at which it starts, as far as that can be told); ``next_offset`` is
+    where one can go on if the place is given up, always beyond the offset that was asked for.
+    """
+
+    def __init__(self, where: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
+        super().__init__(f"{where} at offset {offset}: {reason}")
+        self.where = where
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class RecordBatch:
+    """Records of neighbouring offsets; iterate for aiokafka's record objects, as often as wanted.
+
+    A record has ``offset``, ``timestamp`` (ms, -1 for none), ``timestamp_type`` (0 CreateTime, 1 LogAppendTime, -1
+    none), ``key`` and ``value`` (bytes or None) and ``headers``, a list of (str, bytes or None). Records before the
+    asked offset are left out. Iterating raises CorruptRecordsError (an InvalidMessageException) where a record cannot
+    be read.
+
+    ``base_offset`` is the first offset that the batch covers, ``next_offset`` the one after its last, whether or not
+    records are left there (compaction). ``is_control`` marks a transaction marker, ``is_aborted`` a batch of an
+    aborted transaction under read_committed; both have no records, but their offsets count. ``wanted`` is not 0 for
+    the one batch that stands for a set with nothing but the beginning of a batch: at least so many bytes must be
+    fetched to get it, and there are no records and no progress (``next_offset == base_offset``).
+    """
+
+    __slots__ = (
+        "_first",
+        "_records",
+        "_view",
+        "base_offset",
+        "is_aborted",
+        "is_control",
+        "next_offset",
+        "wanted",
+        "where",
+    )
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        base_offset: int,
+        next_offset: int,
+        *,
+        view: memoryview | None = None,
+        first: int = 0,
+        records: Sequence[Any] = (),
+        is_control: bool = False,
+        is_aborted: bool = False,
+        wanted: int = 0,
+    ) -> None:
+        """Arguments: either ``view``, the bytes of a batch of format 2 of which records before ``first`` are not
+        wanted, or the ``records`` themselves, or neither.
+        """
+        self.where = where
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.is_control = is_control
+        self.is_aborted = is_aborted
+        self.wanted = wanted
+        self._view = view
+        self._first = first
+        self._records = records
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch {self.where} [{self.base_offset}, {self.next_offset})>"
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._view is None:
+            return iter(self._records)
+        return chain.from_iterable(self._slabs(self._view))
+
+    def _slabs(self, view: memoryview) -> Iterator[list[Any]]:
+        """The records in lists, the last cut short before a record that cannot be read; then the error."""
+        first = self._first if self._first > self.base_offset else 0
+        reached = max(self.base_offset, first)
+        failure: Exception | None = None
+        more = True
+        slab: list[Any] = []
+        try:
+            records = iter(DefaultRecordBatch(view))
+        except Exception as error:
+            raise self._failed(reached, error) from error
+        while more:
+            slab = []
+            try:
+                slab.extend(islice(records, _SLAB))  # what was read before an error stays in the list
+                more = len(slab) == _SLAB
+            except Exception as error:  # noqa: BLE001 - see _failed
+                failure, more = error, False
+            if slab:
+                reached = max(slab[-1].offset + 1, reached)
+                yield slab if not first else [record for record in slab if record.offset >= first]
+        if failure is not None:
+            raise self._failed(reached, failure) from failure
+
+    def _failed(self, offset: int, failure: Exception) -> CorruptRecordsError:
+        """The library and the codecs raise errors of many kinds for corrupt data, with no base in common."""
+        return CorruptRecordsError(self.where, offset, self.next_offset, f"a record cannot be read: {failure!r}")
