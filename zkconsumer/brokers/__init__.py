@@ -10,13 +10,12 @@ from zkconsumer.brokers.channel import BrokerChannel, Security
 from zkconsumer.brokers.endpoints import choose_endpoint
 from zkconsumer.brokers.fetch_answer import FetchAnswer, FetchedPartition
 from zkconsumer.brokers.protocol import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
-from zkconsumer.brokers.records import CorruptRecordsError, Extent, RecordBatch, batches, extent
+from zkconsumer.brokers.records import CorruptRecordsError, RecordBatch, batches
 
 __all__ = [
     "BrokerChannel",
     "ClusterMetadata",
     "CorruptRecordsError",
-    "Extent",
     "FetchAnswer",
     "FetchPosition",
     "FetchRequest",
@@ -27,5 +26,4 @@ __all__ = [
     "batches",
     "choose_endpoint",
     "errors",
-    "extent",
 ]

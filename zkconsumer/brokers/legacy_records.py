@@ -20,6 +20,7 @@ from zlib import crc32
 from aiokafka.record.default_records import DefaultRecord
 
 from zkconsumer.brokers.compression import decompress
+from zkconsumer.brokers.heads import MalformedSetError
 
 RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold
 
@@ -43,10 +44,6 @@ class Run(NamedTuple):
     records: list[Any]
     end: int
     next_offset: int
-
-
-class MalformedSetError(ValueError):
-    """Something in the bytes is not as the format says; becomes an InvalidMessageException with the position."""
 
 
 def read_run(data: bytes, at: int, end: int, check_crc: bool) -> Run:

@@ -16,72 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from zkconsumer.brokers.legacy_records import MalformedSetError, read_run
+from zkconsumer.brokers.heads import CONTROL, START, TRANSACTIONAL, Head, MalformedSetError, missing, read_head
+from zkconsumer.brokers.legacy_records import read_run
 from zkconsumer.brokers.record_batch import CorruptRecordsError, RecordBatch
 from zkconsumer.model import TopicPartition
 
-__all__ = ["CorruptRecordsError", "Extent", "RecordBatch", "batches", "extent"]
+__all__ = ["CorruptRecordsError", "RecordBatch", "batches"]
 
-_HEAD = Struct(">qi")  # base offset, size of what follows
-# base offset, size, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp, producer id,
-# producer epoch, base sequence, count of records
-_BATCH = Struct(">qiibIhiqqqhii")
-_MAGIC = 16  # where every format has its number
-_SMALLEST = 14  # the size of an empty message of format 0
-_SMALLEST_BATCH = _BATCH.size - _HEAD.size
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
 _CONTROL_KEY = Struct(">hh")  # version, type
 _ABORT = 0
-
-
-class Extent(NamedTuple):
-    """How far a message set reaches, told by the heads of its batches alone.
-
-    ``next_offset`` is the one to ask for next: after the last whole batch, or the asked one where nothing is new.
-    ``size`` is the bytes of whole batches. ``wanted`` is not 0 where there is no progress because the first new batch
-    is cut off: at least so many bytes must be fetched. ``corrupt`` says that a head cannot be read; ``batches``
-    raises at that place.
-    """
-
-    next_offset: int
-    size: int
-    wanted: int
-    corrupt: bool
-
-
-class _Head(NamedTuple):
-    """The beginning of a batch or message. ``last_delta`` is None for formats 0 and 1, whose offset is that of the
-    last.
-    """
-
-    offset: int
-    end: int
-    magic: int
-    last_delta: int | None = None
-    attributes: int = 0
-    producer_id: int = -1
-    total: int = 0
-
-    @property
-    def next_offset(self) -> int:
-        return self.offset + (self.last_delta or 0) + 1
-
-
-def extent(records: bytes, fetch_offset: int) -> Extent:
-    """How far a message set reaches that was fetched at ``fetch_offset``; costs under a microsecond a batch."""
-    at, reached, corrupt = 0, fetch_offset, False
-    try:
-        while (head := _head(records, at)) is not None:
-            at, reached = head.end, max(reached, head.next_offset)
-    except MalformedSetError:
-        corrupt = True
-    wanted = 0 if corrupt or reached > fetch_offset else _wanted(records, at)
-    return Extent(reached, at, wanted, corrupt)
 
 
 def batches(
@@ -106,7 +52,7 @@ def batches(
     at, reached = 0, fetch_offset
     while True:
         try:
-            head = _head(records, at)
+            head = read_head(records, at)
             if head is None:
                 break
             if head.next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
@@ -127,52 +73,18 @@ def batches(
             raise _corrupt(records, at, where, reached, str(failure)) from failure
         reached = batch.next_offset
         yield batch
-    if reached == fetch_offset and (size := _wanted(records, at)):
+    if reached == fetch_offset and (size := missing(records, at)):
         yield RecordBatch(where, fetch_offset, fetch_offset, wanted=size)
 
 
-def _head(records: bytes, at: int) -> _Head | None:
-    """The head of the batch at ``at``; None where nothing or nothing whole is left. Raises MalformedSetError."""
-    left = len(records) - at
-    if left < _HEAD.size:
-        return None
-    offset, size = _HEAD.unpack_from(records, at)
-    if size < _SMALLEST:
-        raise MalformedSetError(f"a batch says that its size is {size}")
-    end = at + _HEAD.size + size
-    if end > len(records):
-        return None
-    if offset < 0:
-        raise MalformedSetError(f"a batch says that its offset is {offset}")
-    magic = records[at + _MAGIC]
-    if magic < 2:
-        return _Head(offset, end, magic)
-    if magic > 2:
-        raise MalformedSetError(f"a batch says that its format is {magic}")
-    if size < _SMALLEST_BATCH:
-        raise MalformedSetError(f"a batch says that its size is {size}")
-    _, _, _, _, _, attributes, delta, _, _, producer, _, _, count = _BATCH.unpack_from(records, at)
-    if delta < 0 or count < 0:
-        raise MalformedSetError(f"a batch says that it has {count} records with the last {delta} after the first")
-    return _Head(offset, end, 2, delta, attributes, producer, count)
-
-
-def _wanted(records: bytes, at: int) -> int:
-    """How large a fetch must at least be for the batch at ``at``, which is not whole; 0 if there is none."""
-    left = len(records) - at
-    if left >= _HEAD.size:
-        return at + _HEAD.size + int(_HEAD.unpack_from(records, at)[1])
-    return len(records) + _HEAD.size if left else 0
-
-
 def _batch(
-    head: _Head, view: memoryview, where: TopicPartition, first: int, check_crc: bool, transactions: _Transactions
+    head: Head, view: memoryview, where: TopicPartition, first: int, check_crc: bool, transactions: _Transactions
 ) -> RecordBatch:
     """A batch of format 2. Raises MalformedSetError for a wrong checksum or an unreadable transaction marker."""
     if check_crc and not DefaultRecordBatch(view).validate_crc():
         raise MalformedSetError("the checksum of a batch is wrong")
     dropped = transactions.observe(head, view)
-    if head.attributes & _CONTROL:
+    if head.attributes & CONTROL:
         return RecordBatch(where, head.offset, head.next_offset, is_control=True)
     if dropped:
         return RecordBatch(where, head.offset, head.next_offset, is_aborted=True)
@@ -187,19 +99,19 @@ def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reaso
     A wrong checksum makes the batch's own last offset doubtful (a wild one would skip good messages), so it counts
     only if it agrees with the number of records; better known is where the next batch starts.
     """
-    if len(records) - at < _HEAD.size:
+    if len(records) - at < START.size:
         return CorruptRecordsError(where, reached, reached + 1, reason)
-    offset = max(int(_HEAD.unpack_from(records, at)[0]), 0)
+    offset = max(int(START.unpack_from(records, at)[0]), 0)
     next_offset = 0
     try:
-        head = _head(records, at)
+        head = read_head(records, at)
         if head is not None and head.magic < 2:
             next_offset = head.next_offset
         elif head is not None:
-            following = _head(records, head.end)
+            following = read_head(records, head.end)
             if following is not None and following.magic == 2 and following.offset > offset:
                 next_offset = following.offset
-            elif head.last_delta == head.total - 1:
+            elif head.next_offset == head.offset + head.total:
                 next_offset = head.next_offset
     except MalformedSetError:
         pass
@@ -217,17 +129,17 @@ class _Transactions:
         self._coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
         self._open: set[int] = set()
 
-    def observe(self, head: _Head, view: memoryview) -> bool:
+    def observe(self, head: Head, view: memoryview) -> bool:
         """Whether the records of this batch are aborted. Raises MalformedSetError for an unreadable marker."""
         while self._coming and self._coming[-1][0] < head.next_offset:
             self._open.add(self._coming.pop()[1])
-        if head.producer_id not in self._open or not head.attributes & _TRANSACTIONAL:
+        if head.producer_id not in self._open or not head.attributes & TRANSACTIONAL:
             return False
-        if head.attributes & _CONTROL and _marker(view) == _ABORT:
+        if head.attributes & CONTROL and _marker(view) == _ABORT:
             self._open.discard(head.producer_id)
         return True
 
-    def skip(self, head: _Head, view: memoryview) -> None:
+    def skip(self, head: Head, view: memoryview) -> None:
         """A batch before the asked offset went by, which may be corrupt and need not be read."""
         if self._coming or self._open:
             try:

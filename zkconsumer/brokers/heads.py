@@ -1,0 +1,75 @@
+"""The head of a batch or message in a message set: what can be told without reading records.
+
+Pure. All three formats begin with an offset, the size of what follows, and (at the same place) the number of the
+format. In formats 0 and 1 the offset is that of the last message inside, in format 2 it is the first that the batch
+covers.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+START = Struct(">qi")  # offset, size of what follows
+# offset, size, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp, producer id, producer
+# epoch, base sequence, count of records
+_BATCH = Struct(">qiibIhiqqqhii").unpack_from
+_BATCH_SIZE = 61
+_MAGIC = 16
+_SMALLEST = 14  # the size of an empty message of format 0
+
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+
+class MalformedSetError(ValueError):
+    """Something in the bytes is not as the format says; becomes an InvalidMessageException with the position."""
+
+
+class Head(NamedTuple):
+    """The head of a whole batch: ``end`` is where the next one starts; the rest is known for format 2 only."""
+
+    offset: int
+    next_offset: int
+    end: int
+    magic: int
+    attributes: int = 0
+    producer_id: int = -1
+    total: int = 0
+
+
+def read_head(records: bytes, at: int) -> Head | None:
+    """The head of the batch at ``at``; None where nothing is left, or nothing whole.
+
+    Raises MalformedSetError.
+    """
+    left = len(records) - at
+    if left < START.size:
+        return None
+    offset, size = START.unpack_from(records, at)
+    if size < _SMALLEST:
+        raise MalformedSetError(f"a batch says that its size is {size}")
+    end = at + START.size + size
+    if end > len(records):
+        return None
+    if offset < 0:
+        raise MalformedSetError(f"a batch says that its offset is {offset}")
+    magic = records[at + _MAGIC]
+    if magic < 2:
+        return Head(offset, offset + 1, end, magic)
+    if magic > 2:
+        raise MalformedSetError(f"a batch says that its format is {magic}")
+    if end - at < _BATCH_SIZE:
+        raise MalformedSetError(f"a batch says that its size is {size}")
+    _, _, _, _, _, attributes, delta, _, _, producer, _, _, total = _BATCH(records, at)
+    if delta < 0 or total < 0:
+        raise MalformedSetError(f"a batch says that it has {total} records, the last {delta} after the first")
+    return Head(offset, offset + delta + 1, end, 2, attributes, producer, total)
+
+
+def missing(records: bytes, at: int) -> int:
+    """The bytes that a fetch must at least have for the batch at ``at``, which is not whole; 0 if there is none."""
+    left = len(records) - at
+    if left >= START.size:
+        return at + START.size + int(START.unpack_from(records, at)[1])
+    return len(records) + START.size if left else 0
