@@ -1,0 +1,59 @@
+# Sourced by scripts/test, scripts/check and the others: gives them one Python environment in .venv with what they need.
+#
+#   . "$(dirname "$0")/env.sh"
+#   use_environment test          # or any other extra of setup.cfg
+#
+# Afterwards $PYTHON is that environment's Python, its programs come first in PATH, and the current folder is the
+# project's. The first call installs; later ones compare a stamp and take a fraction of a second. ZKCONSUMER_VENV
+# names another folder than .venv.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+say() { printf '%s\n' "$*" >&2; }
+
+# Print the newest supported Python here: 3.11 to 3.13.
+find_python() {
+    local candidate path
+    for candidate in python3.13 python3.12 python3.11 python3 python; do
+        path=$(command -v "$candidate") || continue
+        if "$path" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+            printf '%s\n' "$path"
+            return 0
+        fi
+    done
+    say "zkconsumer needs Python 3.11, 3.12 or 3.13, and none is in PATH."
+    return 1
+}
+
+make_environment() {
+    local folder=$1 python
+    python=$(find_python) || return 1
+    say "Making a Python environment in $folder with $("$python" --version)"
+    if ! "$python" -m venv --clear "$folder"; then
+        say "$python cannot make environments; on Debian and Ubuntu: apt-get install python3-venv"
+        return 1
+    fi
+}
+
+use_environment() {
+    local extra=$1 folder=${ZKCONSUMER_VENV:-.venv} stamp wanted
+    mkdir -p "$folder"
+    folder=$(cd "$folder" && pwd)
+    PYTHON=$folder/bin/python
+    # Two scripts started at once must not install over each other; where there is no flock they are on their own.
+    exec 9<setup.cfg
+    if command -v flock >/dev/null; then flock 9; fi
+    if ! "$PYTHON" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        make_environment "$folder" || return 1
+    fi
+    stamp=$folder/.installed-$extra
+    wanted="$PWD $("$PYTHON" --version) $(cat setup.cfg pyproject.toml | cksum)"
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+        say "Installing zkconsumer[$extra] (the first time takes a minute or two) ..."
+        rm -f "$stamp"
+        "$PYTHON" -m pip install --quiet --disable-pip-version-check --editable ".[$extra]" || return 1
+        printf '%s\n' "$wanted" >"$stamp"
+    fi
+    exec 9>&-
+    export PYTHON PATH="$folder/bin:$PATH" VIRTUAL_ENV="$folder"
+}
