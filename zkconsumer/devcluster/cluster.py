@@ -44,12 +44,15 @@ class DevCluster:
         zookeeper_properties: Mapping[str, object] | None = None,
         tick_ms: int = DEFAULT_TICK_MS,
         chroot: str = "",
+        zookeeper_port: int | None = None,
+        broker_port: int | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Arguments: ``directory`` for data and logs, kept at the end (a temporary one, removed, unless given);
         ``zookeeper_version`` (the one inside PySpark unless given); ``brokers`` how many, with ids from 0;
         ``broker_properties`` and ``zookeeper_properties`` beside and over ours; ``tick_ms`` of ZooKeeper: sessions may
         be 2 to 20 ticks long; ``chroot`` such as "/kafka", made by the broker; ``progress`` told of downloads.
+        ``zookeeper_port`` and ``broker_port`` where free ones will not do (further brokers take the ports after it).
         Raises: ValueError.
         """
         if brokers < 1:
@@ -65,6 +68,8 @@ class DevCluster:
         self._zookeeper_properties = dict(zookeeper_properties or {})
         self._tick_ms = tick_ms
         self._chroot = chroot
+        self._zookeeper_port = zookeeper_port
+        self._broker_port = broker_port
         self._progress = progress
         self._zookeeper: EmbeddedZooKeeper | None = None
         self._brokers: tuple[EmbeddedKafka, ...] = ()
@@ -133,6 +138,7 @@ class DevCluster:
             self._directory / "zookeeper",
             tick_ms=self._tick_ms,
             version=self._zookeeper_version,
+            port=self._zookeeper_port,
             properties=self._zookeeper_properties,
             keep=self._given_directory is not None,
             progress=self._progress,
@@ -146,6 +152,7 @@ class DevCluster:
                 self._kafka_version,
                 self._broker_properties,
                 directory=self.directory / f"kafka-{number}",
+                port=None if self._broker_port is None else self._broker_port + number,
                 keep=self._given_directory is not None,
                 progress=self._progress,
             )

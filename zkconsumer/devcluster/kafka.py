@@ -43,13 +43,14 @@ def kafka_coordinates(version: str) -> list[str]:
     if not (0, 8, 2) <= release < (4,):
         raise ValueError(f"Kafka {version} has no ZooKeeper mode that is supported here (0.8.2 to 3.9)")
     scala = "2.11" if release < (1,) else "2.12" if release < (2, 5) else "2.13"
-    logging = "org.slf4j:slf4j-log4j12:1.7.36" if release < (3, 2) else "org.slf4j:slf4j-reload4j:1.7.36"
-    return [f"org.apache.kafka:kafka_{scala}:{version}", logging]
+    return [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-reload4j:1.7.36"]
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA, progress: Progress | None = None) -> list[Path]:
     """The class path of a broker, and of the Scala consumer up to 1.1. Fetched once."""
-    return resolve(*kafka_coordinates(version), progress=progress)
+    # Releases before 3.2 bring log4j 1 itself, of which reload4j is the maintained copy: only one may be there.
+    exclude = ("log4j:log4j", "org.slf4j:slf4j-log4j12") if _release(version) < (3, 2) else ()
+    return resolve(*kafka_coordinates(version), exclude=exclude, progress=progress)
 
 
 class EmbeddedKafka(ServerProcess):

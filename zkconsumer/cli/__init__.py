@@ -1,0 +1,90 @@
+"""The command line: ``zkconsumer <command> ...``.
+
+One file a command. A command is a module with ``NAME``, ``HELP`` (one line), ``DESCRIPTION``, ``add_arguments(parser)``
+and ``run(arguments) -> exit code``; add it to ``_COMMANDS`` and it is there. Command modules import at their top only
+what the package itself needs: what an extra brings is imported inside ``run``, so that the help works without it and a
+missing one becomes a ``MissingExtraError`` that names the extra.
+
+Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 3 "it is not there" where a command asks, 130
+after Ctrl-C. Runs in the main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Protocol
+
+from zkconsumer.cli import dev
+from zkconsumer.errors import ZkConsumerError
+
+__all__ = ["main"]
+
+
+class Command(Protocol):
+    """What a command's module provides."""
+
+    NAME: str
+    HELP: str
+    DESCRIPTION: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the command's options, and subcommands if it has some."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Does it. Returns the exit code; a ZkConsumerError is shown as a message and becomes 1."""
+
+
+_COMMANDS: tuple[Command, ...] = (dev,)
+
+_DESCRIPTION = """\
+Kafka's ZooKeeper-based high-level consumer, from the command line.
+
+No Kafka at hand? Start one on this machine:
+  zkconsumer dev up
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="zkconsumer", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"zkconsumer {version('zkconsumer')}")
+    commands = parser.add_subparsers(title="commands", metavar="<command>", dest="command")
+    for command in _COMMANDS:
+        one = commands.add_parser(
+            command.NAME,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(one)
+        one.set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Argument: ``argv`` without the program's name (``sys.argv`` unless given).
+
+    Returns: the exit code. Raises: SystemExit as argparse does, for ``--help``, ``--version`` and wrong usage.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 2
+    try:
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return int(code)
+    except ZkConsumerError as error:
+        print(f"zkconsumer: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

