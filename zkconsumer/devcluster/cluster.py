@@ -140,9 +140,15 @@ class DevCluster:
             version=self._zookeeper_version,
             port=self._zookeeper_port,
             properties=self._zookeeper_properties,
-            keep=self._given_directory is not None,
+            keep=True,
             progress=self._progress,
         )
+        self._zookeeper.removed_after_crash = self._doomed
+
+    @property
+    def _doomed(self) -> Path | None:
+        """What must not outlive us."""
+        return self._directory if self._given_directory is None else None
 
     def _make_brokers(self) -> tuple[EmbeddedKafka, ...]:
         self._brokers = tuple(
@@ -153,11 +159,13 @@ class DevCluster:
                 self._broker_properties,
                 directory=self.directory / f"kafka-{number}",
                 port=None if self._broker_port is None else self._broker_port + number,
-                keep=self._given_directory is not None,
+                keep=True,
                 progress=self._progress,
             )
             for number in range(self._broker_count)
         )
+        for broker in self._brokers:
+            broker.removed_after_crash = self._doomed
         return self._brokers
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:

@@ -135,7 +135,8 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
 def _resolve_into(
     target: Path, coordinates: Sequence[str], excluded: Sequence[str], report: Progress, deadline: Deadline
 ) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    for abandoned in target.parent.glob(".resolving-*"):  # we hold the lock: whoever made these was killed
+        shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".resolving-") as name:
         work = Path(name)
         (work / "ivy.xml").write_text(_ivy_file(coordinates, excluded))

@@ -35,13 +35,13 @@ def _die_with_launcher() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
-def _start(command: list[str], log: str) -> subprocess.Popen[bytes]:
-    with Path(log).open("ab") as output:
+def _start(command: list[str], log: str, output: int | None) -> subprocess.Popen[bytes]:
+    with Path(log).open("ab") as file:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=file if output is None else output,
+            stderr=file,
             start_new_session=True,  # so that a Ctrl-C meant for the owner does not reach the server first
             preexec_fn=_die_with_launcher if sys.platform == "linux" else None,
         )
@@ -94,29 +94,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="run a server that ends with its owner")
     parser.add_argument("--owner", type=int, required=True, help="process id of the owner")
     parser.add_argument("--log", required=True, help="file that gets the server's output")
+    parser.add_argument("--output", type=int, help="descriptor for its standard output, in place of the log")
     parser.add_argument("--remove", action="append", default=[], help="directory to remove when the owner is gone")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    child = _start(arguments.command, arguments.log)
-    owned = False
+    child = _start(arguments.command, arguments.log, arguments.output)
+    if arguments.output is not None:
+        os.close(arguments.output)  # so that its reader sees the end when the child ends
+    owned = True
     try:
         _say(str(child.pid))
         owned = _serve(child, arguments.owner)
-    except KeyboardInterrupt:  # SIGTERM, see above
+    except KeyboardInterrupt:  # SIGTERM, see above: somebody ends the server, the owner may still want its data
         pass
     finally:
         _signal_group(child, signal.SIGKILL)
         child.wait()
         if not owned:
             for directory in arguments.remove:
-                shutil.rmtree(directory, ignore_errors=True)
-                try:
-                    Path(directory).parent.rmdir()  # the cluster's own directory: goes with its last server
-                except OSError:
-                    pass
+                shutil.rmtree(
+                    directory, ignore_errors=True
+                )  # of a cluster's directory each server's launcher does this
     return child.returncode if owned else 143
 
 

@@ -44,11 +44,19 @@ def as_deadline(deadline: Deadline | float) -> Deadline:
 class Launched:
     """A running launcher and the child it watches over."""
 
-    def __init__(self, command: Sequence[str], log: Path, remove: Sequence[Path]) -> None:
-        """Starts ``command``. ``remove``: directories that the launcher removes should we die. Raises: OSError."""
+    def __init__(
+        self, command: Sequence[str], log: Path, *, remove: Sequence[Path] = (), output: int | None = None
+    ) -> None:
+        """Starts ``command``.
+
+        Arguments: ``log`` gets what it writes, but standard output goes to the descriptor ``output`` if given;
+        ``remove`` are directories that the launcher removes should we die. Raises: OSError.
+        """
         arguments = [sys.executable, "-I", "-S", launcher.__file__, "--owner", str(os.getpid()), "--log", str(log)]
         for directory in remove:
             arguments += ["--remove", str(directory)]
+        if output is not None:
+            arguments += ["--output", str(output)]
         self._launcher = subprocess.Popen(
             [*arguments, "--", *command],
             stdin=subprocess.PIPE,
@@ -57,6 +65,7 @@ class Launched:
             bufsize=0,
             start_new_session=True,
             cwd="/",
+            pass_fds=() if output is None else (output,),
         )
         try:
             self.pid = int(self._answer(_LAUNCH_TIMEOUT_S))
@@ -88,6 +97,8 @@ class Launched:
         """Sends TERM, KILL, STOP or CONT to the child's process group; nothing happens to one that has ended."""
         (request,) = (key for key, value in launcher.SIGNALS.items() if value == number)
         assert self._launcher.stdin is not None
+        if self._launcher.stdin.closed:
+            return
         with contextlib.suppress(BrokenPipeError):
             self._launcher.stdin.write(request)
             self._answer(_LAUNCH_TIMEOUT_S)
@@ -125,6 +136,8 @@ class ServerProcess:
         self._port = port
         self._port_is_fixed = port is not None
         self._process: Launched | None = None
+        self.removed_after_crash: Path | None = None
+        """A directory that is to be removed if this process ends without ``close``; its own one unless set or kept."""
 
     # what subclasses provide
 
@@ -201,7 +214,8 @@ class ServerProcess:
         """Returns False when another process took the port first."""
         command = self._configure(self.directory, port)
         written = self.log.stat().st_size if self.log.exists() else 0
-        self._process = Launched(command, self.log, [] if self._keep else [self.directory])
+        doomed = self.removed_after_crash or (None if self._keep else self.directory)
+        self._process = Launched(command, self.log, remove=[doomed] if doomed is not None else [])
         atexit.register(self.close)
         self._port = port
         try:

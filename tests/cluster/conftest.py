@@ -1,0 +1,172 @@
+"""A real cluster, shared by all tests of a session, and what tests do with it.
+
+Every test uses topics and groups of its own (``new_topic``, ``new_group``); a test that stops, kills or suspends a
+server starts servers of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.legacy_member import LegacyMember
+from tests.timing import scaled
+from zkconsumer.devcluster import DevCluster, JavaNotFoundError, java
+
+TICK_MS = 500  # sessions may then be as short as a second
+_FLUSH_S = 30.0
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.java)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _java() -> None:
+    try:
+        java()
+    except JavaNotFoundError as missing:
+        pytest.skip(f"these tests start ZooKeeper and Kafka, which need Java: {missing}")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[DevCluster]:
+    """ZooKeeper with ticks of 500 ms and a Kafka 3.9.1 broker, up for the whole session."""
+    with DevCluster(tick_ms=TICK_MS) as shared:
+        yield shared
+
+
+def unique(prefix: str) -> str:
+    """A name that no other test has, nor another test process on the same cluster."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+class NewTopic(Protocol):
+    def __call__(
+        self, partitions: int = 1, *, prefix: str = "topic", config: Mapping[str, str] | None = None
+    ) -> str: ...
+
+
+@pytest.fixture
+def new_topic(cluster: DevCluster) -> NewTopic:
+    """Creates topics with names of their own; returns the name."""
+
+    def create(partitions: int = 1, *, prefix: str = "topic", config: Mapping[str, str] | None = None) -> str:
+        name = unique(prefix)
+        cluster.create_topic(name, partitions, config)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def new_group() -> Callable[[], str]:
+    """Makes up group ids of their own."""
+    return lambda: unique("group")
+
+
+def produce_to(
+    bootstrap_servers: str,
+    topic: str,
+    values: Iterable[bytes | str | None],
+    *,
+    partitions: int | None = None,
+    key: Callable[[int], bytes | str | None] | None = None,
+    **config: object,
+) -> int:
+    """Writes messages and waits until all are acknowledged. Returns: how many.
+
+    Arguments: ``partitions``: message n goes to partition n modulo this, else the key or the producer decides;
+    ``key`` of message n; ``config`` of the producer, with underscores.
+    """
+    from confluent_kafka import Producer
+
+    failures: list[object] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "linger.ms": 5,
+            "log_level": 0,
+            **{name.replace("_", "."): value for name, value in config.items()},
+        }
+    )
+    count = 0
+    for number, value in enumerate(values):
+        where = {} if partitions is None else {"partition": number % partitions}
+        while True:
+            try:
+                producer.produce(topic, value, key(number) if key else None, on_delivery=delivered, **where)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        count += 1
+    left = producer.flush(scaled(_FLUSH_S))
+    assert not failures, failures[:3]
+    assert left == 0, f"{left} messages were not acknowledged in time"
+    return count
+
+
+@pytest.fixture
+def produce(cluster: DevCluster) -> Callable[..., int]:
+    """``produce(topic, values, partitions=None, key=None)`` on the shared cluster; see ``produce_to``."""
+    return lambda topic, values, **options: produce_to(cluster.bootstrap_servers, topic, values, **options)
+
+
+@pytest.fixture
+def zookeeper(cluster: DevCluster) -> Iterator[KazooClient]:
+    """A plain ZooKeeper client on the shared cluster, to look at nodes with other eyes than ours."""
+    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
+    client.start(timeout=scaled(10.0))
+    yield client
+    client.stop()
+    client.close()
+
+
+def owners_of(client: KazooClient, group: str, topic: str) -> dict[int, str]:
+    """Partition -> thread id as written in ZooKeeper."""
+    from kazoo.exceptions import NoNodeError
+
+    found = {}
+    try:
+        for partition in client.get_children(f"/consumers/{group}/owners/{topic}"):
+            try:
+                found[int(partition)] = client.get(f"/consumers/{group}/owners/{topic}/{partition}")[0].decode()
+            except NoNodeError:  # released meanwhile
+                continue
+    except NoNodeError:
+        return {}
+    return found
+
+
+@pytest.fixture
+def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
+    """Starts members played by the original connector: ``legacy_member(version, group, topics, ...)``.
+
+    They are started, not yet ready (``wait_ready``), so that several start at once; all end with the test.
+    """
+    members: list[LegacyMember] = []
+
+    def start(version: str, group: str, topics: Mapping[str, int] | None = None, **options: Any) -> LegacyMember:
+        member = LegacyMember(version, cluster.zookeeper_connect, group, topics, **options)
+        members.append(member)
+        return member.start()
+
+    yield start
+    for member in members:
+        member.close()
