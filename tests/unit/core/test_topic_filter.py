@@ -1,0 +1,253 @@
+"""Whitelists and blacklists: the original's normalisation, Java's meaning, and an end to every match."""
+
+from __future__ import annotations
+
+import pytest
+import regex  # type: ignore[import-untyped]
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zkconsumer.core.java_regex import translate
+from zkconsumer.core.topic_filter import (
+    Blacklist,
+    InvalidTopicFilterError,
+    TopicFilter,
+    TopicFilterTimeoutError,
+    UntranslatableTopicFilterError,
+    Whitelist,
+    normalised,
+)
+from zkconsumer.errors import ConfigException
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a, b", "a|b"),
+        ('"t , logs-[a-z]"', "t|logs-[a-z]"),
+        ("'a','b'", "a'|'b"),
+        ("", ""),
+        ("a{1,3}", "a{1|3}"),
+        ("\t a \n", "a"),
+        ("\"'a'\"", "a"),
+        ('a"b', 'a"b'),
+        ("a b", "ab"),
+        ("a\tb", "a\tb"),
+        ('a"\x85', "a\x85"),
+        ("\xa0a", "\xa0a"),
+    ],
+)
+def test_the_text_is_normalised_as_the_original_does(text: str, expected: str) -> None:
+    assert normalised(text) == expected
+
+
+def test_a_whitelist_allows_whole_names_only() -> None:
+    wanted = Whitelist("white1,white2")
+    assert wanted.regex == "white1|white2"
+    assert [t for t in ("white1", "white2", "white12", "awhite1", "white") if wanted.allows(t, True)] == [
+        "white1",
+        "white2",
+    ]
+
+
+def test_a_blacklist_allows_the_rest() -> None:
+    assert [t for t in ("a", "b", "ab") if Blacklist("a|b").allows(t, True)] == ["ab"]
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+@pytest.mark.parametrize("wanted", [Whitelist(".+"), Blacklist("x")])
+def test_internal_topics_need_the_flag(wanted: TopicFilter, topic: str) -> None:
+    assert not wanted.allows(topic, True)
+    assert wanted.allows(topic, False)
+
+
+def test_the_empty_text_matches_the_empty_name_only() -> None:
+    assert not Whitelist("").allows("a", True)
+    assert Whitelist("").allows("", True)
+
+
+# (expression, names that match, names that do not): mostly where Python's own module says otherwise
+JAVA = [
+    (r"test-(?!bad\b)[\w]+", ["test-good"], ["test-bad"]),
+    (r"\w+", ["abc_1"], ["été"]),
+    (r"\d+", ["12"], ["٣"]),
+    (r"(?U)\w+\d", ["été٣"], ["a-"]),
+    (r"\p{Alpha}+", ["ab"], ["été"]),
+    (r"\p{L}+", ["été"], ["a1"]),
+    (r"\p{IsGreek}", ["σ"], ["s"]),
+    (r"\p{InCyrillic}", ["ж"], ["s"]),
+    (r"\P{Lower}", ["A", "é"], ["a"]),
+    (r"\Qtopic.1\E", ["topic.1"], ["topicX1"]),
+    (r"\Qa\E+", ["aa"], ["a+"]),
+    (r"(?<n>a)\k<n>", ["aa"], ["a"]),
+    (r"[a-z&&[^b]]", ["a", "c"], ["b", "&"]),
+    (r"[^a-c&&b]", ["a", "x"], ["b"]),
+    (r"[a&b]", ["&"], ["x"]),
+    (r"[[a]b]", ["a", "b"], ["[", "]"]),
+    (r"[+--b]", ["+", ",", "-", "b"], ["a"]),
+    (r"[a||b]", ["|"], []),
+    (r"[[:alpha:]]+", ["alpha:"], ["b"]),
+    (r".*\z", ["a"], []),
+    (r"a\Z.?", ["a"], ["ab"]),
+    (r".*", ["a"], ["a\n", "a\x85", "a\u2028"]),
+    (r"(?d).*", ["a\x85"], ["a\n"]),
+    (r"(?s).*", ["a\n"], []),
+    (r"a$(?s).", ["a\n"], ["ab"]),
+    (r"\h*a", ["\u3000 a"], ["\na"]),
+    (r"\R", ["\r\n", "\x85"], ["a"]),
+    (r"a++b", ["aab"], ["aa"]),
+    (r"a++a", [], ["aa"]),
+    (r"(?>a|ab)b", ["ab"], ["abb"]),
+    (r"(?i)é", ["é"], ["É"]),
+    (r"(?iu)é", ["É"], []),
+    (r"(?i)[a-c]+", ["aBC"], ["d"]),
+    (r"a(?i)b(?-i)c", ["aBc"], ["aBC"]),
+    (r"(a(?i)b)c", ["aBc"], ["aBC"]),
+    (r"(?x)a#comment", ["a"], ["a#comment"]),
+    (r"\x61\u0062\0143\cA", ["abc\x01"], []),
+    (r"(a)\2", [], ["a", "aa"]),
+    (r"\11", [], ["\t"]),
+    (r"|a", ["", "a"], []),
+    (r"{1}a", ["a"], []),
+    (r"a{2}", ["aa"], ["a"]),
+    (r"a{100000}", [], ["a"]),
+    (r"(a?){2147483647}", ["aa", ""], ["b"]),
+    ("}", ["}"], []),
+    ("]", ["]"], []),
+]
+
+
+@pytest.mark.parametrize(("expression", "yes", "no"), JAVA, ids=[expression for expression, _, _ in JAVA])
+def test_an_expression_means_what_it_means_in_java(expression: str, yes: list[str], no: list[str]) -> None:
+    compiled = regex.compile(translate(expression), regex.VERSION1)
+    assert [name for name in yes + no if compiled.match(name)] == yes
+
+
+@pytest.mark.parametrize(
+    ("expression", "position"),
+    [
+        ("[", 0),
+        ("a(b", 1),
+        ("a)", 1),
+        ("a**", 2),
+        ("*", 0),
+        ("\\", 0),
+        ("ab(?P<n>a)", 4),
+        ("(?#c)", 2),
+        ("a{", 1),
+        ("a{1", 3),
+        ("a{,2}", 1),
+        ("a{3,2}", 1),
+        ("[z-a]", 1),
+        (r"[a-\d]", 1),
+        (r"\y", 0),
+        (r"\p{Foo}", 0),
+        (r"\p{InNowhere}", 0),
+        ("(?<a>x)(?<a>y)", 7),
+        (r"\k<a>", 0),
+        (r"\x6", 0),
+        ("(?i)*", 4),
+        ("[a&&", 4),
+        ("(?<=a|b{1)", 9),
+    ],
+)
+def test_what_java_refuses_is_refused_with_expression_position_and_reason(expression: str, position: int) -> None:
+    with pytest.raises(InvalidTopicFilterError) as caught:
+        translate(expression)
+    assert caught.value.expression == expression
+    assert caught.value.position == position
+    assert repr(expression) in str(caught.value)
+    assert isinstance(caught.value, ConfigException)
+    assert not isinstance(caught.value, UntranslatableTopicFilterError)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [r"(?i)(a)\1", r"\b{g}", r"\p{javaMirrored}", "(?<=a*)b", "(" * 101 + ")" * 101, "[" * 101 + "a" + "]" * 101],
+)
+def test_what_cannot_be_translated_is_refused_as_such(expression: str) -> None:
+    with pytest.raises(UntranslatableTopicFilterError):
+        translate(expression)
+
+
+def test_the_quantifier_of_a_list_is_broken_by_the_comma_as_in_the_original() -> None:
+    with pytest.raises(InvalidTopicFilterError):
+        Whitelist("(a|b){1,2}")
+
+
+def test_a_catastrophic_expression_ends_with_the_expression_and_the_topic_named() -> None:
+    wanted = Whitelist("(a|aa)+$.", match_seconds=0.05)
+    with pytest.raises(TopicFilterTimeoutError, match=r"did not decide about 'aaa") as caught:
+        wanted.allows("a" * 3000, True)
+    assert caught.value.expression == "(a|aa)+$."
+
+
+def test_a_filter_is_made_from_a_registration_verbatim() -> None:
+    assert TopicFilter.from_registration("white_list", r"a\.b") == Whitelist(r"a\.b")
+    assert TopicFilter.from_registration("black_list", "a") == Blacklist("a")
+    assert TopicFilter.from_registration("black_list", "a") != Whitelist("a")
+    with pytest.raises(ValueError, match="static"):
+        TopicFilter.from_registration("static", "a")
+
+
+PIECES = [
+    r"a",
+    r"b",
+    r"ab",
+    r"[",
+    r"]",
+    r"[^",
+    r"&&",
+    r"-",
+    r"a-c",
+    r"(",
+    r")",
+    r"(?:",
+    r"(?i)",
+    r"(?=",
+    r"(?<=",
+    r"(?<n>",
+    r"\k<n>",
+    r"\1",
+    r"*",
+    r"+",
+    r"?",
+    r"{",
+    r"}",
+    r"{2}",
+    r"|",
+    r".",
+    r"^",
+    r"$",
+    r"\b",
+    r"\w",
+    r"\W",
+    r"\p{L}",
+    r"\Q",
+    r"\E",
+    r"\x61",
+    r"\\",
+    r"(?x)",
+    r"#",
+    r"é",
+]
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | st.text(max_size=12))
+@example("[" * 3000)
+@example("(" * 3000)
+@example("((a{4000}){4000}){4000}")
+def test_any_text_is_a_filter_or_an_invalid_filter(text: str) -> None:
+    try:
+        wanted = Whitelist(text, match_seconds=0.2)
+    except InvalidTopicFilterError:
+        return
+    for topic in ("", "a", "ab", "aab", "é"):
+        assert wanted.allows(topic, True) in (True, False)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=8))
+def test_a_quoted_text_matches_itself(text: str) -> None:
+    compiled = regex.compile(translate("\\Q" + text.replace("\\E", "") + "\\E"), regex.VERSION1)
+    assert compiled.match(text.replace("\\E", ""))

@@ -1,0 +1,365 @@
+r"""Java's regular expressions, translated for the ``regex`` package. Pure; any thread.
+
+All members of a group must expand an expression to the same topics, and Scala members do so with java.util.regex.
+Python's syntax looks alike and means other things: \w, \d, \s and letter case are ASCII in Java, "." stops at five line
+ends, "$" looks past a last one, \z is the end, (?P<n>) does not exist, [a&&[^b]] is an intersection, and so on. So the
+expression is read by Java's grammar and written anew in the few constructs that both share; flags, letter case and
+character classes are resolved on the way, nothing is left to the defaults of the package.
+
+The model is Java 9 to 18 (in 8, [^a&&b] negates only the first operand; from 19 on, \b knows ASCII only).
+Refused as untranslatable: references to groups under (?i), \b{g}, and the few classes that exist in Java only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from zkconsumer.core import java_classes as classes
+from zkconsumer.core.java_classes import LINE_ENDS
+from zkconsumer.core.java_reader import (
+    END,
+    MAX_NESTING,
+    Flags,
+    InvalidTopicFilterError,
+    Reader,
+    UntranslatableTopicFilterError,
+    is_digit,
+)
+
+__all__ = ["InvalidTopicFilterError", "UntranslatableTopicFilterError", "translate"]
+
+_MAX_REPETITIONS = (1 << 31) - 1
+_MAX_NAME = 4096
+"""No topic's name is that long (249 since 0.8.1), so larger counts need not be told apart; the package spells them out.
+"""
+_LINE_END = rf"(?:\r\n|[{LINE_ENDS}])"
+_BETWEEN_CR_LF = r"(?<=\r)(?=\n)"
+_WORD = r"[\p{L}\p{Nd}_]"
+_MARK_OF_WORD = r"(?=\p{Mn})(?<=[\p{L}\p{Nd}]\p{Mn}*)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A translated piece.
+
+    ``shortest`` is the least length of what it matches. ``longest`` is the greatest, None where Java finds no obvious
+    one, which it demands of look-behinds. ``fixed`` is Java's "deterministic": a group that is not loses its bound when
+    repeated.
+    """
+
+    text: str
+    shortest: int
+    longest: int | None
+    fixed: bool = True
+
+
+def translate(expression: str) -> str:
+    """The expression as a pattern for ``regex.compile(..., regex.VERSION1)``; it matches from the start to the very
+    end.
+
+    Raises InvalidTopicFilterError where Java refuses it, UntranslatableTopicFilterError where the package cannot
+    express it.
+    """
+    return _Parser(expression).whole()
+
+
+class _Parser(Reader):
+    """Recursive descent by the grammar of java.util.regex.Pattern; one object reads one expression once."""
+
+    def __init__(self, expression: str) -> None:
+        super().__init__(expression)
+        self._groups = 0
+        self._names: dict[str, int] = {}
+        self._references: list[int] = []
+
+    # --- structure ---
+
+    def whole(self) -> str:
+        node = self._alternatives()
+        if self._peek() == ")":
+            self._fail("unmatched closing ')'")
+        unknown = {number for number in self._references if number > self._groups}
+        text = node.text
+        for number in unknown:  # a group that does not exist never matches
+            text = text.replace(f"(?:\\{number})", "(?!)")
+        return rf"(?:{text})\Z"
+
+    def _alternatives(self) -> _Node:
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            self._cannot(f"nested deeper than {MAX_NESTING} levels", self._position())
+        branches = [self._sequence()]
+        while self._take("|"):
+            branches.append(self._sequence())
+        self._nesting -= 1
+        if len(branches) == 1:
+            return branches[0]
+        return _Node(
+            "|".join(branch.text for branch in branches),
+            min(branch.shortest for branch in branches),
+            _longest(branches, max),
+            fixed=False,
+        )
+
+    def _sequence(self) -> _Node:
+        nodes: list[_Node] = []
+        while True:
+            self._skip_comments()
+            char = self._peek()
+            if char in ("|", ")") or self._raw() is END:
+                return _joined(nodes)
+            if char and char in "*+?":
+                self._fail(f"dangling meta character '{char}'")
+            if char == "(":
+                group = self._group()
+                if group is not None:
+                    nodes.append(self._quantified(group, is_group=True))
+                continue
+            nodes.append(self._quantified(self._atom(char), is_group=False))
+
+    def _atom(self, char: str) -> _Node:
+        if char == "[":
+            return _Node(self._class(), 1, 1)
+        if char == "{":
+            return _Node("(?:)", 0, 0)  # what is repeated is the empty text; without a number the repetition fails
+        if char == "\\":
+            return self._escape()
+        token = self._raw()
+        self._at += 1
+        if char == ".":
+            stops = "" if self._flags.s else r"\n" if self._flags.d else LINE_ENDS
+            return _Node(f"[^{stops}]" if stops else r"[\x00-\U0010ffff]", 1, 1)
+        if char == "^":
+            return _Node(self._caret(), 0, 0)
+        if char == "$":
+            return _Node(self._dollar(self._flags.m), 0, 0)
+        return _Node(self._single(ord(token.char)), 1, 1)
+
+    def _caret(self) -> str:
+        if not self._flags.m:
+            return r"\A"
+        if self._flags.d:
+            return r"(?:(?!\Z)(?:\A|(?<=\n)))"
+        return rf"(?:(?!\Z)(?:\A|(?<=[{LINE_ENDS}])(?!{_BETWEEN_CR_LF})))"
+
+    def _dollar(self, multiline: bool) -> str:
+        if self._flags.d:
+            return r"(?:(?=\n|\Z))" if multiline else r"(?:(?=\n?\Z))"
+        after = rf"(?=[{LINE_ENDS}]|\Z)" if multiline else rf"(?={_LINE_END}?\Z)"
+        return rf"(?:{after}(?!{_BETWEEN_CR_LF}))"
+
+    # --- repetition ---
+
+    def _quantified(self, atom: _Node, *, is_group: bool) -> _Node:
+        bounds = self._bounds()
+        if bounds is None:
+            return atom
+        low, high = bounds
+        kind = "?" if self._take("?") else "+" if self._take("+") else ""
+        text = _repeated(atom, low, high, kind)
+        longest = None if high is None or atom.longest is None else atom.longest * high
+        if longest is not None and longest > _MAX_REPETITIONS:
+            longest = None
+        if is_group and kind != "+" and not atom.fixed and bounds != (0, 1):
+            longest = None  # Java repeats such a group in a loop of which it knows no bound
+        return _Node(text, atom.shortest * low, longest, fixed=atom.fixed and low == high)
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        if self._take("?"):
+            return 0, 1
+        if self._take("*"):
+            return 0, None
+        if self._take("+"):
+            return 1, None
+        if self._peek() != "{":
+            return None
+        start = self._position()
+        self._at += 1
+        if not is_digit(self._raw()):
+            self._fail("illegal repetition", start)
+        low = self._number(start)
+        high: int | None = low
+        if self._take(","):
+            high = None if self._peek() == "}" else self._number(start)
+        if not self._take("}"):
+            self._fail("unclosed counted closure")
+        if high is not None and high < low:
+            self._fail("illegal repetition range", start)
+        return low, high
+
+    def _number(self, start: int) -> int:
+        digits = ""
+        self._skip_comments()
+        while is_digit(self._raw()):
+            digits += self._raw().char
+            self._at += 1
+        value = int(digits[:12] or "0")
+        if value > _MAX_REPETITIONS:
+            self._fail("illegal repetition range", start)
+        return value
+
+    # --- groups ---
+
+    def _group(self) -> _Node | None:
+        """A group, or None for flags that hold for the rest of the enclosing group."""
+        start = self._position()
+        self._at += 1
+        saved = self._flags
+        if not self._take("?"):
+            self._groups += 1
+            return self._closed("(", start, saved)
+        follow = self._raw()
+        if not follow.quoted and follow.char in (":", "=", "!", ">"):
+            self._at += 1
+            node = self._closed(f"(?{follow.char}", start, saved)
+            return replace(node, shortest=0, longest=0, fixed=True) if follow.char in "=!" else node
+        if not follow.quoted and follow.char == "<":
+            self._at += 1
+            return self._behind_or_named(start, saved)
+        self._read_flags()
+        if self._take(")"):
+            return None
+        if not self._take(":"):
+            self._fail("unknown inline modifier")
+        return self._closed("(?:", start, saved)
+
+    def _closed(self, opening: str, start: int, saved: Flags) -> _Node:
+        node = self._alternatives()
+        if not self._take(")"):
+            self._fail("unclosed group", start)
+        self._flags = saved
+        return replace(node, text=f"{opening}{node.text})")
+
+    def _behind_or_named(self, start: int, saved: Flags) -> _Node:
+        token = self._raw()
+        if token.char in ("=", "!") and not token.quoted:
+            self._at += 1
+            node = self._closed(f"(?<{token.char}", start, saved)
+            if node.longest is None:
+                self._cannot("the look-behind group has no obvious maximum length", start)
+            return replace(node, shortest=0, longest=0, fixed=True)
+        name = self._name()
+        if name in self._names:
+            self._fail(f"the named group <{name}> is already defined", start)
+        self._groups += 1
+        self._names[name] = self._groups
+        return self._closed("(", start, saved)
+
+    def _name(self) -> str:
+        name = ""
+        while self._raw().char.isascii() and (self._raw().char.isalpha() or (name and self._raw().char.isdigit())):
+            name += self._raw().char
+            self._at += 1
+        if not name:
+            self._fail("the name of a group starts with a letter")
+        if self._raw().char != ">" or self._raw().quoted:
+            self._fail("the name of a group ends with '>'")
+        self._at += 1
+        return name
+
+    def _read_flags(self) -> None:
+        on = True
+        while True:
+            char = self._peek()
+            if char == "-" and on:
+                on = False
+            elif char and char in "idmsuxU":
+                changes = {char: on} | ({"u": on} if char == "U" else {})
+                self._flags = replace(self._flags, **changes)
+            else:
+                return
+            self._at += 1
+
+    # --- escapes ---
+
+    def _escape(self) -> _Node:
+        """What follows a backslash outside of a class."""
+        start = self._position()
+        token = self._raw(1)
+        if token is END:
+            self._fail("a backslash ends the expression", start)
+        simple = self._assertion(token.char)
+        if simple is not None:
+            self._at += 2
+            return _Node(simple, 0, 0)
+        if token.char == "b":
+            self._at += 2
+            if self._raw().char == "{" and self._raw(1).char == "g":
+                self._cannot("grapheme boundaries cannot be translated", start)
+            return _Node(self._boundary(), 0, 0)
+        if token.char == "B":
+            self._at += 2
+            return _Node(f"(?!{self._boundary()})", 0, 0)
+        if token.char == "R":
+            self._at += 2
+            return _Node(rf"(?:\r\n|{classes.VERTICAL})", 1, 2, fixed=False)
+        if token.char == "X":
+            self._at += 2
+            return _Node(r"\X", 1, None, fixed=False)
+        if token.char == "k" or token.char in "123456789":
+            return self._reference(start)
+        found = self._class_escape(in_range=False)
+        return _Node(found if isinstance(found, str) else self._single(found), 1, 1)
+
+    def _assertion(self, char: str) -> str | None:
+        if char in ("A", "G"):
+            return r"\A"
+        if char == "z":
+            return r"\Z"
+        return self._dollar(multiline=False) if char == "Z" else None
+
+    def _boundary(self) -> str:
+        if self._flags.U:
+            word = classes.UNICODE_SHORTHAND["w"]
+            return rf"(?:(?<={word})(?!{word})|(?<!{word})(?={word}))"
+        left = rf"(?:(?<={_WORD})|(?<=[\p{{L}}\p{{Nd}}]\p{{Mn}}+))"
+        right = rf"(?:(?={_WORD})|{_MARK_OF_WORD})"
+        not_left = rf"(?<!{_WORD})(?<![\p{{L}}\p{{Nd}}]\p{{Mn}}+)"
+        not_right = rf"(?!{_WORD})(?!{_MARK_OF_WORD})"
+        return rf"(?:{left}{not_right}|{not_left}{right})"
+
+    def _reference(self, start: int) -> _Node:
+        self._at += 1
+        if self._raw().char == "k":
+            self._at += 1
+            if self._raw().char != "<":
+                self._fail("\\k needs the name of a group in <>")
+            self._at += 1
+            name = self._name()
+            if name not in self._names:
+                self._fail(f"the named group <{name}> does not exist", start)
+            number = self._names[name]
+        else:
+            number = int(self._raw().char)
+            self._at += 1
+            while is_digit(self._raw()) and number * 10 + int(self._raw().char) <= self._groups:
+                number = number * 10 + int(self._raw().char)
+                self._at += 1
+        if self._flags.i:
+            self._cannot("a reference to a group without regard to case cannot be translated", start)
+        self._references.append(number)
+        return _Node(f"(?:\\{number})", 0, None)
+
+
+def _repeated(atom: _Node, low: int, high: int | None, kind: str) -> str:
+    if atom.shortest * low > _MAX_NAME:
+        return "(?!)"
+    low = min(low, _MAX_NAME)
+    upper = "" if high is None or high > _MAX_NAME else str(high)
+    return f"(?:{atom.text}){{{low},{upper}}}{kind}"
+
+
+def _joined(nodes: list[_Node]) -> _Node:
+    return _Node(
+        "".join(node.text for node in nodes),
+        sum(node.shortest for node in nodes),
+        _longest(nodes, sum),
+        fixed=all(node.fixed for node in nodes),
+    )
+
+
+def _longest(nodes: list[_Node], combine: Callable[[list[int]], int]) -> int | None:
+    lengths = [node.longest for node in nodes]
+    known = [length for length in lengths if length is not None]
+    return (combine(known) if known else 0) if len(known) == len(lengths) else None

@@ -1,0 +1,61 @@
+"""What a member asked for, and the threads it brings to each topic. Pure; any thread.
+
+Mirrors ``TopicCount`` of the original: a static subscription names its topics and the streams for each; a wildcard one
+holds exactly one entry, the expression and the number of streams, which then serve every topic that it allows. The
+*reader* of a registration evaluates the filter, with its own idea of internal topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from zkconsumer.core.names import name_problem
+from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
+from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.model import ConsumerId, ThreadId, thread_id
+
+__all__ = ["BLACK_LIST", "STATIC", "WHITE_LIST", "Registration", "subscribed_topics", "thread_ids", "topic_filter"]
+
+
+def topic_filter(registration: Registration) -> TopicFilter | None:
+    """The filter of a wildcard subscription, None for a static one.
+
+    Raises InvalidTopicFilterError where the expression cannot be compiled.
+    """
+    if not registration.is_wildcard:
+        return None
+    return TopicFilter.from_registration(registration.pattern, registration.wildcard[0])
+
+
+def subscribed_topics(registration: Registration, all_topics: Iterable[str], exclude_internal: bool) -> dict[str, int]:
+    """The topics a member takes part in, with its number of streams for each.
+
+    ``all_topics`` are those that exist; only a wildcard looks at them. A static subscription keeps topics that do not
+    exist (yet), but not texts that no topic can be called: the original looks such a node up and finds nothing. Raises
+    InvalidTopicFilterError and TopicFilterTimeoutError of a wildcard.
+    """
+    wanted = topic_filter(registration)
+    if wanted is None:
+        return {topic: streams for topic, streams in registration.subscription.items() if name_problem(topic) is None}
+    streams = registration.wildcard[1]
+    return {topic: streams for topic in all_topics if wanted.allows(topic, exclude_internal)}
+
+
+def thread_ids(
+    consumer_id: ConsumerId, registration: Registration, all_topics: Collection[str], exclude_internal: bool
+) -> dict[str, tuple[ThreadId, ...]]:
+    """The threads that one member brings to each topic it takes part in, in the order of their numbers.
+
+    Arguments and errors are those of :func:`subscribed_topics`. Threads are numbered from 0 for each topic alike, so
+    that one thread id may serve several topics. Topics that share a count share the tuple: a registration that claims a
+    hundred thousand streams for each of thousand topics costs its memory once.
+    """
+    made: dict[int, tuple[ThreadId, ...]] = {}
+
+    def threads(count: int) -> tuple[ThreadId, ...]:
+        if count not in made:
+            made[count] = tuple(thread_id(consumer_id, number) for number in range(count))
+        return made[count]
+
+    wanted = subscribed_topics(registration, all_topics, exclude_internal)
+    return {topic: threads(count) for topic, count in wanted.items()}

@@ -1,0 +1,144 @@
+"""Which topics a wildcard subscription takes. Pure; any thread.
+
+Mirrors ``kafka.consumer.TopicFilter``: the text is normalised, compiled as a *Java* expression and matched against
+whole names. Differs on purpose: a match has a time limit, since one expression like ``(a+)+$`` in one member's
+registration would otherwise hold up every member of the group.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import ClassVar
+
+import regex  # type: ignore[import-untyped]
+
+from zkconsumer.core.java_regex import InvalidTopicFilterError, UntranslatableTopicFilterError, translate
+from zkconsumer.core.registration import BLACK_LIST, WHITE_LIST
+from zkconsumer.errors import ZkConsumerError
+
+__all__ = [
+    "INTERNAL_TOPICS",
+    "MATCH_SECONDS",
+    "Blacklist",
+    "InvalidTopicFilterError",
+    "TopicFilter",
+    "TopicFilterTimeoutError",
+    "UntranslatableTopicFilterError",
+    "Whitelist",
+]
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Kafka's own topics. Members up to 0.10.2 know only the first, so a broad wildcard may disagree with theirs."""
+
+MATCH_SECONDS = 1.0
+"""How long the match of one topic may take."""
+
+_JAVA_BLANKS = "".join(map(chr, range(33)))
+_LEADING_QUOTES = re.compile("\\A[\"']+")
+_TRAILING_QUOTES = re.compile("[\"']+(?=(?:\r\n|[\n\r\x85\u2028\u2029])?\\Z)")
+
+
+class TopicFilterTimeoutError(ZkConsumerError):
+    """A match took longer than allowed. ``expression`` and ``topic`` say which."""
+
+    def __init__(self, expression: str, topic: str, seconds: float) -> None:
+        super().__init__(f"topic filter: {expression!r} did not decide about {topic!r} within {seconds:g} s")
+        self.expression = expression
+        self.topic = topic
+
+
+def normalised(text: str) -> str:
+    """``text`` as the original rewrites it, so that property files may quote it and lists may use commas.
+
+    In this order: trimmed; every comma becomes a bar; every blank goes; a leading and a trailing run of quotes goes. So
+    ``a{1,2}`` is an error, and ``'a','b'`` matches neither a nor b.
+    """
+    text = text.strip(_JAVA_BLANKS).replace(",", "|").replace(" ", "")
+    return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", text))
+
+
+@lru_cache(maxsize=256)
+def _compiled(expression: str) -> regex.Pattern[str]:
+    try:
+        return regex.compile(translate(expression), regex.VERSION1)
+    except (regex.error, OverflowError, MemoryError, RecursionError) as error:
+        raise UntranslatableTopicFilterError(expression, 0, f"cannot be expressed here: {error}") from error
+
+
+class TopicFilter:
+    """A set of topics given by an expression; use :class:`Whitelist` or :class:`Blacklist`.
+
+    Arguments: ``text`` in Java's syntax, ``match_seconds`` the time one match may take. Raises InvalidTopicFilterError
+    where Java refuses the expression, its subclass UntranslatableTopicFilterError where we cannot give it Java's
+    meaning. ``regex`` is the normalised text, which also stands in the registration.
+    """
+
+    __slots__ = ("_compiled", "_match_seconds", "regex")
+
+    pattern: ClassVar[str]
+    """``white_list`` or ``black_list``, as it stands in the registration."""
+
+    def __init__(self, text: str, *, match_seconds: float = MATCH_SECONDS) -> None:
+        self.regex = normalised(text)
+        self._compiled = _compiled(self.regex)
+        self._match_seconds = match_seconds
+
+    @staticmethod
+    def from_registration(pattern: str, text: str) -> TopicFilter:
+        """The filter in another member's registration, whose text is taken verbatim and normalised again, as it would
+        do.
+
+        Raises ValueError where ``pattern`` is no wildcard, and what the constructor raises.
+        """
+        for kind in (Whitelist, Blacklist):
+            if kind.pattern == pattern:
+                return kind(text)
+        raise ValueError(f"{pattern!r} is neither {WHITE_LIST} nor {BLACK_LIST}")
+
+    def allows(self, topic: str, exclude_internal_topics: bool) -> bool:
+        """Whether ``topic`` is in the set; Kafka's internal topics only where they are not excluded.
+
+        Raises TopicFilterTimeoutError.
+        """
+        if exclude_internal_topics and topic in INTERNAL_TOPICS:
+            return False
+        return self._selects(self._matches(topic))
+
+    def _selects(self, matched: bool) -> bool:
+        raise NotImplementedError
+
+    def _matches(self, topic: str) -> bool:
+        try:
+            return self._compiled.match(topic, timeout=self._match_seconds) is not None
+        except TimeoutError:
+            raise TopicFilterTimeoutError(self.regex, topic, self._match_seconds) from None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, TopicFilter) and other.regex == self.regex
+
+    def __hash__(self) -> int:
+        return hash((self.pattern, self.regex))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.regex!r})"
+
+
+class Whitelist(TopicFilter):
+    """All topics whose whole name matches."""
+
+    __slots__ = ()
+    pattern = WHITE_LIST
+
+    def _selects(self, matched: bool) -> bool:
+        return matched
+
+
+class Blacklist(TopicFilter):
+    """All topics whose whole name does not match."""
+
+    __slots__ = ()
+    pattern = BLACK_LIST
+
+    def _selects(self, matched: bool) -> bool:
+        return not matched
