@@ -112,7 +112,7 @@ class RecordBatch:
         more = True
         slab: list[Any] = []
         try:
-            records = iter(DefaultRecordBatch(view))
+            records = chain(DefaultRecordBatch(view))  # the library's own iterator cannot be asked for iter() again
         except Exception as error:
             raise self._failed(reached, error) from error
         while more:
