@@ -1,0 +1,34 @@
+"""A point in time after which an operation gives up. Seconds as float, on the monotonic clock.
+
+Any thread may use one; it is immutable.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+
+class Deadline:
+    """The end of a wait that several steps share, so that ten steps of one second do not become ten seconds.
+
+    Arguments: ``seconds`` from now, or None for no end (only where the user asked to block for ever).
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, seconds: float | None) -> None:
+        self.at: float | None = None if seconds is None else monotonic() + seconds
+
+    def remaining(self) -> float | None:
+        """Seconds left, never negative; None where there is no end."""
+        return None if self.at is None else max(0.0, self.at - monotonic())
+
+    @property
+    def expired(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.at is not None and monotonic() >= self.at
+
+    def bounded(self, seconds: float) -> float:
+        """The seconds a single step may take: ``seconds``, or less where less remains."""
+        left = self.remaining()
+        return seconds if left is None else min(seconds, left)

@@ -1,0 +1,148 @@
+"""Every exception that zkconsumer raises, in one tree.
+
+::
+
+    ZkConsumerError
+    ├── ConfigException                     (also ValueError) a property is missing, unknown in value, or contradictory
+    ├── MissingExtraError                   (also ImportError) a feature needs an optional dependency
+    ├── ConsumerTimeoutException            no message within consumer.timeout.ms; the stream stays usable
+    ├── MessageStreamsExistException        streams were created before on this connector
+    ├── ConnectorClosedException            the connector was shut down
+    ├── ConsumerRebalanceFailedException    the group could not be joined
+    ├── UnknownAssignorError                a strategy that no plug-in provides
+    ├── RegistryError                       anything between us and ZooKeeper
+    │   ├── RegistryUnavailableError        not reachable within zookeeper.connection.timeout.ms
+    │   ├── ChrootMissingError              the chroot of zookeeper.connect does not exist
+    │   ├── SessionLostError                the session ended under the operation
+    │   ├── ConsumerIdInUseError            another live session holds our consumer.id
+    │   └── MalformedNodeError              a node's content cannot be read; names the path
+    ├── BrokerError                         anything between us and a Kafka broker
+    │   ├── BrokerUnavailableError          not reachable, or did not answer in time
+    │   ├── NoBrokersError                  no broker is registered in ZooKeeper
+    │   ├── NoReachableEndpointError        a broker registered no endpoint of the wanted protocol
+    │   └── BrokerResponseError             the broker answered with an error code
+    ├── OffsetOutOfRangeError               an offset is not in the log (any more); never guessed around
+    ├── OffsetCommitError                   offsets could not be written
+    ├── InvalidMessageException             corrupt data; names topic, partition and offset
+    └── MessageSizeTooLargeException        a message is larger than the largest fetch; names its position
+
+The names are those of the original connector where it had one, so that a search for them finds Kafka's own
+documentation.
+"""
+
+from __future__ import annotations
+
+
+class ZkConsumerError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigException(ZkConsumerError, ValueError):
+    """A property is missing, has a bad value, or contradicts another.
+
+    Arguments: ``key`` is the property's name, ``reason`` says what is wrong and what to do.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class MissingExtraError(ZkConsumerError, ImportError):
+    """A feature needs an optional dependency; the message names the extra to install."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an optional dependency: pip install 'zkconsumer[{extra}]'")
+        self.feature = feature
+        self.extra = extra
+
+
+class ConsumerTimeoutException(ZkConsumerError):
+    """No message arrived within ``consumer.timeout.ms``. The stream stays usable."""
+
+
+class MessageStreamsExistException(ZkConsumerError):
+    """The connector's streams exist already: one connector creates its streams once."""
+
+
+class ConnectorClosedException(ZkConsumerError):
+    """The connector was shut down; make a new one."""
+
+
+class ConsumerRebalanceFailedException(ZkConsumerError):
+    """The first rebalance did not succeed within its limit."""
+
+
+class UnknownAssignorError(ZkConsumerError, LookupError):
+    """``partition.assignment.strategy`` names a strategy that nothing provides."""
+
+
+class RegistryError(ZkConsumerError):
+    """An operation on ZooKeeper failed."""
+
+
+class RegistryUnavailableError(RegistryError):
+    """ZooKeeper was not reachable in time."""
+
+
+class ChrootMissingError(RegistryError):
+    """The chroot of ``zookeeper.connect`` does not exist; nobody but the brokers' operator should create it."""
+
+
+class SessionLostError(RegistryError):
+    """The ZooKeeper session ended under the operation; whatever it owned is gone."""
+
+
+class ConsumerIdInUseError(RegistryError):
+    """Another live session is registered under our ``consumer.id``."""
+
+
+class MalformedNodeError(RegistryError):
+    """The content of a node cannot be read. Arguments: the node's ``path`` and the ``reason``."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class BrokerError(ZkConsumerError):
+    """An exchange with a Kafka broker failed."""
+
+
+class BrokerUnavailableError(BrokerError):
+    """A broker is not reachable or did not answer in time."""
+
+
+class NoBrokersError(BrokerError):
+    """No broker is registered under ``/brokers/ids``."""
+
+
+class NoReachableEndpointError(BrokerError):
+    """A broker registered no endpoint of the wanted security protocol."""
+
+
+class BrokerResponseError(BrokerError):
+    """A broker answered with an error code. Arguments: ``code`` (int16) and what was asked."""
+
+    def __init__(self, code: int, name: str, asked: str) -> None:
+        super().__init__(f"{asked}: the broker answered {name} ({code})")
+        self.code = code
+        self.name = name
+
+
+class OffsetOutOfRangeError(ZkConsumerError):
+    """An offset that was asked for is not in the log."""
+
+
+class OffsetCommitError(ZkConsumerError):
+    """Offsets could not be committed."""
+
+
+class InvalidMessageException(ZkConsumerError):
+    """A message set is corrupt: names topic, partition and offset."""
+
+
+class MessageSizeTooLargeException(ZkConsumerError):
+    """A message does not fit into the largest allowed fetch: names topic, partition and offset."""

@@ -1,0 +1,71 @@
+"""The values that everything else speaks about. Pure: no threads, no clock, no I/O.
+
+Every offset is "next to ...": the fetched offset is the next one to ask for, the consumed offset the next one to hand
+out (or, while a message is in the user's hands, that message's own), the committed offset the next one after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
+
+ConsumerId = NewType("ConsumerId", str)
+"""``<group>_<host>-<ms>-<uuid8>`` or ``<group>_<consumer.id>``: the name of a member's node under ``ids``."""
+
+ThreadId = NewType("ThreadId", str)
+"""``<consumer id>-<n>``: one stream of one member; the content of an owner node."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetRange(NamedTuple):
+    """The offsets ``[start, end)`` of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets lie in the range; compaction may have left fewer messages."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a broker is reached.
+
+    ``generation`` is the version of the JSON it registered with in ZooKeeper (1: 0.8, 2: 0.9, 3: 0.10.0, 4: 0.10.2 to
+    2.6, 5: 2.7 and later); from 3 on the broker can be asked which requests it understands.
+    """
+
+    broker_id: int
+    host: str
+    port: int
+    generation: int = 5
+    protocol: str = "PLAINTEXT"
+    rack: str | None = None
+
+
+def thread_id(consumer: ConsumerId, number: int) -> ThreadId:
+    """The id of a member's ``number``-th stream, counted from 0."""
+    return ThreadId(f"{consumer}-{number}")
+
+
+def utf16_key(text: str) -> bytes:
+    """Sort key of Java's ``String.compareTo``: by UTF-16 code units, not by code points."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+Assignment = Mapping[TopicPartition, ThreadId]
+"""Who shall own what, for the whole group."""
