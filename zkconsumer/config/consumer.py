@@ -1,0 +1,306 @@
+"""The table of properties, and the object that holds their values in effect.
+
+One declaration a property: the field's name with dots for underscores is the key, the rest says type, default, limits
+and note, and the table in README is rendered from it. Immutable, so any thread may read it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self, cast
+
+from zkconsumer.config.keys import (
+    Value,
+    boolean,
+    choice,
+    integer,
+    is_secret,
+    keys_of,
+    legal_name,
+    node_name,
+    not_empty,
+    same_as,
+    text,
+)
+from zkconsumer.config.names import is_unused, nearest
+from zkconsumer.config.properties import parse_properties
+from zkconsumer.config.zookeeper import format_connect, parse_connect
+from zkconsumer.errors import ConfigException
+
+
+class UnknownPropertyWarning(UserWarning):
+    """A property is unknown and has no effect; the message names the most similar one."""
+
+
+class SuspectConfigWarning(UserWarning):
+    """Properties are legal one by one but will hardly do what was meant together."""
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ConsumerConfig:
+    """The configuration of one consumer.
+
+    ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
+    underscores; both may be mixed. Values are texts, as in a properties file, or Python's int and bool; None means "not
+    given". Attributes hold the values in effect; times are in milliseconds and sizes in bytes, as the names say.
+
+    Raises :class:`ConfigException`, which names the property, for a missing or bad value, and for one that is given
+    twice with different values. Warns with :class:`UnknownPropertyWarning` of names that it does not know, and with
+    :class:`SuspectConfigWarning` of legal values that do not fit each other.
+    """
+
+    zookeeper_connect: str = text("`host1:port1,host2:port2/chroot`; the port may be left out (2181)", required=True)
+    group_id: str = text("the group whose members share the partitions", check=node_name, required=True)
+    zookeeper_session_timeout_ms: int = integer(
+        "how long a vanished member keeps what it owns; the servers may bound it", least=1, default=6000
+    )
+    zookeeper_connection_timeout_ms: int = integer(
+        "how long to wait for ZooKeeper at start", least=1, **same_as("zookeeper.session.timeout.ms")
+    )
+    zookeeper_sync_time_ms: int = integer("only the default of `rebalance.backoff.ms`", least=0, default=2000)
+    consumer_id: str | None = text(
+        "what follows `<group.id>_` in the member's name; must differ between the members of a group",
+        check=node_name,
+        default_text="`<host>-<ms>-<8 hex digits>`",
+    )
+    client_id: str = text("names the client in the brokers' logs and quotas", check=legal_name, **same_as("group.id"))
+    socket_timeout_ms: int = integer(
+        "limit of one exchange with a broker; at least `fetch.wait.max.ms`", least=1, default=30_000
+    )
+    socket_receive_buffer_bytes: int = integer(
+        "of a connection to a broker; 0 or -1 leaves it to the system", least=-1, default=64 * 1024
+    )
+    fetch_message_max_bytes: int = integer(
+        "per partition and fetch; must hold the largest message", least=1, default=1024 * 1024
+    )
+    num_consumer_fetchers: int = integer("fetcher threads per broker", least=1, default=1)
+    fetch_min_bytes: int = integer("a broker answers when it has this much", least=0, default=1)
+    fetch_max_bytes: int = integer(
+        "of a whole fetch answer; the original never used it", least=1, default=50 * 1024 * 1024
+    )
+    fetch_wait_max_ms: int = integer("or when this time is over", least=0, default=100)
+    queued_max_message_chunks: int = integer("fetched chunks waiting per stream", least=1, default=2)
+    auto_commit_enable: bool = boolean("commit consumed offsets in the background", default=True)
+    auto_commit_interval_ms: int = integer("how often", least=1, default=60_000)
+    auto_offset_reset: str = choice(
+        "where to start without a valid offset: `smallest` (also `earliest`) or `largest` (also `latest`)",
+        {"smallest": "smallest", "largest": "largest", "earliest": "smallest", "latest": "largest"},
+        default="largest",
+    )
+    consumer_timeout_ms: int = integer(
+        "a stream without a message for so long raises ConsumerTimeoutException; negative waits for ever", default=-1
+    )
+    rebalance_max_retries: int = integer(
+        "attempts of one rebalance", least=1, advice="it counts all attempts, also the first", default=4
+    )
+    rebalance_backoff_ms: int = integer("between two attempts", least=0, **same_as("zookeeper.sync.time.ms"))
+    refresh_leader_backoff_ms: int = integer(
+        "before asking for leaders again, and after a failed fetch", least=0, default=200
+    )
+    partition_assignment_strategy: str = text(
+        "`range`, `roundrobin`, or one that a plug-in brings; the same in the whole group",
+        check=not_empty,
+        default="range",
+    )
+    exclude_internal_topics: bool = boolean("a filter never matches Kafka's own topics", default=True)
+    offsets_storage: str = choice(
+        "where offsets are kept: `zookeeper` or `kafka`, in any case",
+        {"zookeeper": "zookeeper", "kafka": "kafka"},
+        any_case=True,
+        default="zookeeper",
+    )
+    dual_commit_enabled: bool = boolean(
+        "with `offsets.storage=kafka`: commit to ZooKeeper too",
+        derive=lambda values: values["offsets.storage"] == "kafka",
+        default_text="`true` if `offsets.storage` is `kafka`",
+    )
+    offsets_channel_backoff_ms: int = integer("between tries to reach the offset coordinator", least=0, default=1000)
+    offsets_channel_socket_timeout_ms: int = integer(
+        "limit of one exchange with the offset coordinator", least=1, default=10_000
+    )
+    offsets_commit_max_retries: int = integer("further tries of a failed commit", least=0, default=5)
+
+    consumed_on: str = choice(
+        "when a message counts as consumed: `next`, when the one after it is asked for, or `return`, when it is handed"
+        " out (the original's way, which loses messages in a crash)",
+        {"next": "next", "return": "return"},
+        default="next",
+        ours=True,
+    )
+    message_model: str = choice(
+        "`clustering`: the members of a group share the partitions",
+        {"clustering": "clustering"},
+        default="clustering",
+        ours=True,
+    )
+    rebalance_quiet_ms: int = integer(
+        "changes of the group within so long are one rebalance", least=0, default=50, ours=True
+    )
+    rebalance_drain_timeout_ms: int = integer(
+        "how long a rebalance waits for the message in a reader's hands", least=0, default=1000, ours=True
+    )
+    rebalance_interval_ms: int = integer(
+        "how often the group is looked at although nothing was reported", least=1, default=20_000, ours=True
+    )
+    queued_max_bytes: int = integer(
+        "fetched and waiting, of all streams together", least=1, default=64 * 1024 * 1024, ours=True
+    )
+    check_crcs: bool = boolean("check the checksum of what is fetched", default=True, ours=True)
+    isolation_level: str = choice(
+        "`read_committed` leaves out messages of aborted transactions",
+        {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"},
+        default="read_uncommitted",
+        ours=True,
+    )
+    security_protocol: str = choice(
+        "which of a broker's listeners to use; only `PLAINTEXT`",
+        {"plaintext": "PLAINTEXT"},
+        any_case=True,
+        default="PLAINTEXT",
+        ours=True,
+    )
+    scala_compat_version: str = choice(
+        "which release of the original to agree with where releases differ, as in `roundrobin`",
+        {version: version for version in ("0.8.2", "0.9", "0.10", "0.11", "1.0", "1.1")},
+        default="1.1",
+        ours=True,
+    )
+
+    def __init__(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> None:
+        self._fill(_merge({} if mapping is None else mapping, keywords))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        r"""Read a Java .properties file, in ISO-8859-1 with ``\uXXXX`` escapes as Java has them.
+
+        Raises OSError where it cannot be read, and :class:`ConfigException` as the constructor does; for a broken
+        escape that names the file in place of a property.
+        """
+        content = Path(path).read_bytes().decode("iso-8859-1")
+        try:
+            properties = parse_properties(content)
+        except ValueError as error:
+            raise ConfigException(str(path), str(error)) from None
+        config = cls.__new__(cls)
+        config._fill(_merge(cast("Mapping[str, Value]", properties), {}))
+        return config
+
+    def replace(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> Self:
+        """A copy with other values; None takes a value back to its default. Defaults that follow others follow anew.
+
+        Raises and warns as the constructor does.
+        """
+        config = type(self).__new__(type(self))
+        config._fill({**self.__dict__["_given"], **_merge({} if mapping is None else mapping, keywords)})
+        return config
+
+    def as_dict(self) -> dict[str, str | int | bool]:
+        """The values in effect by dotted name, without those that are unset; ``ConsumerConfig`` takes them back."""
+        values = ((name, getattr(self, name.replace(".", "_"))) for name in keys_of(type(self)))
+        return {name: value for name, value in values if value is not None}
+
+    @property
+    def unused(self) -> Mapping[str, Value]:
+        """Properties that were given and have no effect: unknown ones, and those of the original without a use here."""
+        known = keys_of(type(self))
+        given: dict[str, Value] = self.__dict__["_given"]
+        return MappingProxyType({n: v for n, v in given.items() if n not in known and v is not None})
+
+    @property
+    def zookeeper_hosts(self) -> tuple[tuple[str, int], ...]:
+        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets."""
+        return parse_connect(self.zookeeper_connect)[0]
+
+    @property
+    def zookeeper_chroot(self) -> str:
+        """The chroot of ``zookeeper.connect``, empty if there is none, else beginning with ``/`` and not ending so."""
+        return parse_connect(self.zookeeper_connect)[1]
+
+    def __repr__(self) -> str:
+        # Only what was given, so that it can be read; the rest is the default.
+        shown = (
+            f"{name!r}: {'***' if is_secret(name) else repr(value)}"
+            for name, value in self.__dict__["_given"].items()
+            if value is not None
+        )
+        return f"{type(self).__name__}({{{', '.join(shown)}}})"
+
+    def _fill(self, given: dict[str, Value]) -> None:
+        # Warnings point at whoever called the method that called this one.
+        level = 3
+        keys = keys_of(type(self))
+        for name, value in given.items():
+            if name not in keys and value is not None and not is_unused(name):
+                warnings.warn(_unknown(name, keys), UnknownPropertyWarning, stacklevel=level)
+        values = _values(given)
+        _check_together(values)
+        suspicion = _suspicion(values)
+        if suspicion:
+            warnings.warn(suspicion, SuspectConfigWarning, stacklevel=level)
+        for name, value in values.items():  # frozen: this is the only place that sets
+            object.__setattr__(self, name.replace(".", "_"), value)
+        object.__setattr__(self, "_given", {name: values.get(name, value) for name, value in given.items()})
+
+
+def _merge(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[str, Value]:
+    """Both ways of naming in one, by dotted name. Raises :class:`ConfigException` where they contradict each other."""
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"the properties must be a mapping, not {type(mapping).__name__}")
+    keys = keys_of(ConsumerConfig)
+    given = dict(mapping)
+    for name in given:
+        if not isinstance(name, str):
+            raise ConfigException(repr(name), "the name of a property must be a text")
+    for keyword, value in keywords.items():
+        name = keyword.replace("_", ".")
+        if value is not None and given.get(name) is not None:
+            key = keys.get(name)
+            same = key.convert(name, given[name]) == key.convert(name, value) if key else given[name] == value
+            if not same:
+                raise ConfigException(name, f"given twice, in the mapping and as {keyword}=, with different values")
+        if value is not None or name not in given:
+            given[name] = value
+    return given
+
+
+def _values(given: Mapping[str, Value]) -> dict[str, Value]:
+    """The values in effect, in the table's order."""
+    values: dict[str, Value] = {}
+    for name, key in keys_of(ConsumerConfig).items():
+        value = given.get(name)
+        if value is not None:
+            values[name] = key.convert(name, value)
+        elif key.required:
+            raise ConfigException(name, "is missing; it has no default")
+        else:
+            values[name] = key.derive(values) if key.derive else key.default
+    values["zookeeper.connect"] = format_connect(*parse_connect(str(values["zookeeper.connect"])))
+    return values
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    timeout, wait = values["socket.timeout.ms"], values["fetch.wait.max.ms"]
+    if timeout < wait:
+        reason = f"must not be below fetch.wait.max.ms, or every idle fetch would time out: {timeout} < {wait}"
+        raise ConfigException("socket.timeout.ms", reason)
+
+
+def _suspicion(values: Mapping[str, Any]) -> str | None:
+    attempts, pause = values["rebalance.max.retries"], values["rebalance.backoff.ms"]
+    session = values["zookeeper.session.timeout.ms"]
+    if attempts * pause > session:
+        return None
+    return (
+        f"rebalance.max.retries x rebalance.backoff.ms is {attempts} x {pause} ms, not more than "
+        f"zookeeper.session.timeout.ms ({session} ms): after a crash of another member all attempts may be over before "
+        "what it owned is free"
+    )
+
+
+def _unknown(name: str, keys: Mapping[str, object]) -> str:
+    meant = nearest(name, keys)
+    return f"unknown property {name!r} has no effect" + (f"; did you mean {meant!r}?" if meant else "")
