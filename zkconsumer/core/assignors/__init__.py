@@ -1,0 +1,48 @@
+"""Strategies: who owns what, as pure functions; and how they are found by name.
+
+A strategy of one's own is a class with one method, in any package that declares it::
+
+    [options.entry_points]
+    zkconsumer.assignors =
+        mine = my_package:MyAssignor
+
+and is chosen by ``partition.assignment.strategy=mine``. The names of the original, ``range`` and ``roundrobin``, always
+mean the original's.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.core.assignors.base import (
+    NO_RACKS,
+    AssignmentError,
+    Assignor,
+    Member,
+    Members,
+    Partitions,
+    Racks,
+    java_hash,
+    threads_by_topic,
+)
+from zkconsumer.core.assignors.lookup import ENTRY_POINT_GROUP, assignor, known_assignors
+from zkconsumer.core.assignors.range import RangeAssignor
+from zkconsumer.core.assignors.roundrobin import RoundRobinAssignor
+from zkconsumer.core.assignors.strategy import ADVERTISED, assignment_strategy
+
+__all__ = [
+    "ADVERTISED",
+    "ENTRY_POINT_GROUP",
+    "NO_RACKS",
+    "AssignmentError",
+    "Assignor",
+    "Member",
+    "Members",
+    "Partitions",
+    "Racks",
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "assignment_strategy",
+    "assignor",
+    "java_hash",
+    "known_assignors",
+    "threads_by_topic",
+]
