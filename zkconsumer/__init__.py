@@ -1,0 +1,50 @@
+"""Kafka's ZooKeeper-based high-level consumer for Python.
+
+>>> from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+>>> config = ConsumerConfig({"zookeeper.connect": "127.0.0.1:2181", "group.id": "readers"})
+>>> with ZookeeperConsumerConnector(config) as connector:  # doctest: +SKIP
+...     for message in connector.create_message_streams({"events": 1})["events"][0]:
+...         print(message.topic, message.partition, message.offset, message.value)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ConsumerRebalanceFailedException,
+    ConsumerTimeoutException,
+    MessageStreamsExistException,
+    ZkConsumerError,
+)
+from zkconsumer.group.state import ConnectorState
+from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.streams import KafkaStream, MessageAndMetadata
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Blacklist",
+    "ConnectorClosedException",
+    "ConnectorState",
+    "ConsumerConfig",
+    "ConsumerRebalanceFailedException",
+    "ConsumerTimeoutException",
+    "KafkaStream",
+    "MessageAndMetadata",
+    "MessageStreamsExistException",
+    "OffsetRange",
+    "TopicFilter",
+    "TopicPartition",
+    "Whitelist",
+    "ZkConsumerError",
+    "ZookeeperConsumerConnector",
+    "__version__",
+]
+
+# a library is silent unless its application says otherwise
+logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -1,0 +1,66 @@
+"""Where one owned partition stands: what was fetched, what the application has finished, what is committed.
+
+A :class:`PartitionPosition` belongs to one ownership: a partition that leaves and comes back gets a new one, so
+whatever still refers to the old one (an answer under way, a queued chunk, a message in the user's hands) can be told
+apart and dropped.
+
+Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed`` and
+``held`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked`` (only ever set) by the
+group's thread. The pair (``held``, ``revoked``) is the hand-over protocol: the stream announces the message it is
+about to hand out *before* it looks at ``revoked``, the group's thread sets ``revoked`` *before* it looks whether a
+message is held. One of the two always sees the other.
+
+Mirrors the original's ``PartitionTopicInfo``. It counts a message as consumed when it is handed out and so loses it
+in a crash.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.model import ThreadId, TopicPartition
+
+
+class PartitionPosition:
+    """Offsets of one owned partition; every one is "next to ...".
+
+    ``consumed`` is the first offset the application has not finished, None until the start position is known;
+    ``held`` says that the message at that offset is in the user's hands; ``fetched`` is the next offset to ask the
+    broker for; ``committed`` what was last written or read; ``log_end`` the broker's high watermark (-1: unknown).
+    """
+
+    __slots__ = ("committed", "consumed", "fetched", "held", "log_end", "partition", "revoked", "thread", "topic", "tp")
+
+    def __init__(self, tp: TopicPartition, thread: ThreadId, start: int | None = None) -> None:
+        self.tp = tp
+        self.topic = tp.topic
+        self.partition = tp.partition
+        self.thread = thread
+        self.consumed: int | None = start
+        self.fetched: int | None = start
+        self.committed: int | None = start
+        self.held = False
+        self.log_end = -1
+        self.revoked = False
+
+    def begin(self, offset: int) -> None:
+        """The start position was resolved by ``auto.offset.reset`` and is stored: fetching may begin there."""
+        self.consumed = offset
+        self.committed = offset
+        self.fetched = offset
+
+    def finished(self, *, including_held: bool) -> int | None:
+        """The offset to commit: the first one not finished, or the one after it if the message in hand shall count as
+        finished.
+        """
+        held, consumed = self.held, self.consumed
+        return consumed + 1 if including_held and held and consumed is not None else consumed
+
+    @property
+    def lag(self) -> int:
+        """Messages between what is finished and the log's end; never negative (KAFKA-2678); -1 where unknown."""
+        if self.log_end < 0 or self.consumed is None:
+            return -1
+        return max(0, self.log_end - self.consumed)
+
+    def __repr__(self) -> str:
+        state = " revoked" if self.revoked else ""
+        return f"<{self.tp} consumed={self.consumed} fetched={self.fetched} committed={self.committed}{state}>"

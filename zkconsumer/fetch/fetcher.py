@@ -1,0 +1,346 @@
+"""One thread that fetches from one broker: every partition it leads and we own, long-polled, in one request after the
+other.
+
+Threads: :meth:`Fetcher.step` is the thread's; ``add``, ``stop`` and ``wake`` come from the leader finder, the group's
+thread and the streams. The condition guards the list of flows only; nothing is sent or awaited while it is held.
+
+Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a partition whose stream has no room is left out
+of the request and so holds up nobody (there the thread blocks with all its partitions); the fetched offset moves on
+only after the chunk is queued (KAFKA-154) and is taken from the data's own headers; an unexpected answer hands the
+partition back to the leader finder and never ends the thread silently; a start position is stored before the first
+message is handed out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Protocol
+
+from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.brokers import errors as codes
+from zkconsumer.brokers.extent import extent
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, InvalidMessageException, MessageSizeTooLargeException
+from zkconsumer.model import Endpoint, TopicPartition
+
+log = logging.getLogger(__name__)
+
+EARLIEST, LATEST = -2, -1
+ROOM_POLL = 0.01
+"""Seconds of the longest poll while some stream is full, so that its partitions are asked again soon after it has
+room.
+"""
+IDLE_WAIT = 1.0
+_STRANGER: tuple[Flow | None, int] = (None, 0)
+_UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
+
+
+class Sink(Protocol):
+    """Where a partition's data goes: the queue of its stream."""
+
+    def has_room(self) -> bool:
+        """Whether a fetch is welcome now."""
+
+    def deliver(
+        self, position: PartitionPosition, records: bytes, span: tuple[int, int], aborted: tuple[tuple[int, int], ...]
+    ) -> None:
+        """Queue what was fetched; ``span`` is (fetch offset, next offset)."""
+
+    def jump(self, position: PartitionPosition, offset: int) -> None:
+        """The position was moved to ``offset`` by ``auto.offset.reset``."""
+
+    def fail(self, position: PartitionPosition, error: Exception) -> None:
+        """Raise ``error`` to the application when it comes to this point of the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """What of the configuration concerns fetching; seconds and bytes."""
+
+    client_id: str
+    max_wait: float
+    min_bytes: int
+    partition_bytes: int
+    max_bytes: int
+    reset_to: int
+    socket_timeout: float
+    receive_buffer: int
+    backoff: float
+    isolation_level: int = 0
+
+
+class Flow:
+    """A partition being fetched: its position, where the data goes, and how much is asked for at once."""
+
+    __slots__ = ("max_bytes", "position", "resolving", "sink", "tp")
+
+    def __init__(self, position: PartitionPosition, sink: Sink, max_bytes: int) -> None:
+        self.position = position
+        self.tp = position.tp
+        self.sink = sink
+        self.max_bytes = max_bytes
+        self.resolving = False
+
+
+class Fetcher:
+    """Fetches from one broker on a thread of its own.
+
+    Arguments: ``give_back`` takes the flows whose leader must be found again; ``resolved`` is told the start offset
+    of a partition that had none (the flow waits until its position has begun there). Both are called on the fetcher's
+    thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: Endpoint,
+        settings: FetchSettings,
+        *,
+        give_back: Callable[[Sequence[Flow]], None],
+        resolved: Callable[[PartitionPosition, int], None],
+    ) -> None:
+        self.endpoint = endpoint
+        self._settings = settings
+        self._give_back = give_back
+        self._resolved = resolved
+        self._flows: dict[TopicPartition, Flow] = {}
+        self._changed = Condition()
+        self._woken = False
+        self._stopping = False
+        self._channel = BrokerChannel(
+            endpoint,
+            client_id=settings.client_id,
+            socket_timeout=settings.socket_timeout,
+            receive_buffer=settings.receive_buffer,
+        )
+        self._connected = False
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end and interrupt what it waits for; returns at once."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._channel.close()
+
+    def join(self, deadline: Deadline) -> bool:
+        """Wait for the thread's end; returns whether it ended."""
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining())
+        return not self._thread.is_alive()
+
+    def add(self, flows: Sequence[Flow]) -> None:
+        """Fetch these too; one that is fetched already keeps its place."""
+        with self._changed:
+            for flow in flows:
+                self._flows[flow.tp] = flow
+            self._woken = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Something changed (a stream has room, a position was resolved): look again."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no partition of ours is left here."""
+        with self._changed:
+            self._drop_revoked()
+            return not self._flows
+
+    def _drop_revoked(self) -> None:
+        for tp in [tp for tp, flow in self._flows.items() if flow.position.revoked]:
+            del self._flows[tp]
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self.step()
+            except BrokerError as e:
+                if not self._stopping:
+                    log.warning("fetching from broker %d failed: %s", self.endpoint.broker_id, e)
+                self._lose_connection()
+            except Exception:
+                # whatever it was, the partitions must not stall behind a dead thread
+                log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
+                self._lose_connection()
+        self._channel.close()
+        self._return_all()
+
+    def step(self) -> None:
+        """One round: resolve start positions, fetch what has room, queue the answer; or wait for something to do."""
+        with self._changed:
+            self._drop_revoked()
+            flows = list(self._flows.values())
+            self._woken = False
+        unresolved = [flow for flow in flows if flow.position.fetched is None and not flow.resolving]
+        if unresolved:
+            self._connect()
+            self._resolve(unresolved, initial=True)
+        ready = [flow for flow in flows if flow.position.fetched is not None]
+        welcome = [flow for flow in ready if flow.sink.has_room()]
+        if not welcome:
+            self._wait(IDLE_WAIT)
+            return
+        self._connect()
+        self._fetch(welcome, full=len(welcome) < len(ready))
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            if not self._woken and not self._stopping:
+                self._changed.wait(seconds)
+
+    def _connect(self) -> None:
+        if not self._connected:
+            self._channel.connect(Deadline(self._settings.socket_timeout))
+            self._connected = True
+
+    def _lose_connection(self) -> None:
+        # connect() makes a fresh one; whoever leads these partitions now is asked for again
+        self._connected = False
+        self._return_all()
+
+    def _return_all(self) -> None:
+        with self._changed:
+            flows = list(self._flows.values())
+            self._flows.clear()
+        self._return(flows)
+
+    def _return(self, flows: Sequence[Flow]) -> None:
+        returned = []
+        with self._changed:
+            for flow in flows:
+                if self._flows.get(flow.tp) is flow:
+                    del self._flows[flow.tp]
+                flow.resolving = False
+                if not flow.position.revoked:
+                    returned.append(flow)
+        if returned and not self._stopping:
+            self._give_back(returned)
+
+    def _fetch(self, flows: Sequence[Flow], *, full: bool) -> None:
+        settings = self._settings
+        asked: dict[TopicPartition, tuple[Flow | None, int]] = {}
+        positions = []
+        for asking in flows:
+            start = asking.position.fetched
+            if start is not None:
+                asked[asking.tp] = (asking, start)
+                positions.append(FetchPosition(asking.tp.topic, asking.tp.partition, start, asking.max_bytes))
+        max_wait = min(settings.max_wait, ROOM_POLL) if full else settings.max_wait
+        request = FetchRequest(positions, max_wait, settings.min_bytes, settings.max_bytes, settings.isolation_level)
+        deadline = Deadline(settings.socket_timeout + max_wait)
+        answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
+        moved: list[Flow] = []
+        served: list[Flow] = []
+        out_of_range: list[Flow] = []
+        flow: Flow | None
+        for part in answer.partitions:
+            flow, offset = asked.get(TopicPartition(part.topic, part.partition), _STRANGER)
+            if flow is None or flow.position.revoked or flow.position.fetched != offset:
+                continue  # it left, or moved, while the answer was under way
+            if part.error == codes.NONE:
+                if self._take(flow, offset, part):
+                    served.append(flow)
+            elif part.error == codes.OFFSET_OUT_OF_RANGE:
+                out_of_range.append(flow)
+            else:
+                log.info("%s: broker %d answered %s", flow.tp, self.endpoint.broker_id, codes.name(part.error))
+                moved.append(flow)
+        self._rotate(served)
+        if out_of_range:
+            self._resolve(out_of_range, initial=False)
+        if moved:
+            self._return(moved)
+
+    def _rotate(self, served: Sequence[Flow]) -> None:
+        """Who got data goes to the end of the next request, so that a capped answer starves nobody (KIP-74)."""
+        with self._changed:
+            for flow in served:
+                if self._flows.get(flow.tp) is flow:
+                    self._flows[flow.tp] = self._flows.pop(flow.tp)
+
+    def _take(self, flow: Flow, offset: int, part: FetchedPartition) -> bool:
+        """Queue one partition's data; returns whether there was any."""
+        position = flow.position
+        position.log_end = part.high_watermark
+        if not part.records:
+            return False
+        try:
+            reach = extent(part.records, flow.tp, offset)
+        except InvalidMessageException as e:
+            # the stream raises when it comes to that place; nothing behind it can be fetched without skipping it
+            flow.sink.fail(position, e)
+            self._park(flow)
+            return False
+        if reach.next_offset is None:
+            if reach.wanted:
+                self._grow(flow, offset, reach.wanted)
+            return False
+        flow.sink.deliver(position, part.records, (offset, reach.next_offset), part.aborted)
+        # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
+        position.fetched = reach.next_offset
+        return True
+
+    def _grow(self, flow: Flow, offset: int, wanted: int) -> None:
+        """Only a part of a message came: it is larger than the fetch size (KAFKA-160, KAFKA-994)."""
+        limit = max(self._settings.max_bytes, self._settings.partition_bytes)
+        if wanted <= limit and flow.max_bytes < wanted:
+            flow.max_bytes = wanted
+            log.info("%s: the message at offset %d needs a fetch of %d bytes", flow.tp, offset, wanted)
+            return
+        error = MessageSizeTooLargeException(
+            f"the message at {flow.tp} offset {offset} takes {wanted} bytes, the largest fetch allowed is {limit}: "
+            "raise fetch.max.bytes, or move the group's offset past it"
+        )
+        flow.sink.fail(flow.position, error)
+        self._park(flow)
+
+    @staticmethod
+    def _park(flow: Flow) -> None:
+        """Fetch no more of this partition until it is claimed anew."""
+        flow.position.fetched = None
+        flow.resolving = True
+
+    def _resolve(self, flows: Sequence[Flow], *, initial: bool) -> None:
+        """Ask where ``auto.offset.reset`` begins: for partitions without an offset, and for those whose offset is not
+        in the log.
+        """
+        wanted = {flow.tp: self._settings.reset_to for flow in flows}
+        deadline = Deadline(self._settings.socket_timeout)
+        listed = self._channel.list_offsets(wanted, deadline, isolation_level=self._settings.isolation_level)
+        failed = []
+        for flow in flows:
+            answer = listed.get(flow.tp, _UNANSWERED)
+            offset = answer.offset
+            if answer.error != codes.NONE or offset < 0:
+                log.info(
+                    "%s: broker %d says no start offset: %s", flow.tp, self.endpoint.broker_id, codes.name(answer.error)
+                )
+                failed.append(flow)
+            elif initial:
+                flow.resolving = True
+                self._resolved(flow.position, offset)
+            else:
+                log.warning(
+                    "%s: offset %s is not in the log; continuing at %d by auto.offset.reset",
+                    flow.tp,
+                    flow.position.fetched,
+                    offset,
+                )
+                flow.position.fetched = offset
+                flow.sink.jump(flow.position, offset)
+        if failed:
+            self._return(failed)

@@ -1,0 +1,267 @@
+"""Which partition is fetched from which broker: the leader finder, and the fetchers it feeds.
+
+Threads: ``start``, ``forget`` and ``close`` are the group's thread's, ``wake`` anybody's; the leader finder is a
+thread of this object's, which also starts and ends the fetchers. One condition guards the partitions without a leader
+and the table of fetchers; no network call happens while it is held (the original holds its lock during metadata
+requests).
+
+Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole; here partitions
+come and go one by one, and what stays flows on.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Condition, Thread
+
+from zkconsumer.brokers import BrokerChannel
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, RegistryError
+from zkconsumer.fetch.fetcher import Fetcher, FetchSettings, Flow, Sink
+from zkconsumer.model import Endpoint, TopicPartition
+
+log = logging.getLogger(__name__)
+
+METADATA_TIMEOUT = 10.0
+REPORT_EVERY = 30.0
+
+Directory = Callable[[Deadline], Sequence[Endpoint]]
+"""Reads the brokers that are registered now, and where to reach each."""
+
+
+def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
+    """Which of a broker's fetchers takes a partition: the original's formula, with KAFKA-1178's absolute value."""
+    text_hash = 0
+    for unit in (
+        memoryview(tp.topic.encode("utf-16-be")).cast("B").tolist()[1::2] if tp.topic.isascii() else _units(tp.topic)
+    ):
+        text_hash = (31 * text_hash + unit) & 0xFFFFFFFF
+    mixed = (31 * text_hash + tp.partition) & 0xFFFFFFFF
+    signed = mixed - (1 << 32) if mixed >= 1 << 31 else mixed
+    return 0 if signed == -(1 << 31) else abs(signed) % fetchers
+
+
+def _units(text: str) -> list[int]:
+    data = text.encode("utf-16-be", "surrogatepass")
+    return [data[i] << 8 | data[i + 1] for i in range(0, len(data), 2)]
+
+
+class FetchManager:
+    """Keeps every owned partition fetched from its leader.
+
+    Arguments: ``name`` begins the names of all threads; ``directory`` reads the registered brokers (may raise
+    RegistryError or BrokerError); ``resolved`` is told the start offset of a partition that had none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: FetchSettings,
+        directory: Directory,
+        *,
+        fetchers_per_broker: int = 1,
+        resolved: Callable[[PartitionPosition, int], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._directory = directory
+        self._per_broker = fetchers_per_broker
+        self._resolved = resolved
+        self._changed = Condition()
+        self._leaderless: dict[TopicPartition, Flow] = {}
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._stopping = False
+        self._known: Sequence[Endpoint] = ()
+        self._asking: BrokerChannel | None = None
+        self._trouble = ""
+        self._thread = Thread(target=self._run, name=f"{name}-leader-finder-thread", daemon=True)
+
+    # ---- for the group's thread ----
+
+    def open(self) -> None:
+        """Start the leader finder."""
+        self._thread.start()
+
+    def start(self, partitions: Iterable[tuple[PartitionPosition, Sink]]) -> None:
+        """Fetch these partitions from now on."""
+        with self._changed:
+            for position, sink in partitions:
+                self._leaderless[position.tp] = Flow(position, sink, self._settings.partition_bytes)
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Some positions were revoked: stop fetching them. What is under way for them is dropped when it arrives."""
+        with self._changed:
+            for tp in [tp for tp, flow in self._leaderless.items() if flow.position.revoked]:
+                del self._leaderless[tp]
+            fetchers = list(self._fetchers.values())
+        for fetcher in fetchers:
+            fetcher.wake()
+
+    def wake(self) -> None:
+        """A stream has room again, or a start position is known."""
+        with self._changed:
+            fetchers = list(self._fetchers.values())
+        for fetcher in fetchers:
+            fetcher.wake()
+
+    def close(self, deadline: Deadline) -> None:
+        """End all threads, together and not one after the other (KAFKA-4319); never waits beyond the deadline."""
+        with self._changed:
+            self._stopping = True
+            self._leaderless.clear()
+            fetchers = list(self._fetchers.values())
+            asking = self._asking
+            self._changed.notify_all()
+        if asking is not None:
+            asking.close()
+        for fetcher in fetchers:
+            fetcher.stop()
+        for fetcher in fetchers:
+            if not fetcher.join(deadline):
+                log.warning("a fetcher of broker %d did not end in time", fetcher.endpoint.broker_id)
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining())
+
+    @property
+    def trouble(self) -> str:
+        """Why partitions wait for a leader, in words for the user; empty where none does."""
+        return self._trouble
+
+    # ---- the leader finder ----
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self.step()
+            except (BrokerError, RegistryError) as e:
+                self._report(str(e))
+                self._back_off()
+            except Exception:
+                log.exception("the leader finder failed unexpectedly and goes on")
+                self._back_off()
+
+    def _report(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                log.warning("looking for partition leaders: %s", trouble)
+
+    def _back_off(self) -> None:
+        with self._changed:
+            if not self._stopping:
+                self._changed.wait(self._settings.backoff)
+
+    def step(self) -> None:
+        """One round: find the leaders of the partitions that have none and hand them to fetchers; or wait for such
+        partitions.
+        """
+        with self._changed:
+            if not self._leaderless and not self._stopping:
+                self._changed.wait(REPORT_EVERY)
+            if self._stopping:
+                return
+            wanted = [flow for flow in self._leaderless.values() if not flow.position.revoked]
+        if wanted:
+            brokers = self._brokers()
+            leaders = self._leaders(sorted({flow.tp.topic for flow in wanted}), brokers)
+            by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
+            found = [(flow, by_id[leaders[flow.tp]]) for flow in wanted if leaders.get(flow.tp, -1) in by_id]
+            self._hand_over(found)
+            missing = [flow.tp for flow in wanted if leaders.get(flow.tp, -1) not in by_id]
+            self._report("no leader for " + ", ".join(map(str, sorted(missing)[:5])) if missing else "")
+        self._retire_idle()
+        with self._changed:
+            if self._leaderless and not self._stopping:
+                self._changed.wait(self._settings.backoff)
+
+    def _brokers(self) -> Sequence[Endpoint]:
+        try:
+            self._known = self._directory(Deadline(METADATA_TIMEOUT))
+        except RegistryError:
+            # ZooKeeper is away: brokers change seldom, and a wrong address shows itself
+            if not self._known:
+                raise
+        if not self._known:
+            raise BrokerError("no broker is registered in ZooKeeper under /brokers/ids; waiting for one")
+        return self._known
+
+    def _leaders(self, topics: Sequence[str], brokers: Sequence[Endpoint]) -> Mapping[TopicPartition, int]:
+        """Ask one broker after the other, in random order, until one knows."""
+        failure: BrokerError | None = None
+        for endpoint in random.sample(list(brokers), len(brokers)):
+            channel = BrokerChannel(
+                endpoint,
+                client_id=self._settings.client_id,
+                socket_timeout=self._settings.socket_timeout,
+                receive_buffer=self._settings.receive_buffer,
+            )
+            with self._changed:
+                if self._stopping:
+                    return {}
+                self._asking = channel
+            deadline = Deadline(min(METADATA_TIMEOUT, self._settings.socket_timeout))
+            try:
+                channel.connect(deadline)
+                return channel.metadata(topics, deadline).leaders
+            except BrokerError as e:
+                failure = e
+            finally:
+                self._asking = None
+                channel.close()
+        raise failure or BrokerError("no broker could be asked")
+
+    def _hand_over(self, found: Sequence[tuple[Flow, Endpoint]]) -> None:
+        batches: dict[tuple[int, int], list[Flow]] = {}
+        for flow, endpoint in found:
+            key = (endpoint.broker_id, fetcher_number(flow.tp, self._per_broker))
+            batches.setdefault(key, []).append(flow)
+        endpoints = {endpoint.broker_id: endpoint for _, endpoint in found}
+        for key, flows in batches.items():
+            fetcher = self._fetcher(key, endpoints[key[0]])
+            if fetcher is None:
+                return
+            with self._changed:
+                handed = [flow for flow in flows if self._leaderless.get(flow.tp) is flow]
+                for flow in handed:
+                    del self._leaderless[flow.tp]
+            fetcher.add(handed)
+
+    def _fetcher(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
+        known = self._fetchers.get(key)
+        if known is not None and known.endpoint == endpoint:
+            return known
+        fetcher = Fetcher(
+            f"ConsumerFetcherThread-{self._name}-{key[1]}-{key[0]}",
+            endpoint,
+            self._settings,
+            give_back=self._take_back,
+            resolved=self._resolved,
+        )
+        with self._changed:
+            if self._stopping:
+                return None
+            self._fetchers[key] = fetcher
+            fetcher.start()
+        if known is not None:
+            known.stop()  # the broker came back at another address (KAFKA-474)
+        return fetcher
+
+    def _take_back(self, flows: Sequence[Flow]) -> None:
+        with self._changed:
+            if self._stopping:
+                return
+            for flow in flows:
+                if not flow.position.revoked and flow.tp not in self._leaderless:
+                    self._leaderless[flow.tp] = flow
+            self._changed.notify_all()
+
+    def _retire_idle(self) -> None:
+        with self._changed:
+            idle = [key for key, fetcher in self._fetchers.items() if fetcher.idle]
+            fetchers = [self._fetchers.pop(key) for key in idle]
+        for fetcher in fetchers:
+            fetcher.stop()

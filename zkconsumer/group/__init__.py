@@ -1,0 +1,1 @@
+"""Membership, ownership, and the one thread that owns the group's state."""

@@ -1,0 +1,54 @@
+"""What can happen to a member, as values on one queue. Pure.
+
+Watches, the session, fetchers and the committer only put these; the group's thread alone decides what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.registry.fenced import Outcome
+from zkconsumer.registry.session import SessionChanged
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A watched node of ZooKeeper changed."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartResolved:
+    """The broker told where a partition without a stored offset begins."""
+
+    position: PartitionPosition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartStored:
+    """The start offset of a partition is in its offset node (or could not be written)."""
+
+    position: PartitionPosition
+    offset: int
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsRefused:
+    """ZooKeeper refused commits: somebody else owns the partition or wrote its offset."""
+
+    outcomes: Mapping[PartitionPosition, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The connector is to be shut down. ``holder`` is the thread whose message in hand counts as finished (0: none)."""
+
+    holder: int
+
+
+Event = SessionChanged | NodeChanged | StartResolved | StartStored | CommitsRefused | StopRequested

@@ -1,0 +1,132 @@
+"""Our registration, and the group as ZooKeeper shows it.
+
+Called by the group's thread only. Everything is read through the node cache, so every read leaves a watch and what
+did not change is not read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from zkconsumer.core.planner import GroupView, threads_of, topics_wanted
+from zkconsumer.core.registration import Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError
+from zkconsumer.model import ConsumerId
+from zkconsumer.registry import codecs, paths
+from zkconsumer.registry.session import Session
+from zkconsumer.registry.watches import NodeCache
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """One member's node under ``ids`` and its view of all others.
+
+    Arguments: ``registration`` makes the node's content anew for each registration (its timestamp changes).
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cache: NodeCache,
+        group: str,
+        consumer: ConsumerId,
+        registration: Callable[[], Registration],
+        *,
+        exclude_internal_topics: bool,
+    ) -> None:
+        self._session = session
+        self._cache = cache
+        self._group = group
+        self._consumer = consumer
+        self._registration = registration
+        self._exclude_internal = exclude_internal_topics
+        self._reported: dict[str, str] = {}
+        self.path = paths.member(group, consumer)
+
+    def register(self, deadline: Deadline) -> bool:
+        """See that our registration stands, made by our session; returns whether it had to be made.
+
+        Raises: :class:`ConsumerIdInUseError` while a node of another session stands there: a second process with our
+        ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
+        under us (KAFKA-1387).
+        """
+        node = self._cache.nodes([self.path], deadline)[self.path]
+        if node is not None and node.ephemeral_owner == self._session.session_id:
+            return False
+        if node is not None:
+            kind = (
+                "a persistent node"
+                if node.ephemeral_owner == 0
+                else f"session 0x{node.ephemeral_owner & (1 << 64) - 1:x}"
+            )
+            raise ConsumerIdInUseError(
+                f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session "
+                "has not expired yet"
+            )
+        self._session.ensure([paths.ids(self._group)], deadline)
+        created = self._session.create(
+            self.path, codecs.encode_registration(self._registration()), deadline, ephemeral=True
+        )
+        self._cache.forget([self.path])
+        self._cache.nodes([self.path], deadline)
+        return created
+
+    def deregister(self, deadline: Deadline) -> None:
+        """Delete our registration, if our session made it."""
+        node = self._session.stat([self.path], deadline)[0]
+        if node is not None and node.ephemeral_owner == self._session.session_id:
+            self._session.delete(self.path, deadline)
+
+    def view(self, deadline: Deadline) -> GroupView:
+        """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
+        names = self._cache.children(paths.ids(self._group), deadline) or ()
+        nodes = self._cache.nodes([paths.member(self._group, name) for name in names], deadline)
+        members: dict[ConsumerId, Registration] = {}
+        unreadable: dict[str, str] = {}
+        for name in names:
+            path = paths.member(self._group, name)
+            node = nodes[path]
+            if node is None:
+                continue  # it left between the listing and the reading; its watch brings us back
+            try:
+                members[ConsumerId(name)] = codecs.decode_registration(node.data, path)
+            except MalformedNodeError as e:
+                unreadable[path] = e.reason
+        topics: tuple[str, ...] = ()
+        if any(registration.is_wildcard for registration in members.values()):
+            topics = tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
+        known = GroupView(members, {}, topics)
+        wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
+        view = GroupView(members, self._partitions(wanted, unreadable, deadline), topics, unreadable)
+        self._report(unreadable)
+        return view
+
+    def _partitions(
+        self, topics: frozenset[str], unreadable: dict[str, str], deadline: Deadline
+    ) -> Mapping[str, tuple[int, ...]]:
+        by_path = {}
+        for topic in sorted(topics):
+            try:
+                by_path[paths.topic(topic)] = topic
+            except ValueError as e:
+                unreadable[f"{paths.TOPICS}/{topic!r}"] = str(e)
+        nodes = self._cache.nodes(by_path, deadline)
+        partitions: dict[str, tuple[int, ...]] = {}
+        for path, topic in by_path.items():
+            node = nodes[path]
+            if node is None:
+                continue
+            try:
+                partitions[topic] = codecs.decode_topic(node.data, path)
+            except MalformedNodeError as e:
+                unreadable[path] = e.reason
+        return partitions
+
+    def _report(self, unreadable: Mapping[str, str]) -> None:
+        for path, reason in unreadable.items():
+            if self._reported.get(path) != reason:
+                log.warning("%s cannot be read (%s); the group is computed without it", path, reason)
+        self._reported = dict(unreadable)

@@ -1,0 +1,152 @@
+"""Claiming and releasing partitions, and seeing who owns what.
+
+Called by the group's thread only. Claims and releases are fenced (``registry.fenced``). Whose an owner node is, is
+decided by the session that made it and never by its content: the original takes a node with its own thread id for its
+own, also when it is left over from its former session and vanishes a moment later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MalformedNodeError
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.registry import codecs, fenced, paths
+from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
+from zkconsumer.registry.session import Node, Session
+from zkconsumer.registry.watches import NodeCache
+
+log = logging.getLogger(__name__)
+
+_ROUNDS = 5
+
+
+@dataclass(slots=True)
+class Claimed:
+    """The outcome of claiming: what is ours now with its offset node, and what is not, with the reason."""
+
+    ours: dict[TopicPartition, KnownOffset] = field(default_factory=dict)
+    blocked: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+class Ownership:
+    """The owner nodes of one group, as one session may touch them."""
+
+    def __init__(self, session: Session, cache: NodeCache, group: str) -> None:
+        self._session = session
+        self._cache = cache
+        self._group = group
+        self._parents: set[str] = set()
+
+    def _path(self, tp: TopicPartition) -> str:
+        return paths.owner(self._group, tp)
+
+    def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Those of ``partitions`` whose owner node was made by our session; each is watched."""
+        nodes = self._cache.nodes([self._path(tp) for tp in partitions], deadline)
+        ours = self._session.session_id
+        return frozenset(
+            tp for tp in partitions if (node := nodes[self._path(tp)]) is not None and node.ephemeral_owner == ours
+        )
+
+    def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline) -> Claimed:
+        """Claim what is free of ``wanted``. What another member owns is watched, so that its release wakes us."""
+        result = Claimed()
+        nodes = self._cache.nodes([self._path(tp) for tp in wanted], deadline)
+        free: dict[TopicPartition, ThreadId] = {}
+        for tp, thread in wanted.items():
+            node = nodes[self._path(tp)]
+            if node is None:
+                free[tp] = thread
+            elif node.ephemeral_owner == self._session.session_id:
+                # of our own session, from a claim whose answer was lost: begin again, so that its version is ours
+                self._session.delete(self._path(tp), deadline)
+                free[tp] = thread
+            else:
+                result.blocked[tp] = _owner(node)
+        for _ in range(_ROUNDS):
+            if not free:
+                break
+            self._claim_free(free, result, deadline)
+        result.blocked.update((tp, "its nodes keep changing") for tp in free)
+        # arms the watches on what is ours now: a node deleted by hand must not go unnoticed
+        self._cache.forget([self._path(tp) for tp in wanted])
+        self._cache.nodes([self._path(tp) for tp in wanted], deadline)
+        return result
+
+    def _claim_free(self, free: dict[TopicPartition, ThreadId], result: Claimed, deadline: Deadline) -> None:
+        self._ensure_parents(free, deadline)
+        offsets = self._offsets(list(free), result, deadline)
+        for tp in [tp for tp in free if tp in result.blocked]:
+            del free[tp]
+        claims = [Claim(tp, thread, offsets[tp]) for tp, thread in free.items()]
+        for tp, outcome in fenced.claim(self._session, self._group, claims, deadline).items():
+            if outcome is Outcome.DONE:
+                version = offsets[tp].version
+                result.ours[tp] = offsets[tp] if version is None else KnownOffset(offsets[tp].offset, version + 1)
+            elif outcome is Outcome.OWNED:
+                result.blocked[tp] = "another member, just now"
+            elif outcome is Outcome.REFUSED:
+                result.blocked[tp] = f"{self._path(tp)}: {outcome.value}"
+            else:
+                if outcome is Outcome.NO_PARENT:
+                    self._parents.clear()
+                continue  # the offset moved, or a parent vanished: read again
+            del free[tp]
+
+    def _ensure_parents(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
+        needed = set()
+        for topic in {tp.topic for tp in partitions}:
+            needed |= {paths.owner_topic(self._group, topic), paths.offset_topic(self._group, topic)}
+        missing = sorted(needed - self._parents)
+        if missing:
+            self._session.ensure(missing, deadline)
+            self._parents.update(missing)
+
+    def _offsets(
+        self, partitions: Sequence[TopicPartition], result: Claimed, deadline: Deadline
+    ) -> dict[TopicPartition, KnownOffset]:
+        """The offset nodes; an unreadable one blocks its partition, for an offset is never guessed."""
+        found: dict[TopicPartition, KnownOffset] = {}
+        nodes = self._session.read([paths.offset(self._group, tp) for tp in partitions], deadline)
+        for tp, node in zip(partitions, nodes, strict=True):
+            if node is None:
+                found[tp] = ABSENT
+                continue
+            path = paths.offset(self._group, tp)
+            try:
+                found[tp] = KnownOffset(codecs.decode_offset(node.data, path), node.version)
+            except MalformedNodeError as e:
+                log.error(
+                    "%s is not claimed: %s; write a number there, or delete the node for auto.offset.reset", tp, e
+                )
+                result.blocked[tp] = str(e)
+        return found
+
+    def read_offset(self, tp: TopicPartition, deadline: Deadline) -> KnownOffset | None:
+        """The offset node of a partition we own; None where it is unreadable (logged)."""
+        return self._offsets([tp], Claimed(), deadline).get(tp)
+
+    def release(self, known: Mapping[TopicPartition, KnownOffset], deadline: Deadline) -> None:
+        """Delete our owner nodes, and nobody else's. ``known`` are the offset nodes as we last saw them."""
+        commits = [Commit(tp, None, offset) for tp, offset in known.items()]
+        try:
+            outcomes = fenced.release(self._session, self._group, commits, deadline)
+            doubtful = [tp for tp, outcome in outcomes.items() if outcome not in (Outcome.DONE, Outcome.NOT_OURS)]
+            # somebody wrote the offset meanwhile, so the version proves nothing: look whose node it is
+            for tp in doubtful:
+                node = self._session.stat([self._path(tp)], deadline)[0]
+                if node is not None and node.ephemeral_owner == self._session.session_id:
+                    self._session.delete(self._path(tp), deadline, node.version)
+        finally:
+            self._cache.forget([self._path(tp) for tp in known])
+
+
+def _owner(node: Node) -> str:
+    name = node.data.decode("utf-8", "replace") or "(empty)"
+    if node.ephemeral_owner == 0:
+        return f"{name} (a persistent node, left by some tool)"
+    return f"{name} (session 0x{node.ephemeral_owner & (1 << 64) - 1:x})"

@@ -1,0 +1,44 @@
+"""What a member is doing, in a form that a user can print and a program can test. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zkconsumer.model import TopicPartition
+
+
+class Phase(Enum):
+    """Where a member stands."""
+
+    STARTING = "starting"
+    OWNING = "owning"
+    WAITING = "waiting"
+    SUSPENDED = "suspended"
+    REJOINING = "rejoining"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorState:
+    """``owned`` of ``wanted`` partitions are ours; ``blocked`` says who or what holds each of the others; ``detail``
+    is the last trouble.
+
+    ``rebalances`` counts the rounds since the start.
+    """
+
+    phase: Phase
+    owned: int = 0
+    wanted: int = 0
+    blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
+    detail: str = ""
+    rebalances: int = 0
+
+    def __str__(self) -> str:
+        text = self.phase.value
+        if self.phase in (Phase.OWNING, Phase.WAITING):
+            text = f"owning {self.owned} of {self.wanted} partitions"
+        for tp, owner in sorted(self.blocked.items())[:3]:
+            text += f"; waiting for {tp}, held by {owner}"
+        return text + (f"; {self.detail}" if self.detail else "")

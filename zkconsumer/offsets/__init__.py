@@ -1,0 +1,1 @@
+"""Where offsets are kept and when they are written."""

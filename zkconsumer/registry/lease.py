@@ -1,0 +1,90 @@
+"""How long we may still believe that our ZooKeeper session, and with it all we own, is alive.
+
+The server ends a session when it heard nothing for the session timeout. An answered request proves that the server
+heard us at or after the moment we sent it, so from that moment on nobody else can own what we own for one whole
+timeout. The lease is therefore stamped with the *send* time: stamped with the time of the answer it would lie after a
+pause of the process, when an answer that had waited in the socket is read long after the server gave the session up.
+
+Written by the session (its connection thread and whoever completes a request), read by every stream for each message:
+reading ``until`` is a plain attribute, the writes happen under a small lock that guards nothing else.
+"""
+
+from __future__ import annotations
+
+from threading import Condition
+from time import monotonic
+
+from zkconsumer.deadline import Deadline
+
+CLOSED = float("-inf")
+
+
+class Lease:
+    """A point in monotonic time until which hand-outs and commits are safe.
+
+    ``until`` is that time in seconds, or minus infinity while the session is not connected. A reader that sees
+    ``monotonic() >= lease.until`` must hand out nothing and may call :meth:`wait`.
+    """
+
+    __slots__ = ("_changed", "_connected", "_stamped", "until")
+
+    def __init__(self) -> None:
+        self.until = CLOSED
+        self._stamped = CLOSED
+        self._connected = False
+        self._changed = Condition()
+
+    def renew(self, sent_at: float, timeout: float) -> None:
+        """A request sent at ``sent_at`` (monotonic seconds) was answered; the session's timeout is ``timeout``
+        seconds.
+        """
+        with self._changed:
+            self._stamped = max(self._stamped, sent_at + timeout)
+            if self._connected and self._stamped > self.until:
+                lapsed = self.until < monotonic()
+                self.until = self._stamped
+                if lapsed:
+                    self._changed.notify_all()
+
+    def resume(self) -> None:
+        """The session is connected (again): the lease counts as far as it was last stamped."""
+        with self._changed:
+            self._connected = True
+            self.until = self._stamped
+            self._changed.notify_all()
+
+    def suspend(self) -> None:
+        """The connection is gone: nothing is handed out until it is back, though the session may live on."""
+        with self._changed:
+            self._connected = False
+            self.until = CLOSED
+
+    def void(self) -> None:
+        """The session ended: what it proved counts no more."""
+        with self._changed:
+            self._connected = False
+            self._stamped = CLOSED
+            self.until = CLOSED
+            self._changed.notify_all()
+
+    @property
+    def ends_at(self) -> float:
+        """When what we own stops being ours unless the session is heard of again (monotonic seconds)."""
+        return self._stamped
+
+    @property
+    def valid(self) -> bool:
+        """Whether hand-outs and commits are safe now."""
+        return monotonic() < self.until
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Block until the lease is valid, something changed, or the deadline passed; returns whether it is valid."""
+        with self._changed:
+            if not self.valid:
+                self._changed.wait(deadline.remaining())
+            return self.valid
+
+    def wake(self) -> None:
+        """Wake everybody in :meth:`wait`, so that they look at what changed."""
+        with self._changed:
+            self._changed.notify_all()

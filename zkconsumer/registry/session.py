@@ -1,0 +1,444 @@
+"""One ZooKeeper session: connecting, deadlines on every request, the lease, and what happened to the session as events.
+
+Any thread may call the operations. Kazoo's own threads run our two callbacks, which only pass an event on or renew
+the lease: nothing there blocks, nothing there decides. Each operation sends at once, waits no longer than its
+deadline, and raises one of this package's errors; lists of paths are sent in one go and answered in one round trip
+(pipelined).
+
+The original (zkclient) retries every operation without limit across connection loss and even expiry, so that a claim
+begun in one session could be executed in the next. Here an operation fails, and who owns the group's state looks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavailableError, SessionLostError
+from zkconsumer.registry.lease import Lease
+
+log = logging.getLogger(__name__)
+
+RECONNECT_DELAY = 0.05
+RECONNECT_DELAY_MAX = 1.0
+PARENT_DATA = b""
+_FORCED_CLOSE_AFTER = 0.5
+
+Watch = Callable[[WatchedEvent], None]
+
+
+class SessionState(Enum):
+    """What ZooKeeper's client knows of the session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """The session's state changed. ``session_id`` is that of the session as of then (0: none)."""
+
+    state: SessionState
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node's content and those parts of its stat that decisions need."""
+
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int
+
+
+class NodeFailure(Enum):
+    """Why one operation of a transaction failed."""
+
+    NO_NODE = "no such node"
+    NODE_EXISTS = "the node exists"
+    BAD_VERSION = "the node's version is another"
+    NO_AUTH = "not permitted"
+    OTHER = "refused"
+
+
+class NotPermittedError(RegistryError):
+    """An ACL forbids the operation; the message names the path."""
+
+
+class _MeasuredConnection(ConnectionHandler):  # type: ignore[misc]
+    """Kazoo's connection, which otherwise keeps the negotiated timeout to itself (seconds in ``negotiated``)."""
+
+    negotiated: float = 0.0
+
+    def _connect(self, *args: Any, **keywords: Any) -> Any:
+        read_timeout, connect_timeout = super()._connect(*args, **keywords)
+        # kazoo returns two thirds of what the server granted, in milliseconds
+        self.negotiated = read_timeout * 1.5 / 1000.0
+        return read_timeout, connect_timeout
+
+    def cut(self) -> None:
+        """Close the socket under whoever waits on it."""
+        sock = self._socket
+        if sock is not None:
+            try:
+                sock.close()
+            except OSError:
+                log.debug("closing the ZooKeeper socket failed", exc_info=True)
+
+
+class Session:
+    """A connection to ZooKeeper that lives as long as the connector.
+
+    Arguments: ``hosts`` is ``h1:p1,h2:p2/chroot``; ``timeout`` the session timeout to ask for, in seconds;
+    ``on_change`` is called with :class:`SessionChanged` from kazoo's connection thread and must not block;
+    ``options`` go to kazoo's client (security).
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout: float,
+        on_change: Callable[[SessionChanged], None],
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self.lease = Lease()
+        self._requested = timeout
+        self._on_change = on_change
+        self._options = options or {}
+        self._client: KazooClient | None = None
+        self._connection: _MeasuredConnection | None = None
+        self._closed = False
+
+    # ---- life ----
+
+    def open(self, deadline: Deadline) -> None:
+        """Connect, and see that the chroot exists.
+
+        Raises: :class:`RegistryUnavailableError` when no server answered in time, :class:`ChrootMissingError`.
+        """
+        retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
+        try:
+            client = KazooClient(
+                hosts=self.hosts,
+                timeout=self._requested,
+                read_only=False,
+                connection_retry=retry,
+                command_retry=KazooRetry(max_tries=0),
+                logger=logging.getLogger("zkconsumer.registry.kazoo"),
+                **self._options,
+            )
+        except (ValueError, KazooException) as e:
+            raise RegistryError(f"zookeeper.connect {self.hosts!r} is not usable: {e}") from e
+        connection = _MeasuredConnection(
+            client, retry.copy(), logger=client.logger, sasl_options=self._options.get("sasl_options")
+        )
+        client._connection = self._connection = connection
+        client.add_listener(self._changed)
+        self._client = client
+        connected = client.start_async()
+        connected.wait(deadline.remaining())
+        if not client.connected:
+            self.close(Deadline(1.0))
+            raise RegistryUnavailableError(
+                f"no ZooKeeper server of {self.hosts!r} answered within the connection timeout "
+                "(zookeeper.connection.timeout.ms); is the address right and the server up?"
+            )
+        try:
+            chroot_exists = self._await(client.exists_async("/"), deadline) is not None
+        except RegistryError:
+            self.close(Deadline(1.0))
+            raise
+        if not chroot_exists:
+            self.close(Deadline(1.0))
+            raise ChrootMissingError(
+                f"the chroot of zookeeper.connect {self.hosts!r} does not exist; "
+                "it is created by the brokers, so this is probably not their ZooKeeper path"
+            )
+        self.touch()
+
+    def close(self, deadline: Deadline) -> None:
+        """End the session; its ephemeral nodes vanish at once where ZooKeeper is reachable. Never waits beyond the
+        deadline.
+        """
+        self._closed = True
+        self.lease.void()
+        client = self._client
+        if client is None:
+            return
+        self._client = None
+        stopper = Thread(target=self._stop_client, args=(client,), name="zkconsumer-zookeeper-close", daemon=True)
+        stopper.start()
+        stopper.join(max(0.0, deadline.bounded(10.0) - _FORCED_CLOSE_AFTER))
+        if stopper.is_alive():
+            # kazoo waits for an answer of a server that is silent: cut the wire under it
+            if self._connection is not None:
+                self._connection.cut()
+            stopper.join(_FORCED_CLOSE_AFTER)
+            if stopper.is_alive():
+                log.warning("the ZooKeeper client did not stop in time; the session ends by its timeout")
+
+    @staticmethod
+    def _stop_client(client: KazooClient) -> None:
+        try:
+            client.stop()
+        except Exception:
+            log.debug("stopping the ZooKeeper client failed", exc_info=True)
+        try:
+            client.close()
+        except Exception:
+            log.debug("closing the ZooKeeper client failed", exc_info=True)
+
+    @property
+    def session_id(self) -> int:
+        """The current session's id as the servers show it (``ephemeralOwner``); 0 without one."""
+        client = self._client
+        identity = client.client_id if client is not None else None
+        return _signed(identity[0]) if identity is not None else 0
+
+    @property
+    def timeout(self) -> float:
+        """The negotiated session timeout in seconds (the requested one before the first connection)."""
+        return (self._connection.negotiated if self._connection is not None else 0.0) or self._requested
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be answered now, by a server that also takes writes."""
+        client = self._client
+        return client is not None and client.client_state == KeeperState.CONNECTED
+
+    def touch(self) -> None:
+        """Ask for something cheap, so that its answer renews the lease. Returns at once."""
+        client = self._client
+        if client is None or not self.connected:
+            return
+        sent_at = monotonic()
+        session_id = self.session_id
+
+        def answered(result: Any) -> None:
+            if result.successful() and not self._closed and self.session_id == session_id:
+                self.lease.renew(sent_at, self.timeout)
+
+        client.exists_async("/").rawlink(answered)
+
+    def _changed(self, state: str) -> None:
+        # kazoo's connection thread: pass it on, decide nothing
+        if state == KazooState.CONNECTED:
+            if self._client is not None and self._client.client_state == KeeperState.CONNECTED_RO:
+                return  # a server without a quorum: reads are old and writes refused, so this is no connection
+            self.lease.resume()
+            event = SessionState.CONNECTED
+        elif state == KazooState.SUSPENDED:
+            self.lease.suspend()
+            event = SessionState.SUSPENDED
+        else:
+            self.lease.void()
+            event = SessionState.LOST
+        if not self._closed:
+            self._on_change(SessionChanged(event, self.session_id))
+
+    # ---- requests ----
+
+    def read(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
+        """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, also on
+        missing ones.
+        """
+        client = self._connected_client()
+        pending = [client.get_async(path, watch) for path in paths]
+        found: list[Node | None] = []
+        for path, result in zip(paths, pending, strict=True):
+            node = self._await(result, deadline, path)
+            # a missing node takes no data watch: leave one for its creation, and look again where it just came
+            missing = node is None and watch is not None
+            if missing and self._await(client.exists_async(path, watch), deadline, path) is not None:
+                node = self._await(client.get_async(path), deadline, path)
+            found.append(None if node is None else _node(node[0], node[1]))
+        return found
+
+    def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
+        """The names of a node's children, None where it does not exist; a watch is left in either case."""
+        client = self._connected_client()
+        names = self._await(client.get_children_async(path, watch), deadline, path)
+        if (
+            names is None
+            and watch is not None
+            and self._await(client.exists_async(path, watch), deadline, path) is not None
+        ):
+            names = self._await(client.get_children_async(path, watch), deadline, path)
+        return None if names is None else tuple(names)
+
+    def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
+        """Like :meth:`read` without the contents."""
+        client = self._connected_client()
+        pending = [client.exists_async(path, watch) for path in paths]
+        stats = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
+        return [None if stat is None else _node(b"", stat) for stat in stats]
+
+    def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
+        """Create a node whose parents exist; returns False where it exists already."""
+        client = self._connected_client()
+        try:
+            self._await(client.create_async(path, data, ephemeral=ephemeral), deadline, path, missing_is_none=False)
+        except NodeExistsError:
+            return False
+        except NoNodeError as e:
+            raise RegistryError(f"{path}: its parent does not exist") from e
+        return True
+
+    def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
+        """Make persistent nodes, and their parents, where they are missing."""
+        client = self._connected_client()
+        levels: dict[int, set[str]] = {}
+        for path in paths:
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                levels.setdefault(depth, set()).add("/" + "/".join(parts[:depth]))
+        missing = [p for p, node in zip(paths, self.stat(paths, deadline), strict=True) if node is None]
+        if not missing:
+            return
+        for depth in sorted(levels):
+            pending = [(path, client.create_async(path, PARENT_DATA)) for path in sorted(levels[depth])]
+            for path, result in pending:
+                try:
+                    self._await(result, deadline, path, missing_is_none=False)
+                except NodeExistsError:
+                    continue
+                except NoNodeError as e:
+                    raise RegistryError(f"{path}: its parent vanished while it was made") from e
+
+    def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
+        """Set a node's content if its version still is ``version`` (-1: any); returns False where it is not, or the
+        node is gone.
+        """
+        client = self._connected_client()
+        try:
+            return self._await(client.set_async(path, data, version), deadline, path) is not None
+        except BadVersionError:
+            return False
+
+    def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
+        """Delete a node if its version still is ``version`` (-1: any); returns whether it was deleted by this call."""
+        client = self._connected_client()
+        try:
+            self._await(client.delete_async(path, version), deadline, path, missing_is_none=False)
+        except (NoNodeError, BadVersionError, NotEmptyError):
+            return False
+        return True
+
+    def transact(self, build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
+        """Do all operations or none.
+
+        Returns one entry an operation: all None when everything was done; otherwise the cause at the operation that
+        failed, and None at the others (which were then rolled back).
+        """
+        client = self._connected_client()
+        request = client.transaction()
+        build(Transaction(request))
+        if not request.operations:
+            return []
+        results = self._await(request.commit_async(), deadline)
+        return [_failure(result) for result in results]
+
+    def _connected_client(self) -> KazooClient:
+        client = self._client
+        if client is None:
+            raise SessionLostError("the ZooKeeper session is closed")
+        if not self.connected:
+            raise RegistryUnavailableError(f"not connected to ZooKeeper ({self.hosts}); the client keeps trying")
+        return client
+
+    def _await(self, result: Any, deadline: Deadline, path: str = "/", *, missing_is_none: bool = True) -> Any:
+        try:
+            return result.get(timeout=deadline.remaining())
+        except NoNodeError:
+            if missing_is_none:
+                return None
+            raise
+        except (NodeExistsError, BadVersionError, NotEmptyError):
+            raise
+        except (SessionExpiredError, ConnectionClosedError) as e:
+            raise SessionLostError(f"{path}: the ZooKeeper session ended during the request") from e
+        except (NoAuthError, AuthFailedError) as e:
+            raise NotPermittedError(
+                f"{path}: ZooKeeper refused the operation ({type(e).__name__}); check the node's ACL"
+            ) from e
+        except (ConnectionLoss, KazooTimeoutError) as e:
+            raise RegistryUnavailableError(f"{path}: ZooKeeper did not answer in time ({type(e).__name__})") from e
+        except KazooException as e:
+            raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
+
+
+class Transaction:
+    """The operations of one all-or-nothing request, in order."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Create a node."""
+        self._request.create(path, data, ephemeral=ephemeral)
+
+    def check(self, path: str, version: int) -> None:
+        """Fail unless the node's version is ``version``."""
+        self._request.check(path, version)
+
+    def write(self, path: str, data: bytes, version: int = -1) -> None:
+        """Set a node's content if its version is ``version``."""
+        self._request.set_data(path, data, version)
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Delete a node if its version is ``version``."""
+        self._request.delete(path, version)
+
+
+def _node(data: bytes, stat: Any) -> Node:
+    return Node(data, stat.version, stat.czxid, stat.mzxid, _signed(stat.ephemeralOwner))
+
+
+def _signed(session_id: int) -> int:
+    # kazoo shows some ids unsigned, ephemeralOwner is signed: compare like with like
+    return session_id - (1 << 64) if session_id >= 1 << 63 else session_id
+
+
+def _failure(result: Any) -> NodeFailure | None:
+    if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
+        return None
+    if isinstance(result, NoNodeError):
+        return NodeFailure.NO_NODE
+    if isinstance(result, NodeExistsError):
+        return NodeFailure.NODE_EXISTS
+    if isinstance(result, BadVersionError):
+        return NodeFailure.BAD_VERSION
+    if isinstance(result, NoAuthError):
+        return NodeFailure.NO_AUTH
+    return NodeFailure.OTHER

@@ -1,0 +1,86 @@
+"""What we have read of ZooKeeper and may still believe, because a watch would have told us otherwise.
+
+A node is read once and then only again after its watch fired, so a change costs what changed and not the size of the
+group. ZooKeeper's watches fire once: reading again arms them again. The owner of a :class:`NodeCache` is one thread
+(the group's); kazoo's callback thread only marks a path as stale and passes its name on.
+
+The original lists and reads everything again for every event; zkclient keeps the watches armed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kazoo.protocol.states import EventType
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.registry.session import Node, Session
+
+
+class NodeCache:
+    """Contents and children of watched nodes.
+
+    Arguments: ``notify`` is called with a path from kazoo's callback thread when that path changed; it must not block.
+    """
+
+    def __init__(self, session: Session, notify: Callable[[str], None]) -> None:
+        self._session = session
+        self._notify = notify
+        self._nodes: dict[str, Node | None] = {}
+        self._children: dict[str, tuple[str, ...] | None] = {}
+        self._stale_nodes: set[str] = set()
+        self._stale_children: set[str] = set()
+
+    def nodes(self, paths: Iterable[str], deadline: Deadline) -> Mapping[str, Node | None]:
+        """The nodes at ``paths`` (None: missing); only those not known, or changed since, are read."""
+        wanted = list(dict.fromkeys(paths))
+        # a mark set while we read must survive, so it is taken away before the request is sent
+        reading = [path for path in wanted if path not in self._nodes or path in self._stale_nodes]
+        self._stale_nodes.difference_update(reading)
+        if reading:
+            try:
+                read = self._session.read(reading, deadline, self._fired)
+            except BaseException:
+                self._stale_nodes.update(reading)
+                raise
+            self._nodes.update(zip(reading, read, strict=True))
+        return {path: self._nodes[path] for path in wanted}
+
+    def children(self, path: str, deadline: Deadline) -> tuple[str, ...] | None:
+        """The names of a node's children, or None where it is missing."""
+        if path not in self._children or path in self._stale_children:
+            self._stale_children.discard(path)
+            try:
+                self._children[path] = self._session.children(path, deadline, self._fired)
+            except BaseException:
+                self._stale_children.add(path)
+                raise
+        return self._children[path]
+
+    def refresh(self) -> None:
+        """Believe nothing any more (the connection was away, or a reconciliation is due)."""
+        self._nodes.clear()
+        self._children.clear()
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Read these again at the next request."""
+        for path in paths:
+            self._nodes.pop(path, None)
+            self._children.pop(path, None)
+
+    def retain(self, paths: Iterable[str]) -> None:
+        """Drop what is known of any other node."""
+        keep = set(paths)
+        for known in (self._nodes, self._children):
+            for path in [path for path in known if path not in keep]:
+                del known[path]
+
+    def _fired(self, event: Any) -> None:
+        if event.type == EventType.NONE:
+            return  # the connection changed, which the session reports; everything is read again then
+        if event.type in (EventType.CHILD, EventType.DELETED, EventType.CREATED):
+            self._stale_children.add(event.path)
+        if event.type != EventType.CHILD:
+            self._stale_nodes.add(event.path)
+        self._notify(event.path)
