@@ -122,7 +122,7 @@ class BrokerChannel:
             return ClusterMetadata({}, {}, {})
         version = self._version(protocol.METADATA)
         return protocol.cluster_metadata(
-            self._exchange(protocol.METADATA, protocol.metadata_request(version, topics), deadline)
+            self.exchange(protocol.METADATA, protocol.metadata_request(version, topics), deadline)
         )
 
     def list_offsets(
@@ -138,7 +138,7 @@ class BrokerChannel:
             return {}
         version = self._version(protocol.LIST_OFFSETS)
         request = protocol.list_offsets_request(version, wanted, isolation_level)
-        return protocol.listed_offsets(self._exchange(protocol.LIST_OFFSETS, request, deadline))
+        return protocol.listed_offsets(self.exchange(protocol.LIST_OFFSETS, request, deadline))
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding.
@@ -166,6 +166,22 @@ class BrokerChannel:
             raise errors.error(answer.error, f"{self._connection.name}, Fetch")
         return answer
 
+    def exchange(self, api: Api, request: Any, deadline: Deadline) -> Any:
+        """Send a request of ``protocol`` and decode its answer, for what this package builds on a channel (a login).
+
+        Fetch answers that come first are kept for ``receive_fetch``. Raises BrokerUnavailableError, BrokerError.
+        """
+        correlation_id = self._send(api, request, deadline)
+        try:
+            while True:
+                expected, payload = self._receive(deadline)
+                if expected.correlation_id == correlation_id:
+                    return protocol.decode(request, bytes(payload), self._connection.name)
+                self._keep(expected, payload)
+        except BaseException:
+            self._forget()
+            raise
+
     # -- inside
 
     def _open(self, deadline: Deadline) -> None:
@@ -190,7 +206,7 @@ class BrokerChannel:
         name = self._connection.name
         for last in (False, True):
             try:
-                answer = self._exchange(protocol.API_VERSIONS, protocol.api_versions_request(), deadline)
+                answer = self.exchange(protocol.API_VERSIONS, protocol.api_versions_request(), deadline)
                 return protocol.negotiated_versions(protocol.api_ranges(answer, name), name)
             except BrokerUnavailableError:
                 if deadline.expired or self._connection.closed:
@@ -207,19 +223,6 @@ class BrokerChannel:
         if self._versions is None:
             raise BrokerUnavailableError(f"{self._connection.name}: not connected")
         return self._versions[api]
-
-    def _exchange(self, api: Api, request: Any, deadline: Deadline) -> Any:
-        """Send a request and decode its answer; fetch answers that come first are kept for ``receive_fetch``."""
-        correlation_id = self._send(api, request, deadline)
-        try:
-            while True:
-                expected, payload = self._receive(deadline)
-                if expected.correlation_id == correlation_id:
-                    return protocol.decode(request, bytes(payload), self._connection.name)
-                self._keep(expected, payload)
-        except BaseException:
-            self._forget()
-            raise
 
     def _send(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> int:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF

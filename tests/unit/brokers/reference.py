@@ -123,5 +123,5 @@ def legacy(offset: int, body: bytes) -> list[Plain]:
     assert value is not None
     inner = read(unpacked(codec, value), -(2**63))
     shift = offset - inner[-1].offset if magic else 0
-    stamp = {"timestamp": timestamp, "timestamp_type": 1} if kind == 1 else {}
-    return [record._replace(offset=record.offset + shift, **stamp) for record in inner]
+    moved = [record._replace(offset=record.offset + shift) for record in inner]
+    return [record._replace(timestamp=timestamp, timestamp_type=1) for record in moved] if kind == 1 else moved

@@ -170,8 +170,8 @@ def test_what_stands_before_a_corrupt_record_is_handed_out_first() -> None:
     broken = bytearray(what.data)
     broken[what.data.index(b"\x027\x00") - 1] = 0x7E  # the key length of the record with value "7"
     (batch,) = listed(resealed(bytes(broken)), 20)
-    records, seen = iter(batch), []
-    seen.extend(record.offset for record in islice(records, 7))
+    records = iter(batch)
+    seen = [record.offset for record in islice(records, 7)]
     with pytest.raises(CorruptRecordsError, match=r"t-3 at offset 27") as caught:
         next(records)
     assert seen == list(range(20, 27))

@@ -1,0 +1,130 @@
+"""What zkconsumer.brokers relies on in aiokafka, which is not that library's public API.
+
+Fails when the pinned version is raised and something of it is gone or means something else.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from itertools import chain, islice
+
+import pytest
+from aiokafka import codec
+from aiokafka.protocol.admin import ApiVersionRequest_v0
+from aiokafka.protocol.types import Int16, Int32, Int64
+from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from zkconsumer.brokers.protocol import FETCH, LIST_OFFSETS, METADATA, NEGOTIATED, Api, encode
+
+
+def _batch(count: int = 3, control: bool = False) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, 1, 7, 1, 0, 1 << 20)
+    for n in range(count):
+        builder.append(n, 1000 + n, b"k%d" % n, None if n == 1 else b"v%d" % n, [("h", b"x"), ("n", None)])
+    data = bytearray(builder.build())
+    data[22] |= 0x20 * control
+    return bytes(data)
+
+
+def test_the_library_is_the_pinned_one() -> None:
+    assert version("aiokafka") == "0.14.0"
+
+
+@pytest.mark.parametrize(
+    "api", [*NEGOTIATED, Api(18, "ApiVersions", (ApiVersionRequest_v0,))], ids=lambda api: api.name
+)
+def test_requests_know_their_number_version_and_answer(api: Api) -> None:
+    for number, request in enumerate(api.classes):
+        assert (api.key, number, False) == (request.API_KEY, request.API_VERSION, request.FLEXIBLE_VERSION)
+        assert (api.key, number) == (request.RESPONSE_TYPE.API_KEY, request.RESPONSE_TYPE.API_VERSION)
+
+
+def test_requests_carry_a_plain_header() -> None:
+    data = encode(ApiVersionRequest_v0(), 258, "me")
+    assert data == b"\0\0\0\x0c" + b"\0\x12" + b"\0\0" + b"\0\0\x01\x02" + b"\0\x02me"
+
+
+@pytest.mark.parametrize(
+    ("request_class", "fields"),
+    [
+        (FETCH.classes[0], ["replica_id", "max_wait_time", "min_bytes", "topics"]),
+        (FETCH.classes[3], ["replica_id", "max_wait_time", "min_bytes", "max_bytes", "topics"]),
+        (
+            FETCH.classes[11],
+            [
+                *("replica_id", "max_wait_time", "min_bytes", "max_bytes", "isolation_level", "session_id"),
+                *("session_epoch", "topics", "forgotten_topics_data", "rack_id"),
+            ],
+        ),
+        (LIST_OFFSETS.classes[0], ["replica_id", "topics"]),
+        (LIST_OFFSETS.classes[3], ["replica_id", "isolation_level", "topics"]),
+        (METADATA.classes[0], ["topics"]),
+        (METADATA.classes[5], ["topics", "allow_auto_topic_creation"]),
+    ],
+)
+def test_the_order_of_fields(request_class: type, fields: list[str]) -> None:
+    assert list(request_class.SCHEMA.names) == fields  # type: ignore[attr-defined]
+
+
+def test_the_widths_of_a_fetch_position() -> None:
+    topics = dict(zip(FETCH.classes[11].SCHEMA.names, FETCH.classes[11].SCHEMA.fields, strict=True))["topics"]
+    partitions = topics.array_of.fields[1].array_of
+    assert list(partitions.fields) == [Int32, Int32, Int64, Int64, Int32]
+
+
+@pytest.mark.parametrize(
+    ("api", "first"), [(METADATA, 0), (METADATA, 3), (METADATA, 5)], ids=["metadata-0", "metadata-3", "metadata-5"]
+)
+def test_metadata_answers_begin_and_end_as_expected(api: Api, first: int) -> None:
+    topic = api.classes[first].RESPONSE_TYPE.SCHEMA.fields[-1].array_of
+    assert topic.fields[0] is Int16
+    assert topic.names[1] == "topic"
+    assert topic.names[-1] == "partitions"
+    assert list(topic.fields[-1].array_of.names[:3]) == ["error_code", "partition", "leader"]
+
+
+def test_a_batch_is_read_from_a_slice_without_copying() -> None:
+    data = _batch()
+    batch = DefaultRecordBatch(memoryview(b"before" + data + b"after")[6:-5])
+    assert batch.validate_crc()
+    assert [(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, r.headers) for r in batch] == [
+        (n, 1000 + n, 0, b"k%d" % n, None if n == 1 else b"v%d" % n, [("h", b"x"), ("n", None)]) for n in range(3)
+    ]
+    broken = bytearray(data)
+    broken[-1] ^= 1
+    assert not DefaultRecordBatch(memoryview(broken)).validate_crc()
+
+
+def test_a_batch_can_be_read_in_slabs() -> None:
+    """The batch is its own iterator but refuses a second iter(), which islice would do each time."""
+    records = chain(DefaultRecordBatch(memoryview(_batch(5))))
+    slabs = []
+    while slab := list(islice(records, 2)):
+        slabs.append([record.offset for record in slab])
+    assert slabs == [[0, 1], [2, 3], [4]]
+
+
+def test_extending_a_list_keeps_what_came_before_an_error() -> None:
+    """Python does not promise it; the reader hands out the good records before a corrupt one thanks to it."""
+    data = bytearray(_batch(5))
+    data[data.index(b"k3") - 1] = 0x7E
+    found: list[DefaultRecord] = []
+    with pytest.raises(Exception, match=r"\S"):
+        found.extend(islice(chain(DefaultRecordBatch(memoryview(data))), 256))
+    assert [record.offset for record in found] == [0, 1, 2]
+
+
+def test_a_record_can_be_made() -> None:
+    record = DefaultRecord(5, -1, -1, None, b"v", [])
+    assert (record.offset, record.timestamp, record.timestamp_type) == (5, -1, -1)
+    assert (record.key, record.value, record.headers) == (None, b"v", [])
+
+
+def test_the_codecs_are_there() -> None:
+    assert codec.has_gzip()
+    assert codec.has_snappy()
+    assert codec.has_lz4()
+    assert codec.has_zstd()
+    for name in ("gzip", "snappy", "lz4"):
+        packed = getattr(codec, f"{name}_encode")(b"content" * 10)
+        assert getattr(codec, f"{name}_decode")(packed) == b"content" * 10

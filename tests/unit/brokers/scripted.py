@@ -1,0 +1,113 @@
+"""A broker that does what a test says, on a loopback socket: one script for each connection, in order."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+from aiokafka.protocol.admin import ApiVersionResponse_v0
+from aiokafka.protocol.fetch import FetchResponse_v11
+
+from tests.timing import scaled
+from zkconsumer.model import Endpoint
+
+RANGES: Mapping[int, tuple[int, int]] = {1: (0, 17), 2: (0, 9), 3: (0, 12), 18: (0, 4)}
+
+
+class Asked(NamedTuple):
+    """A request as it arrived."""
+
+    api: int
+    version: int
+    correlation_id: int
+    body: bytes
+
+
+class Peer:
+    """The broker's end of one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        sock.settimeout(scaled(20))
+
+    def request(self) -> Asked:
+        size = int.from_bytes(self._exactly(4), "big")
+        data = self._exactly(size)
+        api, version, correlation_id, length = struct.unpack_from(">hhih", data)
+        return Asked(api, version, correlation_id, data[10 + length :])
+
+    def answer(self, correlation_id: int, body: bytes) -> None:
+        self.send(struct.pack(">ii", len(body) + 4, correlation_id) + body)
+
+    def versions(self, ranges: Mapping[int, tuple[int, int]] = RANGES) -> None:
+        """Answer the question for versions, which every newer connection begins with."""
+        asked = self.request()
+        assert (asked.api, asked.version) == (18, 0)
+        self.answer(asked.correlation_id, ApiVersionResponse_v0(0, [(k, *v) for k, v in ranges.items()]).encode())
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def until_closed(self) -> None:
+        """Wait until the other side is gone."""
+        try:
+            while self.sock.recv(65536):
+                pass
+        except OSError:
+            pass
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.sock.recv(count - len(data))
+            if not more:
+                raise ConnectionError("the client is gone")
+            data += more
+        return data
+
+
+class ScriptedBroker:
+    """Serves one connection after the other on a thread of its own; ends with the block."""
+
+    def __init__(self, *scripts: Callable[[Peer], None]) -> None:
+        self.scripts = list(scripts)
+        self.failure: BaseException | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(scaled(20))
+        self._thread = threading.Thread(target=self._serve, name="scripted-broker")
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    def endpoint(self, generation: int = 5) -> Endpoint:
+        return Endpoint(7, "127.0.0.1", self.port, generation)
+
+    def _serve(self) -> None:
+        try:
+            for script in self.scripts:
+                sock, _ = self._listener.accept()
+                with sock:
+                    script(Peer(sock))
+        except BaseException as failure:  # noqa: BLE001 - told by __exit__
+            self.failure = failure
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._thread.join(scaled(30))
+        self._listener.close()
+        assert not self._thread.is_alive()
+        if kind is None and self.failure is not None:
+            raise self.failure
+
+
+def fetched(records: bytes = b"", error: int = 0, **top: Any) -> bytes:
+    """The answer to a fetch, version 11, with one partition."""
+    partition = (3, error, 100, 100, 0, None, -1, records)
+    return FetchResponse_v11(0, top.get("error_code", 0), 0, [("t", [partition])]).encode()  # type: ignore[no-any-return]

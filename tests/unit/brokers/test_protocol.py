@@ -1,0 +1,132 @@
+"""Requests and small answers in every version."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from aiokafka.protocol import fetch, metadata, offset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.brokers import errors, protocol
+from zkconsumer.brokers.protocol import FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.errors import BrokerError, BrokerResponseError
+from zkconsumer.model import TopicPartition
+
+POSITIONS = [FetchPosition("a", 1, 10, 100), FetchPosition("a", 0, 20, 200), FetchPosition("b", 5, 30, 300)]
+REQUEST = FetchRequest(POSITIONS, 0.1, 1, 1 << 20, 1, 77, 5, [TopicPartition("z", 9)])
+
+
+@pytest.mark.parametrize("version", range(12))
+def test_a_fetch_says_what_its_version_can_say(version: int) -> None:
+    request = protocol.fetch_request(version, REQUEST)
+    again = getattr(fetch, f"FetchRequest_v{version}").decode(request.encode()).to_object()
+    assert (again["replica_id"], again["max_wait_time"], again["min_bytes"]) == (-1, 100, 1)
+    assert again.get("max_bytes") == (1 << 20 if version >= 3 else None)
+    assert again.get("isolation_level") == (1 if version >= 4 else None)
+    assert (again.get("session_id"), again.get("session_epoch")) == ((77, 5) if version >= 7 else (None, None))
+    asked = [
+        (t["topic"], p["partition"], p["offset" if version < 5 else "fetch_offset"], p["max_bytes"])
+        for t in again["topics"]
+        for p in t["partitions"]
+    ]
+    assert asked == POSITIONS
+    assert again.get("forgotten_topics_data") == ([{"topic": "z", "partitions": [9]}] if version >= 7 else None)
+
+
+def test_the_order_of_positions_is_kept() -> None:
+    """It decides who is served first where bytes are short, so topics must not be sorted together."""
+    mixed = [POSITIONS[0], POSITIONS[2], POSITIONS[1]]
+    request = protocol.fetch_request(3, REQUEST._replace(positions=mixed))
+    assert [(topic, len(parts)) for topic, parts in request.topics] == [("a", 1), ("b", 1), ("a", 1)]
+
+
+def test_limits_beyond_what_the_protocol_can_say_are_cut() -> None:
+    request = protocol.fetch_request(3, REQUEST._replace(max_wait=1e9, max_bytes=1 << 40))
+    assert (request.max_wait_time, request.max_bytes) == (2**31 - 1, 2**31 - 1)
+
+
+def test_a_request_on_the_wire() -> None:
+    data = protocol.encode(protocol.metadata_request(4, ["t"]), 5, "me")
+    assert data == struct.pack(">ihhih2sih1s?", len(data) - 4, 3, 4, 5, 2, b"me", 1, 1, b"t", False)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_offsets_are_asked_for_and_told(version: int) -> None:
+    wanted = {TopicPartition("a", 1): -1, TopicPartition("a", 2): -2, TopicPartition("b", 0): 1000}
+    request = protocol.list_offsets_request(version, wanted, 1)
+    again = getattr(offset, f"OffsetRequest_v{version}").decode(request.encode()).to_object()
+    asked = {
+        TopicPartition(t["topic"], p["partition"]): p["timestamp"] for t in again["topics"] for p in t["partitions"]
+    }
+    assert asked == wanted
+    assert again.get("isolation_level") == (1 if version >= 2 else None)
+    if version == 0:
+        told = offset.OffsetResponse_v0([("a", [(1, 0, [44, 3]), (2, 0, []), (3, 6, [])])])
+    else:
+        throttle = [0] if version >= 2 else []
+        parts = [(1, 0, 5, 44), (2, 0, -1, -1), (3, 6, -1, -1)]
+        told = getattr(offset, f"OffsetResponse_v{version}")(*throttle, [("a", parts)])
+    assert protocol.listed_offsets(protocol.decode(request, told.encode(), "broker")) == {
+        TopicPartition("a", 1): ListedOffset(44, -1 if version == 0 else 5, 0),
+        TopicPartition("a", 2): ListedOffset(-1, -1, 0),
+        TopicPartition("a", 3): ListedOffset(-1, -1, 6),
+    }
+
+
+@given(st.sampled_from(range(6)), st.binary(max_size=60))
+def test_any_bytes_are_an_answer_or_an_error(version: int, data: bytes) -> None:
+    request = protocol.metadata_request(version, ["t"])
+    try:
+        protocol.cluster_metadata(protocol.decode(request, data, "broker"))
+    except BrokerError as failure:
+        assert "broker: its answer to MetadataRequest" in str(failure)  # noqa: PT017 - most bytes fail, some do not
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_leaders_are_told_in_every_version(version: int) -> None:
+    answer = getattr(metadata, f"MetadataResponse_v{version}")
+    rack, internal = ([None], [False]) if version >= 1 else ([], [])
+    offline: list[list[int]] = [[]] if version >= 5 else []
+    head = [0] if version >= 3 else []
+    middle = ["id", 1] if version >= 2 else [1] if version == 1 else []
+    topics = [(0, "t", *internal, [(0, 0, 1, [1], [1], *offline)])]
+    request = protocol.metadata_request(version, ["t"])
+    data = answer(*head, [(1, "h", 9, *rack)], *middle, topics).encode()
+    told = protocol.cluster_metadata(protocol.decode(request, data, "broker"))
+    assert told == ({1: ("h", 9)}, {TopicPartition("t", 0): 1}, {})
+
+
+def test_versions_are_the_highest_that_both_know() -> None:
+    ranges = {1: (0, 6), 2: (1, 2), 3: (0, 99), 18: (0, 3)}
+    chosen = protocol.negotiated_versions(ranges, "broker")
+    assert {api.name: v for api, v in chosen.items()} == {
+        "ApiVersions": 0,
+        "Fetch": 6,
+        "ListOffsets": 2,
+        "Metadata": 5,
+    }
+    for missing in ({**ranges, 1: (12, 13)}, {2: (0, 1), 3: (0, 1)}):
+        with pytest.raises(BrokerError, match="broker speaks Fetch"):
+            protocol.negotiated_versions(missing, "broker")
+
+
+def test_a_broker_that_will_not_tell_its_versions() -> None:
+    request = protocol.api_versions_request()
+    refusal = protocol.decode(request, struct.pack(">hi", 33, 0), "broker")
+    with pytest.raises(BrokerResponseError, match="UNSUPPORTED_SASL_MECHANISM"):
+        protocol.api_ranges(refusal, "broker")
+    newer = protocol.decode(request, struct.pack(">hihhh", 35, 1, 1, 4, 17), "broker")
+    assert protocol.api_ranges(newer, "broker") == {1: (4, 17)}
+
+
+def test_error_codes_have_names() -> None:
+    assert errors.name(0) == "NONE"
+    assert errors.name(errors.OFFSET_OUT_OF_RANGE) == "OFFSET_OUT_OF_RANGE"
+    assert errors.name(4711) == "ERROR_4711"
+    assert errors.retriable(errors.NOT_LEADER_OR_FOLLOWER)
+    assert not errors.retriable(errors.NONE)
+    assert not errors.retriable(errors.OFFSET_OUT_OF_RANGE)
+    failure = errors.error(29, "broker 1, Fetch")
+    assert (failure.code, str(failure)) == (29, "broker 1, Fetch: the broker answered TOPIC_AUTHORIZATION_FAILED (29)")
