@@ -20,6 +20,12 @@ ENTRY_POINT_GROUP = "zkconsumer.assignors"
 OURS = {
     "range": "zkconsumer.core.assignors.range:RangeAssignor",
     "roundrobin": "zkconsumer.core.assignors.roundrobin:RoundRobinAssignor",
+    "average": "zkconsumer.core.assignors.queues:AverageAssignor",
+    "average-by-circle": "zkconsumer.core.assignors.queues:AverageByCircleAssignor",
+    "consistent-hash": "zkconsumer.core.assignors.consistent_hash:ConsistentHashAssignor",
+    "machine-room": "zkconsumer.core.assignors.machine_room:MachineRoomAssignor",
+    "machine-room-nearby": "zkconsumer.core.assignors.machine_room:MachineRoomNearbyAssignor",
+    "configured": "zkconsumer.core.assignors.chosen:ConfiguredAssignor",
 }
 
 

@@ -46,8 +46,8 @@ class RoundRobinAssignor:
         by_topic = threads_by_topic(members)
         if self._same_threads_only and len({tuple(threads) for threads in by_topic.values()}) > 1:
             raise AssignmentError(
-                "roundrobin of releases before 0.10.2 needs the same threads for every topic: all members with the same "
-                "topics, each with as many streams for one as for another"
+                "roundrobin of releases before 0.10.2 needs the same threads for every topic: all members with "
+                "the same topics, each with as many streams for one as for another"
             )
         ring = sorted({thread for threads in by_topic.values() for thread in threads}, key=utf16_key)
         takes_part = {topic: set(threads) for topic, threads in by_topic.items()}
