@@ -223,7 +223,7 @@ class ConsumerConfig:
     def __repr__(self) -> str:
         # Only what was given, so that it can be read; the rest is the default.
         shown = (
-            f"{name!r}: {repr('***' if is_secret(name) else value)}"
+            f"{name!r}: {'***' if is_secret(name) else value!r}"
             for name, value in self.__dict__["_given"].items()
             if value is not None
         )
