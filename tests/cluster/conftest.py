@@ -16,7 +16,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.legacy_member import LegacyMember
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster, JavaNotFoundError, java
 
 TICK_MS = 500  # sessions may then be as short as a second
@@ -106,6 +106,8 @@ def produce_to(
             **{name.replace("_", "."): value for name, value in config.items()},
         }
     )
+    if partitions is not None:  # a partition that was just made is refused until the broker has heard of it
+        eventually(lambda: len(producer.list_topics(topic, 5).topics[topic].partitions) >= partitions, 20, topic)
     count = 0
     for number, value in enumerate(values):
         where = {} if partitions is None else {"partition": number % partitions}

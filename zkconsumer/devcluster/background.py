@@ -164,22 +164,28 @@ def up(wish: Wish | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> t
             code = supervisor.poll()
             now = status()
             if now.state is not None and now.health is not Health.DOWN:
-                return now.state, now.state.pid == supervisor.pid
+                if now.state.pid != supervisor.pid:
+                    _end(supervisor)  # somebody else's came first; ours must not wait to be the next
+                    return now.state, False
+                supervisor.returncode = 0  # it is meant to outlive us: nobody waits for it
+                return now.state, True
             if code is not None and not (code == _ALREADY_UP and now.health is Health.STARTING):
                 raise ServerStartError(f"the cluster did not start:\n{_log_tail()}")
             if deadline.expired:
                 raise ServerStartError(f"the cluster was not ready in time:\n{_log_tail()}")
             sleep(deadline.bounded(_POLL_S))
     except BaseException:  # Ctrl-C among them: what did not come up shall not stay behind
-        supervisor.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            supervisor.wait(DOWN_TIMEOUT_S)
-        supervisor.kill()
+        _end(supervisor)
         raise
-    finally:
-        supervisor.returncode = (
-            0 if supervisor.returncode is None else supervisor.returncode
-        )  # it is meant to outlive us
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    supervisor.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        supervisor.wait(DOWN_TIMEOUT_S)
+        return
+    supervisor.kill()
+    supervisor.wait(_LOCK_PATIENCE_S)
 
 
 def _start_supervisor(wish: Wish) -> subprocess.Popen[bytes]:

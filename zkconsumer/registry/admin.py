@@ -25,6 +25,7 @@ from zkconsumer.errors import MalformedNodeError, RegistryError, RegistryUnavail
 
 _POLL_S = 0.02
 _SESSION_S = 10.0
+_ANSWER_S = 15.0
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _BROKER_IDS = "/brokers/ids"
 _TOPICS = "/brokers/topics"
@@ -42,10 +43,11 @@ class Admin:
 
     def open(self, deadline: Deadline) -> Self:
         """Connects. Raises: RegistryUnavailableError when ZooKeeper does not answer in time."""
-        try:
-            self._client.start(timeout=deadline.bounded(DEFAULT_TIMEOUT_S))
-        except KazooTimeoutError as late:
-            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time") from late
+        # Not start(): that warns about a chroot that does not exist yet, which here is the usual case before the first
+        # broker made it.
+        if not self._client.start_async().wait(deadline.bounded(DEFAULT_TIMEOUT_S)):
+            self.close()
+            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time")
         return self
 
     def close(self) -> None:
@@ -138,7 +140,8 @@ class Admin:
         replication = max((len(ids) for ids in present.values()), default=1)
         added = _spread(range(len(present), total), self.brokers(), replication)
         node["partitions"] = {**node["partitions"], **_named(added)}
-        self._do(lambda: self._client.set(_topic_path(topic), json.dumps(node, separators=(",", ":")).encode()))
+        data = json.dumps(node, separators=(",", ":")).encode()
+        self._do(self._client.set_async, _topic_path(topic), data)
         self._wait_for_leaders(topic, added, deadline)
 
     def delete_topic(self, topic: str, *, deadline: Deadline | None = None) -> None:
@@ -151,7 +154,7 @@ class Admin:
             raise RegistryError(f"no topic {topic}")
         request = f"/admin/delete_topics/{topic}"
         with contextlib.suppress(NodeExistsError):
-            self._do(lambda: self._client.create(request, b"", makepath=True))
+            self._do(self._client.create_async, request, b"", makepath=True)
         # The controller removes its own request last; a topic created before that would be deleted again.
         gone = _until(lambda: self._data(_topic_path(topic)) is None and self._data(request) is None, deadline)
         if not gone:
@@ -170,23 +173,26 @@ class Admin:
 
     # nodes
 
-    def _do(self, operation: Callable[[], Any]) -> Any:
+    def _do(self, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Runs one of the client's ``*_async`` operations; its plain ones would wait for ever for a lost server."""
         try:
-            return operation()
+            return operation(*arguments, **options).get(timeout=_ANSWER_S)
         except (NoNodeError, NodeExistsError):
             raise
-        except (KazooException, KazooTimeoutError) as error:
+        except KazooTimeoutError as late:
+            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time") from late
+        except KazooException as error:
             raise RegistryError(f"ZooKeeper at {self.connect}: {error!r}") from error
 
     def _data(self, path: str) -> bytes | None:
         try:
-            return bytes(self._do(lambda: self._client.get(path))[0])
+            return bytes(self._do(self._client.get_async, path)[0])
         except NoNodeError:
             return None
 
     def _children(self, path: str) -> list[str]:
         try:
-            return list(self._do(lambda: self._client.get_children(path)))
+            return list(self._do(self._client.get_children_async, path))
         except NoNodeError:
             return []
 
@@ -205,11 +211,11 @@ class Admin:
     def _put(self, path: str, node: Mapping[str, object], *, replace: bool = False) -> None:
         data = json.dumps(node, separators=(",", ":")).encode()
         try:
-            self._do(lambda: self._client.create(path, data, makepath=True))
+            self._do(self._client.create_async, path, data, makepath=True)
         except NodeExistsError:
             if not replace:
                 raise RegistryError(f"{path} exists") from None
-            self._do(lambda: self._client.set(path, data))
+            self._do(self._client.set_async, path, data)
 
 
 def _topic_path(topic: str) -> str:

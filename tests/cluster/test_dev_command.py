@@ -1,0 +1,119 @@
+"""``zkconsumer dev``: one cluster for a person, from the command line, as a person would use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import produce_to
+from tests.timing import eventually, scaled
+from zkconsumer.devcluster import cache_directory
+from zkconsumer.devcluster.ports import free_port
+from zkconsumer.registry.admin import Admin
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class CommandLine:
+    """Runs ``zkconsumer dev ...`` with a cache folder of its own, whose jars are everybody's."""
+
+    def __init__(self, cache: Path) -> None:
+        cache.mkdir()
+        (cache_directory() / "jars").mkdir(parents=True, exist_ok=True)
+        (cache / "jars").symlink_to(cache_directory() / "jars")
+        (cache / "ivy").symlink_to(cache_directory() / "ivy")
+        self.environment = {**os.environ, "ZKCONSUMER_CACHE": str(cache)}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer", "dev", *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        with self.start(*arguments) as process:
+            out, error = process.communicate(timeout=scaled(120))
+        assert process.returncode == code, out + error
+        return out + error
+
+    def state(self) -> dict[str, object]:
+        out = self("status", "--json")
+        found = json.loads(out)
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[CommandLine]:
+    command = CommandLine(tmp_path / "cache")
+    yield command
+    command("down")
+
+
+def _pids(state: dict[str, object]) -> list[int]:
+    servers, supervisor = state["servers"], state["pid"]
+    assert isinstance(servers, dict)
+    assert isinstance(supervisor, int)
+    return [supervisor, *servers.values()]
+
+
+def test_a_cluster_is_kept_up_until_it_is_taken_down(dev: CommandLine, tmp_path: Path) -> None:
+    port = free_port()
+    assert "The cluster is up." in dev("up", "--kafka-port", str(port), "--directory", str(tmp_path / "data"))
+    state = dev.state()
+    assert state["bootstrap_servers"] == f"127.0.0.1:{port}"
+    assert all(map(exists, _pids(state)))
+    assert "was up already" in dev("up")
+    assert dev.state() == state
+    with Admin(str(state["zookeeper_connect"])) as admin:
+        admin.create_topic("mine")
+    produce_to(str(state["bootstrap_servers"]), "mine", [b"1"])
+    assert "The cluster is down." in dev("down")
+    assert not any(map(exists, _pids(state)[1:]))
+    assert "not up" in dev("status", code=3)
+    assert "was not up" in dev("down")
+    dev("up", "--directory", str(tmp_path / "data"))
+    with Admin(str(dev.state()["zookeeper_connect"])) as admin:
+        assert admin.topics() == ("mine",)  # a named directory keeps its data
+    broken = dev.state()
+    os.kill(_pids(broken)[2], signal.SIGKILL)
+    eventually(lambda: not exists(_pids(broken)[2]), 10, "the broker's end")
+    assert "broken: kafka 0 ended" in dev("status", code=1)
+    assert "zkconsumer dev down" in dev("up", code=1)
+
+
+def test_two_that_start_it_at_once_get_one_cluster(dev: CommandLine) -> None:
+    both = [dev.start("up") for _ in range(2)]
+    said = [process.communicate(timeout=scaled(120)) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted("was up already" in out for out, _ in said) == [False, True]
+    state = dev.state()
+    os.kill(_pids(state)[0], signal.SIGKILL)  # its supervisor crashes: nothing of the cluster may stay
+    eventually(lambda: not any(map(exists, _pids(state)[1:])), 20, "the servers' end")
+    assert "ended without" in dev("status", code=3)
+    assert "was not up" in dev("down")
+
+
+def test_an_up_that_is_interrupted_leaves_nothing(dev: CommandLine, tmp_path: Path) -> None:
+    with dev.start("up") as process:
+        eventually((tmp_path / "cache" / "dev" / "supervisor.lock").exists, 20, "the start")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=scaled(60))
+    assert process.returncode == 130
+    assert "not up" in dev("status", code=3)

@@ -1,0 +1,212 @@
+"""The embedded cluster: it starts quickly, survives faults that tests inject, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.cluster.legacy_member import LegacyMember
+from tests.timing import eventually, scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import (
+    DevCluster,
+    EmbeddedKafka,
+    EmbeddedZooKeeper,
+    JarResolutionError,
+    ServerStartError,
+    cache_directory,
+    resolve,
+)
+from zkconsumer.devcluster.ports import is_free
+from zkconsumer.errors import RegistryError
+from zkconsumer.registry.admin import Admin
+
+_OWNER = """
+import sys
+from zkconsumer.devcluster import DevCluster
+with DevCluster(tick_ms=500) as cluster:
+    both = cluster.zookeeper, cluster.kafka
+    print(cluster.directory, *(s.pid for s in both), *(s.port for s in both), flush=True)
+    sys.stdin.read()
+"""
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_nothing_is_left_of_a_cluster_whose_owner_is_ended(number: signal.Signals) -> None:
+    begin = monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-c", _OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        directory, *numbers = owner.stdout.readline().split()
+        assert numbers, owner.stderr and owner.stderr.read()
+        assert monotonic() - begin < scaled(5), "a later start takes less than 5 seconds"
+        processes, ports = map(int, numbers[:2]), list(map(int, numbers[2:]))
+        pids = list(processes)
+        assert all(map(exists, pids))
+        owner.send_signal(number)
+        owner.communicate(timeout=scaled(30))
+        eventually(lambda: not any(map(exists, pids)), 20, "the end of both servers")
+        eventually(lambda: not Path(directory).exists(), 20, "the removal of the directory")
+        eventually(lambda: all(map(is_free, ports)), 20, "free ports")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[DevCluster]:
+    """A cluster to mistreat: short sessions, so that a killed broker is soon forgotten."""
+    with DevCluster(
+        tick_ms=250, chroot="/kafka", broker_properties={"zookeeper.session.timeout.ms": 1500, "broker.rack": "r1"}
+    ) as cluster:
+        yield cluster
+
+
+def test_topics_can_be_made_enlarged_and_deleted_under_a_chroot(own: DevCluster) -> None:
+    own.create_topic("t.1", 3, {"retention.ms": "12345"})
+    with Admin(own.zookeeper_connect) as admin:
+        assert admin.brokers() == (0,)
+        assert "t.1" in admin.topics()
+        own.add_partitions("t.1", 5)
+        assert admin.assignment("t.1") == {p: [0] for p in range(5)}
+        assert [admin.leader("t.1", p) for p in range(5)] == [0] * 5
+        produce_to(own.bootstrap_servers, "t.1", [b"x"] * 10, partitions=5)
+        with pytest.raises(RegistryError, match="exists"):
+            own.create_topic("t.1", 3)
+        with pytest.raises(ValueError, match="already"):
+            own.add_partitions("t.1", 5)
+        own.delete_topic("t.1")
+        assert "t.1" not in admin.topics()
+        with pytest.raises(RegistryError, match="no topic"):
+            own.delete_topic("t.1")
+    with pytest.raises(ValueError, match="topic name"):
+        own.create_topic("a/b")
+    with pytest.raises(ValueError, match="brokers registered"):
+        own.create_topic("t.2", 1, replication=2)
+    own.create_topic("t.1")  # the name is free again
+    own.delete_topic("t.1")
+
+
+def test_a_killed_broker_starts_again_on_its_port_with_its_messages(own: DevCluster) -> None:
+    own.create_topic("kept", 1)
+    produce_to(own.bootstrap_servers, "kept", [b"a", b"b"])
+    before = own.bootstrap_servers
+    own.kafka.kill()
+    assert not own.kafka.running
+    own.kafka.start()  # waits until ZooKeeper has forgotten the broker that died
+    assert own.bootstrap_servers == before
+    produce_to(own.bootstrap_servers, "kept", [b"c"])
+    with LegacyMember("1.1.1", own.zookeeper_connect, unique("group"), {"kept": 1}) as member:
+        assert [m.value for m in member.wait_messages(3)] == [b"a", b"b", b"c"]
+        assert [m.offset for m in member.messages] == [0, 1, 2]
+
+
+def test_zookeeper_can_be_frozen_and_restarted(own: DevCluster) -> None:
+    client = KazooClient(own.zookeeper.connect, timeout=5.0)
+    client.start(timeout=scaled(10))
+    client.create("/mark", b"kept")
+    client.stop()
+    client.close()
+    own.zookeeper.suspend()
+    assert own.zookeeper.ask("srvr", 0.3) == ""
+    own.zookeeper.resume()
+    eventually(lambda: "Mode: standalone" in own.zookeeper.ask("srvr"), 10, "an answer")
+    own.zookeeper.kill()
+    own.zookeeper.start()
+    client = KazooClient(own.zookeeper.connect, timeout=5.0)
+    client.start(timeout=scaled(10))
+    assert client.get("/mark")[0] == b"kept"
+    client.stop()
+    client.close()
+    with Admin(own.zookeeper_connect) as admin:
+        eventually(lambda: admin.registered_port(0) == own.kafka.port, 20, "the broker's return")
+
+
+def test_a_second_broker_of_the_same_id_is_refused(own: DevCluster) -> None:
+    twin = EmbeddedKafka(own.zookeeper_connect, 0)
+    with pytest.raises(ServerStartError, match="registered by another"):
+        twin.start(1.0)
+    twin.close()
+
+
+def test_brokers_can_join_and_lead(own: DevCluster) -> None:
+    with EmbeddedKafka(own.zookeeper_connect, 1, properties={"zookeeper.session.timeout.ms": 1500}) as second:
+        own.create_topic("both", 2, replication=2)
+        with Admin(own.zookeeper_connect) as admin:
+            assert admin.brokers() == (0, 1)
+            assert admin.leader("both", 1) == 1
+            assert admin.registered_port(1) == second.port
+            second.stop()
+            assert admin.wait_until_unregistered(1, Deadline(scaled(10)))
+            eventually(lambda: admin.leader("both", 1) == 0, 20, "another leader")
+
+
+def test_a_zookeeper_that_cannot_start_says_why() -> None:
+    broken = EmbeddedZooKeeper(properties={"tickTime": "soon"})
+    with pytest.raises(ServerStartError, match='"soon"'):
+        broken.start()
+    broken.close()
+
+
+@pytest.mark.parametrize(("kafka", "zookeeper"), [("0.8.2.2", "3.4.6"), ("1.1.1", "3.4.10")])
+def test_brokers_and_zookeepers_of_old_run_as_well(kafka: str, zookeeper: str) -> None:
+    with DevCluster(kafka_version=kafka, zookeeper_version=zookeeper, tick_ms=500) as cluster:
+        assert f"version: {zookeeper}" in cluster.zookeeper.ask("srvr")
+        cluster.create_topic("t", 2)
+        cluster.add_partitions("t", 3)
+        cluster.delete_topic("t")
+
+
+def test_what_maven_does_not_have_is_an_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path))
+    with pytest.raises(JarResolutionError, match="zookeeper"):
+        resolve("org.apache.zookeeper:zookeeper:0.0.0", progress=lambda text: None, deadline=scaled(120))
+    assert [entry.name for entry in (tmp_path / "jars").iterdir()] == [".lock"]
+
+
+def test_two_processes_do_not_fetch_the_same_jars_at_once(tmp_path: Path) -> None:
+    code = "from zkconsumer.devcluster import resolve; print(*resolve('org.slf4j:slf4j-api:1.7.36'))"
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, "ZKCONSUMER_CACHE": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=scaled(120)) for process in both]
+    assert [out.endswith("slf4j-api-1.7.36.jar\n") for out, _ in said] == [True, True], said
+    assert sorted("fetched 1 jars" in progress for _, progress in said) == [False, True]
+
+
+def test_jars_that_are_there_are_found_at_once() -> None:
+    resolve("org.slf4j:slf4j-api:1.7.36")
+    begin = monotonic()
+    assert resolve("org.slf4j:slf4j-api:1.7.36")[0].is_relative_to(cache_directory())
+    assert monotonic() - begin < scaled(0.1)
+
+
+def test_the_shared_cluster_takes_messages(
+    cluster: DevCluster, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    assert produce(new_topic(3), (str(n) for n in range(1000)), key=lambda n: str(n % 7)) == 1000
+    assert cluster.kafka.running

@@ -1,0 +1,113 @@
+"""A launched process ends when its owner does, however the owner went. The processes here are ordinary small ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer.devcluster.process import Launched
+
+# Starts one sleeping child under a launcher, says its process id, and waits for input that never comes.
+_OWNER = """
+import os, sys
+from pathlib import Path
+from zkconsumer.devcluster.process import Launched
+directory = Path(sys.argv[1])
+launched = Launched(["sleep", "300"], directory / "log", remove=[directory])
+if "fork" in sys.argv:
+    if os.fork() == 0:
+        while os.getppid() != 1 and sys.stdin.read(1):
+            pass
+        os._exit(0)
+print(launched.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Launched]:
+    launched = Launched(["sleep", "300"], tmp_path / "log")
+    yield launched
+    launched.send(signal.SIGKILL)
+    assert launched.wait(scaled(10))
+
+
+@pytest.mark.parametrize("options", [[], ["fork"]], ids=["alone", "with a forked child that holds the pipe open"])
+def test_a_process_and_its_directory_end_with_an_owner_that_was_killed(tmp_path: Path, options: list[str]) -> None:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(directory), *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        assert exists(child)
+        owner.kill()
+        owner.wait(scaled(10))
+        eventually(lambda: not exists(child), 10, "the end of the child")
+        eventually(lambda: not directory.exists(), 10, "the removal of its directory")
+
+
+def test_a_suspended_process_ends_with_its_owner_too(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        os.kill(child, signal.SIGSTOP)
+        owner.kill()
+        owner.wait(scaled(10))
+        eventually(lambda: not exists(child), 10, "the end of the child")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
+def test_a_process_ends_when_its_launcher_is_killed(sleeper: Launched) -> None:
+    status = Path(f"/proc/{sleeper.pid}/stat").read_text()
+    launcher = int(status.rpartition(")")[2].split()[1])
+    os.kill(launcher, signal.SIGKILL)
+    # Its new parent may leave it as a zombie for a while; that is over all the same.
+    path = Path(f"/proc/{sleeper.pid}/stat")
+    eventually(lambda: not path.exists() or path.read_text().rpartition(")")[2].split()[0] in "ZX", 10, "its end")
+
+
+def test_signals_reach_the_process(sleeper: Launched) -> None:
+    assert sleeper.running
+    sleeper.send(signal.SIGTERM)
+    assert sleeper.wait(scaled(10))
+    assert not sleeper.running
+    sleeper.send(signal.SIGTERM)  # nothing happens to one that has ended
+
+
+def test_output_goes_to_a_descriptor_of_ours_and_ends_with_the_process(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    launched = Launched(["sh", "-c", "echo out; echo error >&2"], tmp_path / "log", output=writing)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        assert file.read() == "out\n"
+    assert launched.wait(scaled(10))
+    assert (tmp_path / "log").read_text() == "error\n"
+
+
+def test_what_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no-such-program"):
+        Launched(["no-such-program"], tmp_path / "log")
