@@ -25,9 +25,9 @@ from typing import Any, Self
 
 from zkconsumer.brokers import choose_endpoint
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.assignors.strategy import assignment_strategy
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.core.strategy import assignment_strategy
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (

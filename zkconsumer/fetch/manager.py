@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Condition, Thread
 
 from zkconsumer.brokers import BrokerChannel
+from zkconsumer.core.assignors.base import java_hash
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, RegistryError
@@ -34,19 +35,9 @@ Directory = Callable[[Deadline], Sequence[Endpoint]]
 
 def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
     """Which of a broker's fetchers takes a partition: the original's formula, with KAFKA-1178's absolute value."""
-    text_hash = 0
-    for unit in (
-        memoryview(tp.topic.encode("utf-16-be")).cast("B").tolist()[1::2] if tp.topic.isascii() else _units(tp.topic)
-    ):
-        text_hash = (31 * text_hash + unit) & 0xFFFFFFFF
-    mixed = (31 * text_hash + tp.partition) & 0xFFFFFFFF
+    mixed = java_hash(tp.topic, 0) * 31 + tp.partition & 0xFFFFFFFF
     signed = mixed - (1 << 32) if mixed >= 1 << 31 else mixed
     return 0 if signed == -(1 << 31) else abs(signed) % fetchers
-
-
-def _units(text: str) -> list[int]:
-    data = text.encode("utf-16-be", "surrogatepass")
-    return [data[i] << 8 | data[i + 1] for i in range(0, len(data), 2)]
 
 
 class FetchManager:

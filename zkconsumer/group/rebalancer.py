@@ -30,6 +30,7 @@ from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Claimed, Ownership
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.registry import paths
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.watches import NodeCache
@@ -37,6 +38,8 @@ from zkconsumer.registry.watches import NodeCache
 log = logging.getLogger(__name__)
 
 NEVER = float("inf")
+OWNER_QUIET = 0.005
+"""Seconds of quiet after an owner node changed."""
 
 
 class Delivery(Protocol):
@@ -135,6 +138,7 @@ class Rebalancer:
         self._first_event = NEVER
         self._failures = 0
         self._started = 0.0
+        self._owner_paths: frozenset[str] = frozenset()
         self._next_touch = 0.0
         self._next_reconcile = NEVER
         self._stopping: StopRequested | None = None
@@ -213,7 +217,8 @@ class Rebalancer:
             case StopRequested():
                 self._stopping = event
             case NodeChanged(path):
-                self._want(f"{path} changed")
+                # a release that we wait for comes whole, in one transaction: nothing to wait for
+                self._want(f"{path} changed", quiet=OWNER_QUIET if path in self._owner_paths else None)
             case SessionChanged():
                 self._session_changed(event)
             case StartResolved(position, offset):
@@ -388,9 +393,10 @@ class Rebalancer:
             len(todo.keep),
             self.state,
         )
+        self._owner_paths = frozenset(paths.owner(self._group, tp) for tp in claimed.blocked)
         if claimed.blocked:
             # its owner node is watched; this is for a change that no watch tells
-            self._reasons.append("still waiting for other owners")
+            self._reasons.append("another look at other owners")
             self._due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
         patient = claimed.blocked and monotonic() < self._started + self._settings.backoff_max
         if not self.first_round.done() and not patient:

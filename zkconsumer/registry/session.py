@@ -36,7 +36,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from zkconsumer.deadline import Deadline
@@ -50,7 +50,32 @@ RECONNECT_DELAY_MAX = 1.0
 PARENT_DATA = b""
 _FORCED_CLOSE_AFTER = 0.5
 
-Watch = Callable[[WatchedEvent], None]
+
+class NodeEventKind(Enum):
+    """What happened to a watched node."""
+
+    CREATED = "created"
+    DELETED = "deleted"
+    CHANGED = "changed"
+    CHILDREN = "children changed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A watch fired; it has to be set again."""
+
+    kind: NodeEventKind
+    path: str
+
+
+Watch = Callable[[NodeEvent], None]
+
+_KINDS = {
+    EventType.CREATED: NodeEventKind.CREATED,
+    EventType.DELETED: NodeEventKind.DELETED,
+    EventType.CHANGED: NodeEventKind.CHANGED,
+    EventType.CHILD: NodeEventKind.CHILDREN,
+}
 
 
 class SessionState(Enum):
@@ -139,6 +164,7 @@ class Session:
         self._client: KazooClient | None = None
         self._connection: _MeasuredConnection | None = None
         self._closed = False
+        self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
 
     # ---- life ----
 
@@ -274,33 +300,36 @@ class Session:
         missing ones.
         """
         client = self._connected_client()
-        pending = [client.get_async(path, watch) for path in paths]
+        watcher = self._watcher(watch)
+        pending = [client.get_async(path, watcher) for path in paths]
         found: list[Node | None] = []
         for path, result in zip(paths, pending, strict=True):
             node = self._await(result, deadline, path)
             # a missing node takes no data watch: leave one for its creation, and look again where it just came
             missing = node is None and watch is not None
-            if missing and self._await(client.exists_async(path, watch), deadline, path) is not None:
-                node = self._await(client.get_async(path), deadline, path)
+            if missing and self._await(client.exists_async(path, watcher), deadline, path) is not None:
+                node = self._await(client.get_async(path, watcher), deadline, path)
             found.append(None if node is None else _node(node[0], node[1]))
         return found
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
         """The names of a node's children, None where it does not exist; a watch is left in either case."""
         client = self._connected_client()
-        names = self._await(client.get_children_async(path, watch), deadline, path)
+        watcher = self._watcher(watch)
+        names = self._await(client.get_children_async(path, watcher), deadline, path)
         if (
             names is None
             and watch is not None
-            and self._await(client.exists_async(path, watch), deadline, path) is not None
+            and self._await(client.exists_async(path, watcher), deadline, path) is not None
         ):
-            names = self._await(client.get_children_async(path, watch), deadline, path)
+            names = self._await(client.get_children_async(path, watcher), deadline, path)
         return None if names is None else tuple(names)
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
         """Like :meth:`read` without the contents."""
         client = self._connected_client()
-        pending = [client.exists_async(path, watch) for path in paths]
+        watcher = self._watcher(watch)
+        pending = [client.exists_async(path, watcher) for path in paths]
         stats = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
         return [None if stat is None else _node(b"", stat) for stat in stats]
 
@@ -368,6 +397,22 @@ class Session:
             return []
         results = self._await(request.commit_async(), deadline)
         return [_failure(result) for result in results]
+
+    def _watcher(self, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
+        """Kazoo's form of a watch: always the same one for the same watch, so that setting it twice fires it once."""
+        if watch is None:
+            return None
+        known = self._watchers.get(watch)
+        if known is None:
+
+            def fired(event: WatchedEvent) -> None:
+                # the other kind of event says that the connection changed, which the session reports by itself
+                kind = _KINDS.get(event.type)
+                if kind is not None:
+                    watch(NodeEvent(kind, event.path))
+
+            known = self._watchers.setdefault(watch, fired)
+        return known
 
     def _connected_client(self) -> KazooClient:
         client = self._client

@@ -10,12 +10,9 @@ The original lists and reads everything again for every event; zkclient keeps th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
-from kazoo.protocol.states import EventType
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.registry.session import Node, Session
+from zkconsumer.registry.session import Node, NodeEvent, NodeEventKind, Session
 
 
 class NodeCache:
@@ -76,11 +73,9 @@ class NodeCache:
             for path in [path for path in known if path not in keep]:
                 del known[path]
 
-    def _fired(self, event: Any) -> None:
-        if event.type == EventType.NONE:
-            return  # the connection changed, which the session reports; everything is read again then
-        if event.type in (EventType.CHILD, EventType.DELETED, EventType.CREATED):
+    def _fired(self, event: NodeEvent) -> None:
+        if event.kind is not NodeEventKind.CHANGED:
             self._stale_children.add(event.path)
-        if event.type != EventType.CHILD:
+        if event.kind is not NodeEventKind.CHILDREN:
             self._stale_nodes.add(event.path)
         self._notify(event.path)
