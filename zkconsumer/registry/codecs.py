@@ -19,6 +19,8 @@ from typing import NoReturn
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import Registration
+from zkconsumer.core.subscription import topic_filter
+from zkconsumer.core.topic_filter import InvalidTopicFilterError
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.registry import paths
@@ -230,7 +232,8 @@ def encode_registration(registration: Registration) -> bytes:
 
 
 def decode_registration(data: bytes | None, path: str) -> Registration:
-    """What the member whose node is at ``path`` asks for. Raises MalformedNodeError.
+    """What the member whose node is at ``path`` asks for. Raises MalformedNodeError, also for an expression that is
+    none.
 
     ``pattern`` and ``subscription`` are required; ``version`` and ``timestamp`` are not, and are not checked either.
     """
@@ -265,6 +268,10 @@ def _check_subscription(registration: Registration, path: str) -> None:
         problem = None if registration.is_wildcard else name_problem(name, slash_allowed=True)
         if problem is not None:
             raise MalformedNodeError(path, f"the topic {_shown(name)}: {problem}")
+    try:
+        topic_filter(registration)
+    except InvalidTopicFilterError as error:
+        raise MalformedNodeError(path, str(error)) from None
 
 
 # --- owners and offsets -----------------------------------------------------------------------------------------------

@@ -173,6 +173,8 @@ def test_a_number_of_a_million_digits_costs_nothing() -> None:
             )
         ),
         '{"subscription":{"t":1,"u":"x"},"pattern":"white_list"}',
+        '{"subscription":{"t[":1},"pattern":"white_list"}',
+        '{"subscription":{"(?i)(t)\\\\1":1},"pattern":"black_list"}',
         '{"a":' * 201 + "1" + "}" * 201,
         "[" * 100_000,
         '{"a":' * 100_000,

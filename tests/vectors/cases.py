@@ -1,0 +1,49 @@
+"""The recorded cases, each with a readable name."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of one file; the name tells what the line is about."""
+
+    file: str
+    line: int
+    data: dict[str, Any]
+    name: str
+
+
+def load(folder: Path, prefixes: tuple[str, ...]) -> list[Case]:
+    """The cases of all files in ``folder`` whose name is one of ``prefixes``, or starts with one that ends in ``_``."""
+    cases: list[Case] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        if any(path.stem == prefix or (prefix.endswith("_") and path.stem.startswith(prefix)) for prefix in prefixes):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(lines, 1):
+                data = json.loads(line)
+                cases.append(Case(path.stem, number, data, f"{path.stem}-{number}-{_subject(data)}"))
+    repeated = [name for name, count in Counter(case.name for case in cases).items() if count > 1]
+    assert not repeated, repeated
+    return cases
+
+
+def _subject(data: dict[str, Any]) -> str:
+    """What a case is about, in a few words."""
+    if "note" in data:
+        return str(data["note"])
+    if "case" in data:
+        return f"{data['what']}-{data['case']}-{data['strategy']}"
+    if "chain" in data:
+        return f"{data['chain']}.{data['step']}"
+    if "raw" in data:
+        kind = "white" if data["kind"] == "white_list" else "black"
+        return f"{kind}-{'external' if data['exclude_internal'] else 'all'}-{ascii(data['raw'])[1:-1]}"
+    return f"{data['strategy']}-{len(data['mqAll'])}q-{len(data['cidAll'])}c"
