@@ -1,0 +1,83 @@
+"""Where and with what a measurement was made, and what a process costs, read from /proc (Linux) as anybody could."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from zkconsumer.devcluster import java
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def describe() -> dict[str, Any]:
+    """Machine, versions and time, for the head of a report."""
+    import confluent_kafka
+
+    names = ("zkconsumer", "aiokafka", "kazoo", "confluent-kafka", "pyspark", "pyarrow")
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no", "zkconsumer")),
+        "cpu": _first("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": int((_first("/proc/meminfo", "MemTotal") or "0").split()[0]) // 1024,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "java": _java(),
+        "librdkafka": confluent_kafka.libversion()[0],
+        **{name: _version(name) for name in names},
+    }
+
+
+def load() -> float:
+    """The load average of the last minute: how busy the machine is besides us."""
+    return round(os.getloadavg()[0], 2)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time that all threads of a process have used, None where the process is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident_mib(pid: int, *, peak: bool = False) -> float | None:
+    """Resident memory of a process in MiB, now or at its peak; None where the process is gone."""
+    text = _first(f"/proc/{pid}/status", "VmHWM" if peak else "VmRSS")
+    return None if text is None else round(int(text.split()[0]) / 1024, 1)
+
+
+def _first(path: str, key: str) -> str | None:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, cwd=_ROOT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _java() -> str:
+    return subprocess.run([java(), "-version"], capture_output=True, text=True, timeout=30).stderr.splitlines()[0]
