@@ -16,7 +16,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.member_process import QUICK
+from tests.cluster.our_member import OurMember
 from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster, JavaNotFoundError, java
 
 TICK_MS = 500  # sessions may then be as short as a second
@@ -172,3 +175,37 @@ def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
     yield start
     for member in members:
         member.close()
+
+
+@pytest.fixture
+def our_member(cluster: DevCluster) -> Iterator[Callable[..., OurMember]]:
+    """Starts members played by our connector in processes of their own: ``our_member(group, topics, ...)``.
+
+    They are started, not yet ready; all end with the test.
+    """
+    members: list[OurMember] = []
+
+    def start(group: str, topics: Mapping[str, int] | None = None, **options: Any) -> OurMember:
+        member = OurMember(cluster.zookeeper_connect, group, topics, **options)
+        members.append(member)
+        return member.start()
+
+    yield start
+    for member in members:
+        member.close()
+
+
+@pytest.fixture
+def connector(cluster: DevCluster) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
+    """Makes connectors in this process: ``connector(group, **properties)`` with underscores; all end with the test."""
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(group: str, **properties: Any) -> ZookeeperConsumerConnector:
+        given = {name.replace("_", "."): value for name, value in properties.items()}
+        base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group}
+        made.append(ZookeeperConsumerConnector({**QUICK, **base, **given}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
