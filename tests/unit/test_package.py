@@ -1,0 +1,76 @@
+"""What importing and installing the package brings along, and what it does not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.timing import scaled
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONAL = {"confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "rich"}
+APART = {"zkconsumer.cli", "zkconsumer.devcluster", "zkconsumer.spark", "zkconsumer.testing"}
+
+
+def run_python(*arguments: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=scaled(120), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_package_loads_nothing_optional(tmp_path: Path) -> None:
+    loaded = set(run_python("-c", "import sys, zkconsumer; print(*sys.modules)", folder=tmp_path).split())
+
+    assert "zkconsumer.connector" in loaded
+    assert not loaded & (OPTIONAL | APART)
+
+
+def test_importing_the_package_starts_no_thread_and_warns_of_nothing(tmp_path: Path) -> None:
+    program = "import threading, zkconsumer; print([t.name for t in threading.enumerate()])"
+
+    assert run_python("-W", "error", "-c", program, folder=tmp_path).strip() == "['MainThread']"
+
+
+def test_the_public_names_are_there() -> None:
+    import zkconsumer
+
+    assert set(zkconsumer.__all__) >= {
+        "Blacklist",
+        "ConsumerConfig",
+        "ConsumerTimeoutException",
+        "KafkaStream",
+        "TopicPartition",
+        "Whitelist",
+        "ZookeeperConsumerConnector",
+    }
+    assert all(hasattr(zkconsumer, name) for name in zkconsumer.__all__)
+
+
+def test_the_module_is_the_console_script(tmp_path: Path) -> None:
+    assert "usage: zkconsumer" in run_python("-m", "zkconsumer", "--help", folder=tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_wheel_holds_every_module_and_the_marker_of_typed_packages(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "zkconsumer", source / "zkconsumer", ignore=shutil.ignore_patterns("__pycache__"))
+
+    run_python("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source), folder=tmp_path)
+
+    (wheel,) = tmp_path.glob("zkconsumer-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("zkconsumer/")}
+    wanted = {path.relative_to(source).as_posix() for path in (source / "zkconsumer").rglob("*.py")}
+    assert wanted <= packed
+    assert "zkconsumer/py.typed" in packed
