@@ -43,7 +43,9 @@ def kafka_coordinates(version: str) -> list[str]:
     if not (0, 8, 2) <= release < (4,):
         raise ValueError(f"Kafka {version} has no ZooKeeper mode that is supported here (0.8.2 to 3.9)")
     scala = "2.11" if release < (1,) else "2.12" if release < (2, 5) else "2.13"
-    return [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-reload4j:1.7.36"]
+    # these releases use a class that Java has not brought along since 11
+    more = ["javax.xml.bind:jaxb-api:2.3.1"] if (0, 10) <= release < (1, 1) else []
+    return [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-reload4j:1.7.36", *more]
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA, progress: Progress | None = None) -> list[Path]:

@@ -1,0 +1,350 @@
+"""The broker channel against real brokers of every generation that registers in ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, produce_to, unique
+from tests.timing import eventually, scaled
+from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, errors
+from zkconsumer.brokers.extent import extent
+from zkconsumer.brokers.protocol import FETCH
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.registry.codecs import decode_broker
+
+
+class Generation(NamedTuple):
+    """A broker, what it must be found to speak, and what its messages can say."""
+
+    kafka: str
+    node: int  # the version of its node in ZooKeeper
+    fetch: int
+    offsets: int
+    metadata: int
+    codecs: tuple[str, ...] = ("none", "gzip", "snappy", "lz4")
+    timestamps: bool = True
+    headers: bool = True
+    producer: Mapping[str, Any] = {}
+
+
+def _old(release: str) -> dict[str, Any]:
+    return {"api_version_request": False, "broker_version_fallback": release}
+
+
+GENERATIONS = [
+    Generation("0.8.2.2", 1, 0, 0, 0, timestamps=False, headers=False, producer=_old("0.8.2.2")),
+    Generation("0.9.0.1", 2, 1, 0, 0, timestamps=False, headers=False, producer=_old("0.9.0.1")),
+    Generation("0.10.2.2", 4, 3, 1, 2, headers=False),
+    Generation("1.1.1", 4, 7, 2, 5),
+    Generation("2.8.2", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
+    Generation("3.9.1", 5, 11, 3, 5, ("none", "gzip", "snappy", "lz4", "zstd")),
+]
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(20))
+
+
+def registered(cluster: DevCluster) -> Endpoint:
+    """The broker's endpoint as it stands in ZooKeeper."""
+    client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
+    client.start(timeout=scaled(10.0))
+    try:
+        path = paths.broker(0)
+        return decode_broker(client.get(path)[0], path).endpoints[0]
+    finally:
+        client.stop()
+        client.close()
+
+
+@contextmanager
+def connected(endpoint: Endpoint, timeout: float = 20) -> Iterator[BrokerChannel]:
+    channel = BrokerChannel(endpoint, client_id="test", socket_timeout=scaled(timeout))
+    try:
+        channel.connect(soon())
+        yield channel
+    finally:
+        channel.close()
+
+
+def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 << 20, **more: Any) -> FetchedPartition:
+    request = FetchRequest([FetchPosition(topic, 0, offset, max_bytes)], 0.1, 1, 1 << 25, **more)
+    (partition,) = channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions
+    return partition
+
+
+def read(channel: BrokerChannel, topic: str, end: int, start: int = 0, isolation_level: int = 0) -> list[Any]:
+    """All records of partition 0 from ``start`` to ``end``."""
+    where, offset, records = TopicPartition(topic, 0), start, list[Any]()
+    deadline = soon()
+    while offset < end and not deadline.expired:
+        answer = fetch(channel, topic, offset, isolation_level=isolation_level)
+        assert answer.error == errors.NONE
+        reach = extent(answer.records, where, offset)
+        for batch in batches(
+            answer.records,
+            check_crc=True,
+            where=where,
+            fetch_offset=offset,
+            aborted=answer.aborted,
+            read_committed=isolation_level == 1,
+        ):
+            records += batch
+            offset = batch.next_offset
+        assert offset == (reach.next_offset or offset)
+    assert offset >= end, f"read up to {offset} of {end} in time"
+    return records
+
+
+def led(channel: BrokerChannel, topic: str) -> bool:
+    return TopicPartition(topic, 0) in channel.metadata([topic], soon()).leaders
+
+
+@pytest.fixture(scope="module", params=GENERATIONS, ids=lambda generation: generation.kafka)
+def generation(request: pytest.FixtureRequest) -> Generation:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def old_or_new(generation: Generation) -> Iterator[DevCluster]:
+    with DevCluster(kafka_version=generation.kafka) as cluster:
+        yield cluster
+
+
+class TestEveryGeneration:
+    def test_versions_follow_the_broker(self, old_or_new: DevCluster, generation: Generation) -> None:
+        endpoint = registered(old_or_new)
+        assert endpoint.generation == generation.node
+        with connected(endpoint) as channel:
+            assert channel.versions == {
+                "ApiVersions": 0,
+                "Fetch": generation.fetch,
+                "ListOffsets": generation.offsets,
+                "Metadata": generation.metadata,
+            }
+
+    def test_what_was_produced_is_read(self, old_or_new: DevCluster, generation: Generation) -> None:
+        for codec in generation.codecs:
+            topic = unique(f"read-{codec}")
+            old_or_new.create_topic(topic, 1)
+            values = [None if n == 3 else b"v" * n for n in range(60)]
+            with connected(registered(old_or_new)) as channel:
+                eventually(lambda topic=topic: led(channel, topic), 20, "a leader")  # type: ignore[misc]
+                produce_to(
+                    old_or_new.bootstrap_servers,
+                    topic,
+                    values,
+                    key=lambda n: b"%d" % n,
+                    compression_codec=codec,
+                    **generation.producer,
+                )
+                records = read(channel, topic, 60)
+                assert [(r.offset, r.key, r.value) for r in records] == [
+                    (n, b"%d" % n, value) for n, value in enumerate(values)
+                ]
+                assert {r.timestamp_type for r in records} == {0 if generation.timestamps else -1}
+                assert all((r.timestamp > 1.5e12) == generation.timestamps for r in records)
+                assert [r.offset for r in read(channel, topic, 60, start=17)] == list(range(17, 60))
+
+    def test_offsets_and_errors(self, old_or_new: DevCluster, generation: Generation) -> None:
+        topic = unique("offsets")
+        where, elsewhere = TopicPartition(topic, 0), TopicPartition("no.such.topic", 0)
+        old_or_new.create_topic(topic, 1)
+        with connected(registered(old_or_new)) as channel:
+            eventually(lambda: led(channel, topic), 20, "a leader")
+            produce_to(old_or_new.bootstrap_servers, topic, [b"x"] * 5, **generation.producer)
+            listed = {time: channel.list_offsets({where: time, elsewhere: time}, soon()) for time in (-1, -2)}
+            assert [listed[time][where][::2] for time in (-1, -2)] == [(5, 0), (0, 0)]
+            assert listed[-1][elsewhere].error == errors.UNKNOWN_TOPIC_OR_PARTITION
+            assert fetch(channel, topic, 99).error == errors.OFFSET_OUT_OF_RANGE
+            assert fetch(channel, topic, 5)[2:] == (0, 5, 0 if generation.fetch >= 5 else -1, (), b"")
+            told = channel.metadata([topic, "no.such.topic"], soon())
+            assert told.errors["no.such.topic"] == errors.UNKNOWN_TOPIC_OR_PARTITION
+            assert told.leaders == {where: 0}
+
+    def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: Generation) -> None:
+        """Brokers before 0.10.1 send its beginning only, newer ones all of it."""
+        topic = unique("large")
+        where = TopicPartition(topic, 0)
+        old_or_new.create_topic(topic, 1)
+        with connected(registered(old_or_new)) as channel:
+            eventually(lambda: led(channel, topic), 20, "a leader")
+            produce_to(old_or_new.bootstrap_servers, topic, [b"x" * 5000], **generation.producer)
+            part = fetch(channel, topic, 0, max_bytes=100)
+            (batch,) = batches(part.records, check_crc=True, where=where, fetch_offset=0)
+            if generation.fetch >= 3:
+                assert [len(r.value) for r in batch] == [5000]
+                return
+            assert batch.wanted > 5000
+            again = fetch(channel, topic, 0, max_bytes=batch.wanted)
+            (batch,) = batches(again.records, check_crc=True, where=where, fetch_offset=0)
+            assert [len(r.value) for r in batch] == [5000]
+
+
+@pytest.fixture(scope="module")
+def formats() -> Iterator[DevCluster]:
+    """A broker that keeps topics in whatever format they ask for."""
+    with DevCluster(kafka_version="1.1.1") as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+@pytest.mark.parametrize(("release", "kind", "stamped"), [("0.9.0", -1, False), ("0.10.2", 0, True), ("1.1", 0, True)])
+def test_message_formats(formats: DevCluster, release: str, kind: int, stamped: bool, codec: str) -> None:
+    topic = unique(f"format-{release}-{codec}")
+    formats.create_topic(topic, 1, {"message.format.version": release})
+    with connected(registered(formats)) as channel:
+        eventually(lambda: led(channel, topic), 20, "a leader")
+        produce_to(formats.bootstrap_servers, topic, [b"%d" % n for n in range(50)], compression_codec=codec)
+        records = read(channel, topic, 50)
+        assert [(r.offset, r.value) for r in records] == [(n, b"%d" % n) for n in range(50)]
+        assert {r.timestamp_type for r in records} == {kind}
+        assert all((r.timestamp > 0) == stamped for r in records)
+
+
+def test_the_time_of_appending(cluster: DevCluster, new_topic: NewTopic) -> None:
+    topic = new_topic(config={"message.timestamp.type": "LogAppendTime"})
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 3)
+    with connected(registered(cluster)) as channel:
+        assert {record.timestamp_type for record in read(channel, topic, 3)} == {1}
+
+
+def test_headers(cluster: DevCluster, new_topic: NewTopic) -> None:
+    from confluent_kafka import Producer
+
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    producer.produce(topic, b"v", headers=[("a", b"1"), ("a", None), ("ü", b"")])
+    assert producer.flush(scaled(20)) == 0
+    with connected(registered(cluster)) as channel:
+        (record,) = read(channel, topic, 1)
+        assert record.headers == [("a", b"1"), ("a", None), ("ü", b"")]
+
+
+def test_transactions(cluster: DevCluster, new_topic: NewTopic) -> None:
+    from confluent_kafka import Producer
+
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(scaled(30))
+    for number, ending in enumerate(["commit", "abort", "commit", "abort", "commit"]):
+        producer.begin_transaction()
+        for n in range(3):
+            producer.produce(topic, f"{number}-{n}", partition=0)
+        producer.flush(scaled(20))
+        getattr(producer, f"{ending}_transaction")(scaled(20))
+    end = 5 * (3 + 1)  # each ends with a marker
+    everything = [f"{number}-{n}".encode() for number in range(5) for n in range(3)]
+    with connected(registered(cluster)) as channel:
+        assert [r.value for r in read(channel, topic, end)] == everything
+        committed = [value for value in everything if value[:1] not in b"13"]
+        assert [r.value for r in read(channel, topic, end, isolation_level=1)] == committed
+
+
+def test_an_open_transaction_is_not_read_by_read_committed(cluster: DevCluster, new_topic: NewTopic) -> None:
+    from confluent_kafka import Producer
+
+    topic = new_topic()
+    where = TopicPartition(topic, 0)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(scaled(30))
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    assert producer.flush(scaled(20)) == 0
+    with connected(registered(cluster)) as channel:
+        assert fetch(channel, topic, 0, isolation_level=1).records == b""
+        ends = [channel.list_offsets({where: -1}, soon(), isolation_level=level)[where].offset for level in (0, 1)]
+        assert ends == [1, 0]
+        assert [r.value for r in read(channel, topic, 1)] == [b"x"]
+    producer.abort_transaction(scaled(20))
+
+
+def test_offsets_by_time(cluster: DevCluster, new_topic: NewTopic) -> None:
+    from confluent_kafka import Producer
+
+    topic = new_topic()
+    where = TopicPartition(topic, 0)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for n in range(10):
+        producer.produce(topic, b"x", timestamp=1_700_000_000_000 + 1000 * n)
+    assert producer.flush(scaled(20)) == 0
+    with connected(registered(cluster)) as channel:
+        listed = channel.list_offsets({where: 1_700_000_004_500}, soon())[where]
+        assert listed == (5, 1_700_000_005_000, 0)
+        assert channel.list_offsets({where: 1_800_000_000_000}, soon())[where] == (-1, -1, 0)
+
+
+def test_a_fetch_session_names_only_what_is_new(cluster: DevCluster, new_topic: NewTopic) -> None:
+    one, two = new_topic(), new_topic()
+    request = FetchRequest([FetchPosition(t, 0, 0, 1 << 20) for t in (one, two)], 0.05, 1, 1 << 20, 0, 0, 0)
+    with connected(registered(cluster)) as channel:
+        first = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
+        assert first.session_id > 0
+        assert [p.topic for p in first.partitions] == [one, two]
+        produce_to(cluster.bootstrap_servers, two, [b"new"])
+        more = request._replace(positions=[], session_id=first.session_id, session_epoch=1)
+        second = channel.receive_fetch(channel.send_fetch(more, soon()), soon())
+        assert [p.topic for p in second.partitions] == [two]
+
+
+def test_a_question_for_a_topic_does_not_create_it() -> None:
+    eager = DevCluster(broker_properties={"auto.create.topics.enable": "true"})
+    with eager, connected(registered(eager)) as channel:
+        for _ in range(2):
+            told = channel.metadata(["never.made"], soon())
+            assert told.errors == {"never.made": errors.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_closing_ends_a_long_poll_at_once(cluster: DevCluster, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with connected(registered(cluster), timeout=60) as channel, ThreadPoolExecutor(1, "long-poll") as pool:
+        sent = channel.send_fetch(FetchRequest([FetchPosition(topic, 0, 0, 1 << 20)], 30, 1, 1 << 20), soon())
+        started = threading.Event()
+
+        def wait() -> None:
+            started.set()
+            channel.receive_fetch(sent, Deadline(60))
+
+        waiting = pool.submit(wait)
+        assert started.wait(scaled(10))
+        begin = monotonic()
+        channel.close()
+        with pytest.raises(BrokerUnavailableError, match="closed"):
+            waiting.result(scaled(5))
+        assert monotonic() - begin < scaled(1)
+
+
+def test_a_broker_that_dies_and_comes_back() -> None:
+    with DevCluster() as mortal:
+        topic = unique("mortal")
+        mortal.create_topic(topic, 1)
+        with connected(registered(mortal)) as channel:
+            eventually(lambda: led(channel, topic), 20, "a leader")
+            produce_to(mortal.bootstrap_servers, topic, [b"x"])
+            sent = channel.send_fetch(FetchRequest([FetchPosition(topic, 0, 1, 1 << 20)], 10, 1, 1 << 20), soon())
+            mortal.kafka.kill()
+            with pytest.raises(BrokerUnavailableError):
+                channel.receive_fetch(sent, soon())
+            with pytest.raises(BrokerUnavailableError, match="cannot be reached"):
+                channel.connect(soon())
+            mortal.kafka.start()
+            channel.connect(soon())
+            eventually(lambda: led(channel, topic), 20, "a leader")
+            assert [r.value for r in read(channel, topic, 1)] == [b"x"]
+
+
+def test_the_newest_version_we_write_is_known_to_the_newest_broker(cluster: DevCluster) -> None:
+    with connected(registered(cluster)) as channel:
+        assert channel.versions["Fetch"] == len(FETCH.classes) - 1
