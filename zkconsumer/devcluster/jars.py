@@ -25,9 +25,10 @@ from xml.sax.saxutils import quoteattr
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.cache import cache_directory, locked
 from zkconsumer.devcluster.errors import JarResolutionError
-from zkconsumer.devcluster.java import java
-from zkconsumer.devcluster.maven import jvm_network_options, repository_settings
+from zkconsumer.devcluster.java import is_bundled, java
+from zkconsumer.devcluster.maven import proxy_options, repository_settings
 from zkconsumer.devcluster.progress import Progress, on_stderr
+from zkconsumer.devcluster.trust import trust_options
 from zkconsumer.errors import MissingExtraError
 
 RESOLVE_TIMEOUT_S = 900.0
@@ -120,7 +121,8 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
     return [
         str(executable),
         "-Xmx256m",
-        *jvm_network_options(executable),
+        *proxy_options(),
+        *(trust_options(work) if is_bundled(executable) else ()),
         "-jar",
         str(ivy[-1]),
         *(["-settings", str(settings)] if settings else []),

