@@ -92,7 +92,7 @@ class ScriptedBroker:
                 sock, _ = self._listener.accept()
                 with sock:
                     script(Peer(sock))
-        except BaseException as failure:  # noqa: BLE001 - told by __exit__
+        except BaseException as failure:  # told by __exit__
             self.failure = failure
 
     def __enter__(self) -> Self:
