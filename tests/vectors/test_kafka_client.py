@@ -46,7 +46,8 @@ def test_the_group_is_assigned_as_by_the_new_consumer(case: Case) -> None:
         }
         return
     check_promises(members, case.data["topics"], found, all_at_once=case.file == "kafka391_sticky")
-    assert moved(members, found) <= moved(members, recorded), "it moves more than Kafka does"
+    if len({frozenset(member.topics) for member in members.values()}) == 1:
+        assert moved(members, found) <= moved(members, recorded), "it moves more than Kafka does"
 
 
 def check_promises(

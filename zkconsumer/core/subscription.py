@@ -7,14 +7,23 @@ holds exactly one entry, the expression and the number of streams, which then se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
-from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilter, TopicFilterTimeoutError
 from zkconsumer.model import ConsumerId, ThreadId, thread_id
 
-__all__ = ["BLACK_LIST", "STATIC", "WHITE_LIST", "Registration", "subscribed_topics", "thread_ids", "topic_filter"]
+__all__ = [
+    "BLACK_LIST",
+    "STATIC",
+    "WHITE_LIST",
+    "Registration",
+    "subscribed_topics",
+    "thread_ids",
+    "topic_filter",
+    "undecided",
+]
 
 
 def topic_filter(registration: Registration) -> TopicFilter | None:
@@ -39,6 +48,22 @@ def subscribed_topics(registration: Registration, all_topics: Iterable[str], exc
         return {topic: streams for topic, streams in registration.subscription.items() if name_problem(topic) is None}
     streams = registration.wildcard[1]
     return {topic: streams for topic in all_topics if wanted.allows(topic, exclude_internal)}
+
+
+def undecided(
+    registrations: Mapping[ConsumerId, Registration], all_topics: Collection[str], exclude_internal: bool
+) -> dict[ConsumerId, str]:
+    """The members whose expression does not decide about these topics in time, and the reason in words.
+
+    Leave them out of the group as if their nodes could not be read: one expression must not stop everybody.
+    """
+    found: dict[ConsumerId, str] = {}
+    for consumer, registration in registrations.items():
+        try:
+            subscribed_topics(registration, all_topics, exclude_internal)
+        except (InvalidTopicFilterError, TopicFilterTimeoutError) as error:
+            found[consumer] = str(error)
+    return found
 
 
 def thread_ids(

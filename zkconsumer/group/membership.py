@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from zkconsumer.core.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.core.registration import Registration
+from zkconsumer.core.subscription import undecided
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError
 from zkconsumer.model import ConsumerId
@@ -98,6 +99,9 @@ class Membership:
         topics: tuple[str, ...] = ()
         if any(registration.is_wildcard for registration in members.values()):
             topics = tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
+        for consumer, reason in undecided(members, topics, self._exclude_internal).items():
+            unreadable[paths.member(self._group, consumer)] = reason
+            del members[consumer]
         known = GroupView(members, {}, topics)
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
         view = GroupView(members, self._partitions(wanted, unreadable, deadline), topics, unreadable)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.subscription import thread_ids, topic_filter
-from zkconsumer.core.topic_filter import InvalidTopicFilterError
+from zkconsumer.core.subscription import thread_ids, topic_filter, undecided
+from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilter
 from zkconsumer.model import ConsumerId
 
 C = ConsumerId("g_c")
@@ -44,6 +44,17 @@ def test_threads_are_numbered_without_padding() -> None:
 def test_a_bad_expression_of_another_member_names_itself() -> None:
     with pytest.raises(InvalidTopicFilterError, match=r"'t\['"):
         topic_filter(Registration("white_list", {"t[": 1}))
+
+
+def test_a_member_whose_expression_never_ends_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicFilter.__init__, "__kwdefaults__", {"match_seconds": 0.05})
+    members = {
+        C: Registration("white_list", {"(a|aa)+$.": 1}),
+        ConsumerId("g_d"): Registration("white_list", {"a+": 1}),
+    }
+    found = undecided(members, ["a" * 3000], True)
+    assert list(found) == [C]
+    assert "(a|aa)+$." in found[C]
 
 
 def test_topics_with_one_count_share_their_threads() -> None:
