@@ -296,8 +296,8 @@ def _suspicion(values: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"rebalance.max.retries x rebalance.backoff.ms is {attempts} x {pause} ms, not more than "
-        f"zookeeper.session.timeout.ms ({session} ms): what a crashed member owned becomes free only after that time, which "
-        "these attempts do not outlast"
+        f"zookeeper.session.timeout.ms ({session} ms): what a crashed member owned becomes free only after that time, "
+        "which these attempts do not outlast"
     )
 
 
