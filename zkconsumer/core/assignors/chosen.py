@@ -73,9 +73,13 @@ def machines(*patterns: str) -> Predicate:
 
 def _is_at(member: Member, pattern: str) -> bool:
     try:
-        return member.address is not None and ip_address(member.address) in ip_network(pattern, strict=False)
+        network = ip_network(pattern, strict=False)
     except ValueError:
         return member.host is not None and fnmatchcase(member.host.lower(), pattern.lower())
+    try:
+        return member.address is not None and ip_address(member.address) in network
+    except ValueError:
+        return False
 
 
 class OnlyAssignor:

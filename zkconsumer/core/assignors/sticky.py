@@ -95,7 +95,7 @@ class _Balance:
             if partition not in self._owner:
                 self._give(partition, self._poorest(partition.topic))
         self._even_out()
-        return {consumer: list(owned) for consumer, owned in self._owned.items()}
+        return {consumer: sorted(owned) for consumer, owned in self._owned.items()}
 
     def _release_beyond_quota(self) -> None:
         """With equal subscriptions the counts are known beforehand: who may keep one more is decided here, once."""
