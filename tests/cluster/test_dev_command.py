@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def test_a_cluster_is_kept_up_until_it_is_taken_down(dev: CommandLine, tmp_path:
     eventually(lambda: not exists(_pids(broken)[2]), 10, "the broker's end")
     assert "broken: kafka 0 ended" in dev("status", code=1)
     assert "zkconsumer dev down" in dev("up", code=1)
+
+
+def test_what_it_tells_to_try_works(dev: CommandLine) -> None:
+    parts = dev("up").split("\n\n")
+    (write,) = (part for part in parts if part.startswith("Write something"))
+    (read,) = (part for part in parts if part.startswith("Read it"))
+    programs = [textwrap.dedent(part.partition("\n")[2]) for part in (write, read)]
+    programs[1] += "\n        break"
+    said = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60))
+        for program in programs
+    ]
+    assert [(one.returncode, one.stdout) for one in said] == [(0, ""), (0, "0 0 b'hello'\n")], said
 
 
 def test_two_that_start_it_at_once_get_one_cluster(dev: CommandLine) -> None:

