@@ -26,7 +26,7 @@ from zkconsumer.core.assignors.base import (
 from zkconsumer.core.assignors.lookup import ENTRY_POINT_GROUP, assignor, known_assignors
 from zkconsumer.core.assignors.range import RangeAssignor
 from zkconsumer.core.assignors.roundrobin import RoundRobinAssignor
-from zkconsumer.core.assignors.strategy import ADVERTISED, assignment_strategy
+from zkconsumer.core.assignors.strategy import ADVERTISED, advertisement, assignment_strategy, concern
 
 __all__ = [
     "ADVERTISED",
@@ -40,8 +40,10 @@ __all__ = [
     "Racks",
     "RangeAssignor",
     "RoundRobinAssignor",
+    "advertisement",
     "assignment_strategy",
     "assignor",
+    "concern",
     "java_hash",
     "known_assignors",
     "threads_by_topic",

@@ -1,6 +1,9 @@
-"""From the view of a group to what a strategy is asked. Pure; any thread.
+"""From the view of a group to what a strategy is asked, and whether the whole group agrees on it. Pure; any thread.
 
-Members advertise what strategies may want to know in extra keys of their registration, which Scala members ignore.
+Members advertise what strategies may want to know in extra keys of their registration, which Scala members ignore. Of
+the strategies only ``range`` and ``roundrobin`` are known to Scala members, which do not say which one they use. Any
+other takes effect only where every member advertises it; else all of ours fall back to ``range`` together, since they
+see the same members, or refuse, as ``assignment.mixed.group`` says.
 """
 
 from __future__ import annotations
@@ -8,13 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from zkconsumer.core.assignors.base import NO_RACKS, Assignor, Member
+from zkconsumer.core.assignors.base import NO_RACKS, AssignmentError, Assignor, Member
 from zkconsumer.core.assignors.lookup import assignor
+from zkconsumer.core.assignors.range import RangeAssignor
 from zkconsumer.core.registration import Registration
-from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.model import Assignment, ConsumerId, ThreadId
 
-ADVERTISED = ("host", "address", "room", "strategy", "version_of_zkconsumer")
-"""The extra keys of a registration that become attributes of a Member; ``version`` is taken by the original."""
+ADVERTISED = ("host", "address", "room", "strategy", "zkconsumer")
+"""The extra keys of a registration that become attributes of a Member, in the order of these; ``zkconsumer`` is its
+version.
+"""
+
+HASHED_AS = "scala.compat.version"
+"""The extra key in which a member with ``roundrobin`` says which release it agrees with."""
+
+ORIGINAL = ("range", "roundrobin")
+"""The strategies that Scala members know."""
 
 Threads = Mapping[ConsumerId, Mapping[str, tuple[ThreadId, ...]]]
 
@@ -52,15 +64,81 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def assignment_strategy(config: Configured) -> Callable[[View, Threads], Mapping[TopicPartition, ThreadId]]:
+def advertisement(
+    config: Configured,
+    *,
+    host: str | None = None,
+    address: str | None = None,
+    room: str | None = None,
+    version: str = "",
+) -> dict[str, object]:
+    """The extra keys that our own registration should carry; what is unknown is left out."""
+    name = config.partition_assignment_strategy
+    known = dict(zip(ADVERTISED, (host, address, room, name, version), strict=True))
+    if name == "roundrobin":
+        known[HASHED_AS] = getattr(config, "scala_compat_version", None)
+    return {key: value for key, value in known.items() if value}
+
+
+def concern(config: Configured, members: Mapping[ConsumerId, Registration]) -> str | None:
+    """Why this group may not agree with our strategy, in words for a log, None where nothing speaks against it.
+
+    For ``roundrobin``: members that do not say which text they hash, or hash another one. For strategies beyond the
+    original's: members that do not advertise the same one; it is not in effect then. For ``range``: members that say
+    otherwise.
+    """
+    name = config.partition_assignment_strategy
+    other = sorted(c for c, registration in members.items() if registration.extra.get("strategy") not in (name, None))
+    silent = sorted(c for c, registration in members.items() if registration.extra.get("strategy") is None)
+    if name == "range":
+        return f"{_some(other)} advertise another strategy than range" if other else None
+    if name != "roundrobin":
+        strangers = other + silent
+        return f"{_some(strangers)} do not advertise the strategy {name}, which needs all of us" if strangers else None
+    wanted = _text_form(getattr(config, "scala_compat_version", "1.1"))
+    forms = {c: _text_form(_text(registration.extra.get(HASHED_AS))) for c, registration in members.items()}
+    differing = other or sorted(c for c, form in forms.items() if form not in (wanted, None))
+    if differing:
+        return (
+            f"{_some(differing)} advertise another strategy than ours, roundrobin hashing {wanted}: "
+            "we will contend for partitions"
+        )
+    unknown = sorted(c for c, form in forms.items() if form is None)
+    if unknown:
+        return (
+            f"{_some(unknown)} do not say their release: if it is not one that hashes {wanted} in roundrobin "
+            "(KAFKA-5822), we will contend for partitions; see scala.compat.version"
+        )
+    return None
+
+
+def _text_form(release: str | None) -> str | None:
+    """What releases hash in round robin, as an example."""
+    if release is None:
+        return None
+    return "'[topic,0]'" if release.startswith("0.") else "'topic-0'"
+
+
+def _some(names: list[ConsumerId]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def assignment_strategy(config: Configured) -> Callable[[View, Threads], Assignment]:
     """The strategy that ``partition.assignment.strategy`` names, as the planner wants it.
 
-    Raises UnknownAssignorError.
+    Raises UnknownAssignorError. The function itself raises AssignmentError in a mixed group where
+    ``assignment.mixed.group`` is ``refuse``, and whatever the strategy raises.
     """
-    chosen: Assignor = assignor(config.partition_assignment_strategy, config)
+    name = config.partition_assignment_strategy
+    chosen: Assignor = assignor(name, config)
+    refuses = getattr(config, "assignment_mixed_group", "range") == "refuse"
 
-    def assign(view: View, threads: Threads) -> Mapping[TopicPartition, ThreadId]:
+    def assign(view: View, threads: Threads) -> Assignment:
         members = {consumer: member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
-        return chosen.assign(members, view.partitions, NO_RACKS)
+        if name in ORIGINAL or all(one.strategy == name for one in members.values()):
+            return chosen.assign(members, view.partitions, NO_RACKS)
+        if refuses:
+            raise AssignmentError(concern(config, view.members) or name)
+        return RangeAssignor().assign(members, view.partitions)
 
     return assign

@@ -113,7 +113,7 @@ def test_the_planner_s_strategy_sees_what_members_advertise() -> None:
     view = GroupView(
         {
             ConsumerId("g_a"): Registration("static", {"t": 2}, extra=extra),
-            ConsumerId("g_b"): Registration("static", {}),
+            ConsumerId("g_b"): Registration("static", {}, extra={"strategy": "first"}),
         },
         {"t": (0, 1)},
     )
