@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+_BACKSLASH = 92
+
 _LOG4J_1 = """\
 log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -41,6 +43,11 @@ def log4j_options(directory: Path, levels: Mapping[str, str]) -> list[str]:
 
 
 def write_properties(path: Path, properties: Mapping[str, object]) -> None:
-    """Writes a Java properties file; values are written as ``str`` gives them, with backslashes doubled."""
-    lines = (f"{key}={str(value).replace(chr(92), chr(92) * 2)}\n" for key, value in properties.items())
-    path.write_text("".join(lines))
+    """Writes a Java properties file. Values are written as ``str`` gives them, escaped where needed."""
+    path.write_text("".join(f"{key}={_escaped(str(value))}\n" for key, value in properties.items()), encoding="ascii")
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if 32 <= code < 127 and code != _BACKSLASH else f"\\u{code:04x}" for code in codes)

@@ -216,7 +216,7 @@ class ServerProcess:
         written = self.log.stat().st_size if self.log.exists() else 0
         doomed = self.removed_after_crash or (None if self._keep else self.directory)
         self._process = Launched(command, self.log, remove=[doomed] if doomed is not None else [])
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit, os.getpid())
         self._port = port
         try:
             while not self._is_ready(deadline):
@@ -243,7 +243,7 @@ class ServerProcess:
         if self._process is not None:
             self._process.wait(_KILL_TIMEOUT_S)
         self._process = None
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
         """Ends the server: SIGTERM, and SIGKILL after the deadline. Port and data are kept for another start."""
@@ -281,6 +281,10 @@ class ServerProcess:
         if self._directory is not None and not self._keep:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+
+    def _close_at_exit(self, owner: int) -> None:
+        if os.getpid() == owner:  # a forked child that exits must not take its parent's servers along
+            self.close()
 
     def __enter__(self) -> Self:
         return self.start()

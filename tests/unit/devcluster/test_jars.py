@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster import cache_directory, kafka_coordinates, resolve
+from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.cache import locked, write_atomically
+from zkconsumer.devcluster.logs import write_properties
 from zkconsumer.devcluster.maven import proxy_options, repository_settings
+from zkconsumer.errors import MissingExtraError
 
 _SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors>
 <mirror><id>a</id><mirrorOf>snapshots</mirrorOf><url>http://a/</url></mirror>
@@ -58,6 +61,19 @@ def test_what_is_no_release_in_zookeeper_mode_is_refused(version: str) -> None:
 def test_malformed_coordinates_are_refused_before_anything_is_started(coordinate: str) -> None:
     with pytest.raises(ValueError, match="group:artifact:version"):
         resolve(coordinate)
+
+
+def test_without_pyspark_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"zkconsumer\[demo\]"):
+        DevCluster().start()
+    with pytest.raises(MissingExtraError, match=r"zkconsumer\[demo\]"):
+        resolve("a:b:1", progress=lambda text: None)
+
+
+def test_properties_are_written_as_java_reads_them(tmp_path: Path) -> None:
+    write_properties(tmp_path / "p", {"a": 1, "path": "/h\u00f6me/\U0001f600", "w": "c:\\x"})
+    assert (tmp_path / "p").read_text() == "a=1\npath=/h\\u00f6me/\\ud83d\\ude00\nw=c:\\u005cx\n"
 
 
 def test_resolving_nothing_gives_nothing() -> None:

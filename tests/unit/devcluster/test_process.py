@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -132,6 +133,16 @@ def test_a_resumed_server_goes_on() -> None:
         server.suspend()
         server.resume()
         eventually(lambda: accepts(server.port), 10, "an answer")
+
+
+def test_a_forked_child_that_exits_leaves_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with PythonServer() as server:
+        with monkeypatch.context() as child:
+            ours = os.getpid()
+            child.setattr(os, "getpid", lambda: ours + 1)
+            server._close_at_exit(ours)
+        assert server.running
+        assert accepts(server.port)
 
 
 def test_before_the_first_start_there_is_no_port_and_no_directory() -> None:
