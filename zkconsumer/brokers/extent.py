@@ -35,7 +35,8 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
     at, reached = 0, fetch_offset
     try:
         while (head := read_head(records, at)) is not None:
-            at, reached = head.end, max(reached, head.next_offset)
+            _, next_offset, at, *_ = head
+            reached = max(reached, next_offset)
     except MalformedSetError as failure:
         if reached == fetch_offset:
             raise CorruptRecordsError(where, fetch_offset, fetch_offset + 1, str(failure)) from failure

@@ -8,7 +8,6 @@ covers.
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
 
 START = Struct(">qi")  # offset, size of what follows
 # offset, size, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp, producer id, producer
@@ -26,16 +25,10 @@ class MalformedSetError(ValueError):
     """Something in the bytes is not as the format says; becomes an InvalidMessageException with the position."""
 
 
-class Head(NamedTuple):
-    """The head of a whole batch: ``end`` is where the next one starts; the rest is known for format 2 only."""
-
-    offset: int
-    next_offset: int
-    end: int
-    magic: int
-    attributes: int = 0
-    producer_id: int = -1
-    total: int = 0
+Head = tuple[int, int, int, int, int, int, int]
+"""Of a whole batch: offset, next offset, where it ends in the set, format; and, known for format 2 only: attributes,
+producer id, count of records. A plain tuple, because one is made for each message where producers do not batch.
+"""
 
 
 def read_head(records: bytes, at: int) -> Head | None:
@@ -56,7 +49,7 @@ def read_head(records: bytes, at: int) -> Head | None:
         raise MalformedSetError(f"a batch says that its offset is {offset}")
     magic = records[at + _MAGIC]
     if magic < 2:
-        return Head(offset, offset + 1, end, magic)
+        return offset, offset + 1, end, magic, 0, -1, 0
     if magic > 2:
         raise MalformedSetError(f"a batch says that its format is {magic}")
     if end - at < _BATCH_SIZE:
@@ -64,7 +57,7 @@ def read_head(records: bytes, at: int) -> Head | None:
     _, _, _, _, _, attributes, delta, _, _, producer, _, _, total = _BATCH(records, at)
     if delta < 0 or total < 0:
         raise MalformedSetError(f"a batch says that it has {total} records, the last {delta} after the first")
-    return Head(offset, offset + delta + 1, end, 2, attributes, producer, total)
+    return offset, offset + delta + 1, end, 2, attributes, producer, total
 
 
 def missing(records: bytes, at: int) -> int:

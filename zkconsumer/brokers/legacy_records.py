@@ -25,11 +25,12 @@ from zkconsumer.brokers.heads import MalformedSetError
 RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold
 
 _HEAD = Struct(">qiIbB").unpack_from  # offset, size, CRC, magic, attributes
+_TIME_AND_KEY = Struct(">qi").unpack_from  # what follows in format 1
 _INT32 = Struct(">i").unpack_from
-_INT64 = Struct(">q").unpack_from
-_OVERHEAD = 12  # offset and size
-_BODY = 18  # where a message of format 0 has its key; format 1 has the timestamp there
-_SMALLEST = (26, 34)  # of a message by format, with empty key and value
+_START = 12  # offset and size
+_SUMMED = 16  # where the part begins that the CRC is of
+_BODY = 18  # where format 0 has the key, and format 1 the timestamp
+_SMALLEST = 26  # the bytes of a message of format 0 with empty key and value
 _CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
 
@@ -54,17 +55,18 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool) -> Run:
     corrupt; a corrupt one after it ends the run.
     """
     records: list[Any] = []
+    view = memoryview(data)
     next_offset = -1
-    while at + _OVERHEAD <= end and len(records) < RUN_LIMIT:
+    while at + _SMALLEST <= end and len(records) < RUN_LIMIT:
+        offset, size, stored, magic, attributes = _HEAD(data, at)
+        stop = at + _START + size
+        if stop > end or (records and (magic > 1 or attributes & _CODEC)):
+            break
         try:
-            offset, stop, magic, attributes = _head(data, at, end)
-            if stop > end or (records and (magic > 1 or attributes & _CODEC)):
-                break
-            if check_crc:
-                _check_crc(data, at, stop)
+            _check(view, at, stop, offset, magic, stored if check_crc else None)
             if attributes & _CODEC:
                 return Run(_unwrapped(data, at, stop, check_crc), stop, offset + 1)
-            records.append(_record(data, at, stop, magic, attributes, offset))
+            records.append(_record(data, at, stop, magic, attributes, offset, None))
         except MalformedSetError:
             if not records:
                 raise
@@ -73,107 +75,85 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool) -> Run:
     return Run(records, at, next_offset)
 
 
-def _head(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """(offset, end, magic, attributes) of the message at ``at``; the end may lie beyond ``end``."""
-    (size,) = _INT32(data, at + 8)
-    if size < _SMALLEST[0] - _OVERHEAD:
-        raise MalformedSetError(f"its size is {size}")
-    stop = at + _OVERHEAD + size
-    if at + _BODY > end:
-        return -1, stop, 0, 0  # cut off before its head is complete
-    offset, _, _, magic, attributes = _HEAD(data, at)
-    if offset < 0:
-        raise MalformedSetError(f"its offset is {offset}")
-    if magic in (0, 1):
-        if size < _SMALLEST[magic] - _OVERHEAD:
-            raise MalformedSetError(f"its size is {size}")
-    elif magic < 0:
-        raise MalformedSetError(f"its format is {magic}")
-    return offset, stop, magic, attributes
+def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored: int | None) -> None:
+    """Refuse a message whose head makes no sense or whose checksum is not the stored one (None: not asked for)."""
+    if stop - at < _SMALLEST or offset < 0 or not 0 <= magic <= 1:
+        raise MalformedSetError(f"a message says that its size is {stop - at - _START}, its format {magic}")
+    if stored is not None:
+        computed = crc32(view[at + _SUMMED : stop])
+        if computed != stored:
+            raise MalformedSetError(f"its checksum is {computed:#010x}, not {stored:#010x} as it says")
 
 
-def _check_crc(data: bytes, at: int, stop: int) -> None:
-    (stored,) = _CRC(data, at + _OVERHEAD)
-    computed = crc32(memoryview(data)[at + 16 : stop])
-    if stored != computed:
-        raise MalformedSetError(f"its checksum is {computed:#010x}, not {stored:#010x} as it says")
-
-
-_CRC = Struct(">I").unpack_from
-
-
-def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset: int) -> Any:
-    timestamp, kind = -1, -1
+def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset: int, stamp: int | None) -> Any:
+    """One message. Arguments: ``stamp`` is the time of appending that its wrapper says, None for the message's own."""
     body = at + _BODY
-    if magic == 1:
-        (timestamp,) = _INT64(data, body)
+    if magic:
+        if body + 16 > stop:
+            raise MalformedSetError("it is cut short")
+        timestamp, length = _TIME_AND_KEY(data, body)
         kind = 1 if attributes & _LOG_APPEND_TIME else 0
-        body += 8
-    key, body = _field(data, body, stop)
-    value, body = _field(data, body, stop)
-    if body != stop:
-        raise MalformedSetError(f"{stop - body} bytes follow its value")
+        body += 12
+        if stamp is not None:
+            timestamp, kind = stamp, 1
+    else:
+        timestamp = kind = -1
+        (length,) = _INT32(data, body)
+        body += 4
+    key = value = None
+    if length != -1:
+        if length < 0 or body + length + 4 > stop:
+            raise MalformedSetError(f"a key of {length} bytes does not lie within it")
+        key = data[body : body + length]
+        body += length
+    (length,) = _INT32(data, body)
+    body += 4
+    if length != -1:
+        value = data[body : body + length]
+        body += length
+    if body != stop or length < -1:
+        raise MalformedSetError(f"a value of {length} bytes does not end where it does")
     return DefaultRecord(offset, timestamp, kind, key, value, [])
-
-
-def _field(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:
-    """A key or value and where the next field starts; a length of -1 is null."""
-    start = at + 4
-    if start > stop:
-        raise MalformedSetError("a length lies outside of it")
-    (length,) = _INT32(data, at)
-    if length < 0:
-        if length != -1:
-            raise MalformedSetError(f"a field has the length {length}")
-        return None, start
-    if start + length > stop:
-        raise MalformedSetError(f"a field of {length} bytes lies outside of it")
-    return data[start : start + length], start + length
 
 
 def _unwrapped(data: bytes, at: int, stop: int, check_crc: bool) -> list[Any]:
     """The messages inside a wrapper, with their absolute offsets."""
     offset, _, _, magic, attributes = _HEAD(data, at)
-    body = at + _BODY + 8 * magic
-    _, body = _field(data, body, stop)
-    packed, body = _field(data, body, stop)
-    if packed is None or body != stop:
+    wrapper = _record(data, at, stop, magic, attributes, offset, None)
+    if wrapper.value is None:
         raise MalformedSetError("it is a wrapper without content")
     try:
-        content = decompress(attributes & _CODEC, packed, magic)
+        content = decompress(attributes & _CODEC, wrapper.value, magic)
     except ValueError as failure:
         raise MalformedSetError(str(failure)) from failure
     heads = _inner_heads(content, magic, check_crc)
-    base = offset - heads[-1][0] if magic == 1 else 0
+    base = offset - heads[-1][0] if magic else 0
     if base < 0:
         raise MalformedSetError(f"offset {offset} is before that of its last inner message")
-    override = magic == 1 and attributes & _LOG_APPEND_TIME
-    (stamp,) = _INT64(data, at + _BODY) if override else (-1,)
-    records = []
-    for inner, begin, until, inner_attributes in heads:
-        record = _record(content, begin, until, magic, inner_attributes, base + inner)
-        if override:
-            record = DefaultRecord(record.offset, stamp, 1, record.key, record.value, [])
-        records.append(record)
-    return records
+    stamp = wrapper.timestamp if wrapper.timestamp_type == 1 else None
+    return [
+        _record(content, begin, until, magic, inner_attributes, base + inner, stamp)
+        for inner, begin, until, inner_attributes in heads
+    ]
 
 
 def _inner_heads(content: bytes, magic: int, check_crc: bool) -> list[tuple[int, int, int, int]]:
     """(offset as written, start, end, attributes) of each inner message; all of them must be whole."""
     heads: list[tuple[int, int, int, int]] = []
+    view = memoryview(content)
     at, end = 0, len(content)
     while at < end:
-        if end - at < _SMALLEST[0]:
+        if end - at < _SMALLEST:
             raise MalformedSetError("its content is cut off")
-        offset, stop, inner_magic, attributes = _head(content, at, end)
+        offset, size, stored, inner_magic, attributes = _HEAD(content, at)
+        stop = at + _START + size
         if stop > end:
             raise MalformedSetError("its content is cut off")
         if inner_magic != magic:
             raise MalformedSetError(f"a message of format {inner_magic} is inside")
         if attributes & _CODEC:
             raise MalformedSetError("a compressed message is inside")
-        if check_crc:
-            _check_crc(content, at, stop)
+        _check(view, at, stop, offset, magic, stored if check_crc else None)
         heads.append((offset, at, stop, attributes))
         at = stop
     if not heads:

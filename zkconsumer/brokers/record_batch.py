@@ -26,6 +26,7 @@ COMPILED: Final[bool] = "_crecords" in DefaultRecordBatch.__module__
 if not COMPILED:
     logger.warning("aiokafka's compiled record classes are missing: records are read by Python code, many times slower")
 
+_SMALL = 4096  # bytes of a batch that is decoded in one go: where producers send messages one by one, all are
 _SLAB = 256  # records that are decoded at once: enough to spread the cost, few enough to hold
 
 
@@ -58,30 +59,20 @@ class RecordBatch:
     fetched to get it, and there are no records and no progress (``next_offset == base_offset``).
     """
 
-    __slots__ = (
-        "_first",
-        "_records",
-        "_view",
-        "base_offset",
-        "is_aborted",
-        "is_control",
-        "next_offset",
-        "wanted",
-        "where",
-    )
+    __slots__ = ("_first", "_records", "_view", "base_offset", "next_offset", "where")
+
+    is_control: bool = False
+    is_aborted: bool = False
+    wanted: int = 0
 
     def __init__(
         self,
         where: TopicPartition,
         base_offset: int,
         next_offset: int,
-        *,
         view: memoryview | None = None,
         first: int = 0,
         records: Sequence[Any] = (),
-        is_control: bool = False,
-        is_aborted: bool = False,
-        wanted: int = 0,
     ) -> None:
         """Arguments: either ``view``, the bytes of a batch of format 2 of which records before ``first`` are not
         wanted, or the ``records`` themselves, or neither.
@@ -89,9 +80,6 @@ class RecordBatch:
         self.where = where
         self.base_offset = base_offset
         self.next_offset = next_offset
-        self.is_control = is_control
-        self.is_aborted = is_aborted
-        self.wanted = wanted
         self._view = view
         self._first = first
         self._records = records
@@ -102,6 +90,11 @@ class RecordBatch:
     def __iter__(self) -> Iterator[Any]:
         if self._view is None:
             return iter(self._records)
+        if len(self._view) <= _SMALL and self._first <= self.base_offset:
+            try:
+                return iter(list(DefaultRecordBatch(self._view)))
+            except Exception:  # noqa: BLE001, S110 - told by the exact way, which hands out what is good before it
+                pass
         return chain.from_iterable(self._slabs(self._view))
 
     def _slabs(self, view: memoryview) -> Iterator[list[Any]]:
@@ -131,3 +124,24 @@ class RecordBatch:
     def _failed(self, offset: int, failure: Exception) -> CorruptRecordsError:
         """The library and the codecs raise errors of many kinds for corrupt data, with no base in common."""
         return CorruptRecordsError(self.where, offset, self.next_offset, f"a record cannot be read: {failure!r}")
+
+
+class EmptyBatch(RecordBatch):
+    """A batch without records that says why."""
+
+    __slots__ = ("is_aborted", "is_control", "wanted")
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        base_offset: int,
+        next_offset: int,
+        *,
+        is_control: bool = False,
+        is_aborted: bool = False,
+        wanted: int = 0,
+    ) -> None:
+        super().__init__(where, base_offset, next_offset)
+        self.is_control = is_control
+        self.is_aborted = is_aborted
+        self.wanted = wanted

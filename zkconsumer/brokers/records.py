@@ -15,13 +15,14 @@ before the asked offset are never handed out, and a corrupt place is named toget
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from struct import Struct
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from zkconsumer.brokers.heads import CONTROL, START, TRANSACTIONAL, Head, MalformedSetError, missing, read_head
 from zkconsumer.brokers.legacy_records import read_run
-from zkconsumer.brokers.record_batch import CorruptRecordsError, RecordBatch
+from zkconsumer.brokers.record_batch import CorruptRecordsError, EmptyBatch, RecordBatch
 from zkconsumer.model import TopicPartition
 
 __all__ = ["CorruptRecordsError", "RecordBatch", "batches"]
@@ -47,7 +48,7 @@ def batches(
     for it (``wanted``). Raises CorruptRecordsError (an InvalidMessageException) at a corrupt place, after the batches
     before it. To go on after it, call again with its ``next_offset`` as ``fetch_offset``, or fetch from there.
     """
-    transactions = _Transactions(aborted if read_committed else ())
+    transactions = _Transactions(aborted) if read_committed and aborted else None
     view = memoryview(records)
     at, reached = 0, fetch_offset
     while True:
@@ -55,42 +56,51 @@ def batches(
             head = read_head(records, at)
             if head is None:
                 break
-            if head.next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
-                if head.magic == 2 and fetch_offset == reached:
-                    transactions.skip(head, view[at : head.end])
-                at = head.end
+            _, next_offset, end, magic, *_ = head
+            if next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
+                if magic == 2 and transactions is not None and reached == fetch_offset:
+                    transactions.skip(head, view[at:end])
+                at = end
                 continue
-            if head.magic == 2:
-                batch = _batch(head, view[at : head.end], where, reached, check_crc, transactions)
-                at = head.end
+            if magic == 2:
+                batch = _batch(head, view[at:end], where, reached, check_crc, transactions)
+                at = end
             else:
-                run = read_run(records, at, len(records), check_crc)
-                wanted = [record for record in run.records if record.offset >= reached]
-                first = min(head.offset, run.records[0].offset)
-                batch = RecordBatch(where, first, run.next_offset, records=wanted)
-                at = run.end
+                batch, at = _legacy(records, at, where, reached, check_crc)
         except MalformedSetError as failure:
             raise _corrupt(records, at, where, reached, str(failure)) from failure
         reached = batch.next_offset
         yield batch
     if reached == fetch_offset and (size := missing(records, at)):
-        yield RecordBatch(where, fetch_offset, fetch_offset, wanted=size)
+        yield EmptyBatch(where, fetch_offset, fetch_offset, wanted=size)
 
 
 def _batch(
-    head: Head, view: memoryview, where: TopicPartition, first: int, check_crc: bool, transactions: _Transactions
+    head: Head,
+    view: memoryview,
+    where: TopicPartition,
+    first: int,
+    check_crc: bool,
+    transactions: _Transactions | None,
 ) -> RecordBatch:
     """A batch of format 2. Raises MalformedSetError for a wrong checksum or an unreadable transaction marker."""
     if check_crc and not DefaultRecordBatch(view).validate_crc():
         raise MalformedSetError("the checksum of a batch is wrong")
-    dropped = transactions.observe(head, view)
-    if head.attributes & CONTROL:
-        return RecordBatch(where, head.offset, head.next_offset, is_control=True)
-    if dropped:
-        return RecordBatch(where, head.offset, head.next_offset, is_aborted=True)
-    if not head.total:
-        return RecordBatch(where, head.offset, head.next_offset)
-    return RecordBatch(where, head.offset, head.next_offset, view=view, first=first)
+    offset, next_offset, _, _, attributes, _, total = head
+    is_aborted = transactions is not None and transactions.observe(head, view)
+    is_control = attributes & CONTROL != 0
+    if is_control or is_aborted:
+        return EmptyBatch(where, offset, next_offset, is_control=is_control, is_aborted=is_aborted and not is_control)
+    return RecordBatch(where, offset, next_offset, view if total else None, first)
+
+
+def _legacy(records: bytes, at: int, where: TopicPartition, first: int, check_crc: bool) -> tuple[RecordBatch, int]:
+    """Messages of formats 0 and 1, and where the next ones start. Raises MalformedSetError."""
+    run = read_run(records, at, len(records), check_crc)
+    base, found = run.records[0].offset, run.records
+    if base < first:
+        found = [record for record in found if record.offset >= first]
+    return RecordBatch(where, base, run.next_offset, None, 0, found), run.end
 
 
 def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reason: str) -> CorruptRecordsError:
@@ -105,14 +115,13 @@ def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reaso
     next_offset = 0
     try:
         head = read_head(records, at)
-        if head is not None and head.magic < 2:
-            next_offset = head.next_offset
-        elif head is not None:
-            following = read_head(records, head.end)
-            if following is not None and following.magic == 2 and following.offset > offset:
-                next_offset = following.offset
-            elif head.next_offset == head.offset + head.total:
-                next_offset = head.next_offset
+        if head is not None:
+            _, after, end, magic, _, _, total = head
+            following = read_head(records, end) if magic == 2 else None
+            if following is not None and following[3] == 2 and following[0] > offset:
+                next_offset = following[0]
+            elif magic < 2 or after == offset + total:
+                next_offset = after
     except MalformedSetError:
         pass
     return CorruptRecordsError(where, offset, max(next_offset, reached + 1), reason)
@@ -131,21 +140,19 @@ class _Transactions:
 
     def observe(self, head: Head, view: memoryview) -> bool:
         """Whether the records of this batch are aborted. Raises MalformedSetError for an unreadable marker."""
-        while self._coming and self._coming[-1][0] < head.next_offset:
+        _, next_offset, _, _, attributes, producer_id, _ = head
+        while self._coming and self._coming[-1][0] < next_offset:
             self._open.add(self._coming.pop()[1])
-        if head.producer_id not in self._open or not head.attributes & TRANSACTIONAL:
+        if producer_id not in self._open or not attributes & TRANSACTIONAL:
             return False
-        if head.attributes & CONTROL and _marker(view) == _ABORT:
-            self._open.discard(head.producer_id)
+        if attributes & CONTROL and _marker(view) == _ABORT:
+            self._open.discard(producer_id)
         return True
 
     def skip(self, head: Head, view: memoryview) -> None:
         """A batch before the asked offset went by, which may be corrupt and need not be read."""
-        if self._coming or self._open:
-            try:
-                self.observe(head, view)
-            except MalformedSetError:
-                return
+        with suppress(MalformedSetError):
+            self.observe(head, view)
 
 
 def _marker(view: memoryview) -> int:
