@@ -157,6 +157,8 @@ class _Parser(Reader):
             return atom
         low, high = bounds
         kind = "?" if self._take("?") else "+" if self._take("+") else ""
+        if atom.fixed and atom.shortest != atom.longest and not (is_group and bounds == (0, 1)):
+            atom = replace(atom, text=f"(?>{atom.text})")  # as in Java, a repeated line break keeps what it took
         text = _repeated(atom, low, high, kind)
         longest = None if high is None or atom.longest is None else atom.longest * high
         if longest is not None and longest > _MAX_REPETITIONS:
@@ -293,7 +295,7 @@ class _Parser(Reader):
             return _Node(f"(?!{self._boundary()})", 0, 0)
         if token.char == "R":
             self._at += 2
-            return _Node(rf"(?:\r\n|{classes.VERTICAL})", 1, 2, fixed=False)
+            return _Node(rf"(?:\r\n|{classes.VERTICAL})", 1, 2)
         if token.char == "X":
             self._at += 2
             return _Node(r"\X", 1, None, fixed=False)
