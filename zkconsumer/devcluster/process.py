@@ -199,6 +199,8 @@ class ServerProcess:
             return self
         deadline = as_deadline(deadline)
         self._before_start(deadline)
+        atexit.unregister(self._close_at_exit)  # one that was stopped before is registered still
+        atexit.register(self._close_at_exit, os.getpid())
         if self._directory is None:
             if self._given_directory is not None:
                 self._given_directory.mkdir(parents=True, exist_ok=True)
@@ -216,7 +218,6 @@ class ServerProcess:
         written = self.log.stat().st_size if self.log.exists() else 0
         doomed = self.removed_after_crash or (None if self._keep else self.directory)
         self._process = Launched(command, self.log, remove=[doomed] if doomed is not None else [])
-        atexit.register(self._close_at_exit, os.getpid())
         self._port = port
         try:
             while not self._is_ready(deadline):
@@ -243,7 +244,6 @@ class ServerProcess:
         if self._process is not None:
             self._process.wait(_KILL_TIMEOUT_S)
         self._process = None
-        atexit.unregister(self._close_at_exit)
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
         """Ends the server: SIGTERM, and SIGKILL after the deadline. Port and data are kept for another start."""
@@ -278,6 +278,7 @@ class ServerProcess:
     def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
         """Stops the server and removes its directory unless that is to be kept. May be called again."""
         self.stop(deadline)
+        atexit.unregister(self._close_at_exit)
         if self._directory is not None and not self._keep:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_a_killed_server_starts_again_on_its_port_with_its_data() -> None:
         assert server.port == port
         assert server.pid != pid
         assert (server.directory / "data").read_text() == "precious"
+
+
+def test_a_server_that_was_only_stopped_leaves_no_directory_behind() -> None:
+    program = """
+from tests.unit.devcluster.test_process import PythonServer
+server = PythonServer().start()
+server.stop()
+server.start()
+server.stop()
+print(server.directory)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=True
+    )
+    assert said.stdout.startswith("/")
+    assert not Path(said.stdout.strip()).exists()
 
 
 def test_a_given_directory_is_kept(tmp_path: Path) -> None:
