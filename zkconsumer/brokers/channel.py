@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.brokers import errors, fetch_answer, protocol
-from zkconsumer.brokers.connection import Connection
+from zkconsumer.brokers.connection import Connection, PeerClosedError
 from zkconsumer.brokers.fetch_answer import FetchAnswer
 from zkconsumer.brokers.protocol import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
 from zkconsumer.deadline import Deadline
@@ -197,20 +197,18 @@ class BrokerChannel:
         self._connection.drop()
 
     def _ask_versions(self, deadline: Deadline) -> Versions | None:
-        """The versions agreed on; None where the broker closes the connection on the question, as those before 0.10
-        do.
+        """The versions agreed on; None where the broker closes the connection on the question, as 0.8 does.
 
         It is asked twice, because a broker that is being stopped or has too many connections closes them as well, and
-        version 0 would cost headers and timestamps without anybody noticing.
+        version 0 would cost headers and timestamps without anybody noticing. Silence is no such answer, since a newer
+        broker may hang (0.9 is silent too, but known by its node in ZooKeeper and therefore not asked).
         """
         name = self._connection.name
         for last in (False, True):
             try:
                 answer = self.exchange(protocol.API_VERSIONS, protocol.api_versions_request(), deadline)
                 return protocol.negotiated_versions(protocol.api_ranges(answer, name), name)
-            except BrokerUnavailableError:
-                if deadline.expired or self._connection.closed:
-                    raise
+            except PeerClosedError:
                 self._open(deadline)
                 if last:
                     logger.warning("%s does not say which versions it speaks: taken for one older than 0.10", name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode
+from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 
 GZIP: Final = 1
 SNAPPY: Final = 2
@@ -22,12 +22,12 @@ _PRIME1, _PRIME2, _PRIME3, _PRIME4, _PRIME5 = 2654435761, 2246822519, 3266489917
 
 
 def decompress(codec: int, data: bytes, magic: int) -> bytes:
-    """The content of a wrapper message of format ``magic`` (0 or 1).
+    """The content of a wrapper message of format ``magic`` 0 or 1, or of a batch of format 2.
 
     Raises ValueError for an unknown codec and for data that cannot be unpacked.
     """
     decode: Callable[[bytes], bytes] | None = _DECODERS.get(codec)
-    if decode is None:
+    if decode is None or (codec == ZSTD and magic < 2):
         raise ValueError(f"compression codec {codec} is not one of message format {magic}")
     if codec == LZ4 and magic == 0:
         data = with_right_lz4_checksum(data)
@@ -70,4 +70,9 @@ def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (32 - bits)) & _MASK
 
 
-_DECODERS: Final[dict[int, Callable[[bytes], bytes]]] = {GZIP: gzip_decode, SNAPPY: snappy_decode, LZ4: lz4_decode}
+_DECODERS: Final[dict[int, Callable[[bytes], bytes]]] = {
+    GZIP: gzip_decode,
+    SNAPPY: snappy_decode,
+    LZ4: lz4_decode,
+    ZSTD: zstd_decode,
+}

@@ -31,6 +31,10 @@ Wrap = Callable[[socket.socket, str], socket.socket]
 _SLICE_SECONDS = 0.25  # a connect is looked at this often, where shutting a half-open socket down does not wake poll()
 
 
+class PeerClosedError(BrokerUnavailableError):
+    """The other side closed the connection, which is how old brokers answer a request that they do not know."""
+
+
 class Connection:
     """A connection to one address. ``close()`` is final; after an error ``connect()`` may be called again.
 
@@ -98,7 +102,7 @@ class Connection:
                 sock.settimeout(seconds)
                 count = sock.recv_into(view[position:])
                 if not count:
-                    raise self._unavailable("closed the connection")
+                    raise ConnectionResetError("closed the connection")
                 position += count
 
     def drop(self) -> None:
@@ -157,6 +161,8 @@ class Connection:
             return failure
         if isinstance(failure, TimeoutError):
             return self._unavailable("did not answer in time")
+        if isinstance(failure, (ConnectionResetError, BrokenPipeError)):
+            return PeerClosedError(f"{self.name}: closed the connection")
         return self._unavailable(str(failure) or type(failure).__name__)
 
     def _unavailable(self, reason: str) -> BrokerUnavailableError:

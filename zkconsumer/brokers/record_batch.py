@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from zkconsumer.brokers.lenient_records import read_leniently
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.model import TopicPartition
 
@@ -100,12 +101,13 @@ class RecordBatch:
     def _slabs(self, view: memoryview) -> Iterator[list[Any]]:
         """The records in lists, the last cut short before a record that cannot be read; then the error."""
         first = self._first if self._first > self.base_offset else 0
-        reached = max(self.base_offset, first)
+        reached, done, more = max(self.base_offset, first), 0, True
         failure: Exception | None = None
-        more = True
         slab: list[Any] = []
         try:
-            records = chain(DefaultRecordBatch(view))  # the library's own iterator cannot be asked for iter() again
+            records: Iterator[Any] = chain(
+                DefaultRecordBatch(view)
+            )  # the library's own iterator cannot be asked for iter() again
         except Exception as error:
             raise self._failed(reached, error) from error
         while more:
@@ -113,8 +115,11 @@ class RecordBatch:
             try:
                 slab.extend(islice(records, _SLAB))  # what was read before an error stays in the list
                 more = len(slab) == _SLAB
+            except UnicodeDecodeError:
+                records = chain(islice(read_leniently(view), done + len(slab), None))
             except Exception as error:  # noqa: BLE001 - see _failed
                 failure, more = error, False
+            done += len(slab)
             if slab:
                 reached = max(slab[-1].offset + 1, reached)
                 yield slab if not first else [record for record in slab if record.offset >= first]

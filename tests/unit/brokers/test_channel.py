@@ -175,6 +175,14 @@ def test_a_broker_that_closes_on_the_question_once_is_asked_again(make: Make) ->
         channel.close()
 
 
+def test_a_broker_that_is_silent_on_the_question_is_not_taken_for_an_old_one(make: Make) -> None:
+    with ScriptedBroker(Peer.until_closed) as broker:
+        channel = make(broker.endpoint(), timeout=0.2)
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.connect(soon())
+        assert channel.versions == {}
+
+
 def test_no_common_version_is_said_so(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions({1: (12, 17), 2: (0, 3), 3: (0, 9)})

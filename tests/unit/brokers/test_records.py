@@ -15,6 +15,7 @@ from tests.unit.brokers.reference import Plain
 from tests.unit.brokers.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, resealed
 from zkconsumer.brokers import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.brokers.extent import extent
+from zkconsumer.brokers.lenient_records import read_leniently
 from zkconsumer.brokers.record_batch import COMPILED
 from zkconsumer.errors import InvalidMessageException
 
@@ -176,6 +177,40 @@ def test_what_stands_before_a_corrupt_record_is_handed_out_first() -> None:
         next(records)
     assert seen == list(range(20, 27))
     assert caught.value.next_offset == 30
+
+
+@pytest.mark.parametrize("count", [3, 600])
+def test_a_header_name_that_is_no_text_does_not_stop_the_stream(count: int) -> None:
+    """Java writes any bytes there, and the original never saw headers; the library refuses the whole batch."""
+    records = [Written(b"%d" % n, headers=[(f"name{n % 3}", b"x")]) for n in range(count)]
+    data = bytearray(MessageSet([Batch(records)], base=10).data)
+    at = data.rindex(b"name2")
+    data[at : at + 4] = b"n\xff\xfee"
+    found = plain(listed(resealed(bytes(data)), 11))
+    assert [(r.offset, r.key) for r in found] == [(n + 10, b"%d" % n) for n in range(1, count)]
+    assert [r.headers[0][0] for r in found if "name" not in r.headers[0][0]] == ["n\ufffd\ufffde2"]
+
+
+@given(SETS.filter(lambda what: all(batch.magic == 2 for batch in what.batches)))
+@settings(deadline=None, max_examples=50)
+def test_the_lenient_reader_reads_like_the_slow_one(what: MessageSet) -> None:
+    starts = [0, *what.ends]
+    records = [r for a, b in pairwise(starts) for r in read_leniently(memoryview(what.data)[a:b])]
+    assert [
+        Plain(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, tuple(r.headers)) for r in records
+    ] == reference.read(what.data)
+
+
+@given(SETS.filter(lambda what: what.batches[0].magic == 2), st.data())
+@settings(deadline=None, max_examples=100)
+def test_the_lenient_reader_is_not_led_astray(what: MessageSet, data: st.DataObject) -> None:
+    broken = bytearray(what.data[: what.ends[0]])
+    for _ in range(3):
+        broken[data.draw(st.integers(57, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        list(read_leniently(memoryview(broken)))
+    except (ValueError, IndexError, OverflowError):
+        pass
 
 
 def test_a_set_of_mixed_formats_is_read() -> None:
