@@ -7,7 +7,8 @@ holds exactly one entry, the expression and the number of streams, which then se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
@@ -36,7 +37,15 @@ def topic_filter(registration: Registration) -> TopicFilter | None:
     return TopicFilter.from_registration(registration.pattern, registration.wildcard[0])
 
 
-def subscribed_topics(registration: Registration, all_topics: Iterable[str], exclude_internal: bool) -> dict[str, int]:
+@lru_cache(maxsize=256)
+def _allowed(wanted: TopicFilter, all_topics: tuple[str, ...], exclude_internal: bool) -> tuple[str, ...]:
+    """Remembered, because the members of a group mostly use one expression, and all are asked at each change."""
+    return tuple(topic for topic in all_topics if wanted.allows(topic, exclude_internal))
+
+
+def subscribed_topics(
+    registration: Registration, all_topics: Collection[str], exclude_internal: bool
+) -> dict[str, int]:
     """The topics a member takes part in, with its number of streams for each.
 
     ``all_topics`` are those that exist; only a wildcard looks at them. A static subscription keeps topics that do not
@@ -46,8 +55,7 @@ def subscribed_topics(registration: Registration, all_topics: Iterable[str], exc
     wanted = topic_filter(registration)
     if wanted is None:
         return {topic: streams for topic, streams in registration.subscription.items() if name_problem(topic) is None}
-    streams = registration.wildcard[1]
-    return {topic: streams for topic in all_topics if wanted.allows(topic, exclude_internal)}
+    return dict.fromkeys(_allowed(wanted, tuple(all_topics), exclude_internal), registration.wildcard[1])
 
 
 def undecided(
@@ -58,11 +66,18 @@ def undecided(
     Leave them out of the group as if their nodes could not be read: one expression must not stop everybody.
     """
     found: dict[ConsumerId, str] = {}
+    given_up: dict[tuple[str, str], str] = {}  # the time limit is spent once for an expression, not for each member
     for consumer, registration in registrations.items():
+        if not registration.is_wildcard:
+            continue
+        key = (registration.pattern, registration.wildcard[0])
         try:
-            subscribed_topics(registration, all_topics, exclude_internal)
+            if key not in given_up:
+                subscribed_topics(registration, all_topics, exclude_internal)
+                continue
         except (InvalidTopicFilterError, TopicFilterTimeoutError) as error:
-            found[consumer] = str(error)
+            given_up[key] = str(error)
+        found[consumer] = given_up[key]
     return found
 
 

@@ -32,15 +32,20 @@ class ConsistentHashAssignor:
 
     def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
         """The queues of the client at each position; one that is listed twice has its queues at both."""
-        ring = self._ring(clients)
-        points = sorted(ring)
+        ring = self.ring(clients)
+        return self.placed(queues, clients, ring, sorted(ring))
+
+    def placed(
+        self, queues: Sequence[Queue], clients: Sequence[str], ring: dict[int, str], points: list[int]
+    ) -> list[list[Queue]]:
+        """The queues of the client at each position, on a given ring with its sorted points."""
         owned: dict[str, list[Queue]] = {client: [] for client in clients}
         for queue in queues if points else ():
             after = bisect_left(points, self._hash(str(queue)))
             owned[ring[points[after % len(points)]]].append(queue)
         return [owned[client] for client in clients]
 
-    def _ring(self, clients: Sequence[str]) -> dict[int, str]:
+    def ring(self, clients: Sequence[str]) -> dict[int, str]:
         """Who stands where. Of two at one point the later one stays; who comes again adds points, from its count of
         them on.
         """
@@ -57,4 +62,19 @@ class ConsistentHashAssignor:
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
         """Who shall own what."""
-        return share_out(self, members, partitions)
+        return share_out(_Remembering(self), members, partitions)
+
+
+class _Remembering:
+    """Makes one ring for all topics that have the same clients; a ring of thousands takes a while."""
+
+    def __init__(self, strategy: ConsistentHashAssignor) -> None:
+        self._strategy = strategy
+        self._rings: dict[tuple[str, ...], tuple[dict[int, str], list[int]]] = {}
+
+    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+        key = tuple(clients)
+        if key not in self._rings:
+            ring = self._strategy.ring(clients)
+            self._rings[key] = ring, sorted(ring)
+        return self._strategy.placed(queues, clients, *self._rings[key])
