@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
-from zkconsumer.cli import dev
+from zkconsumer.cli import demo, dev
 from zkconsumer.errors import ZkConsumerError
 
 __all__ = ["main"]
@@ -38,7 +38,7 @@ class Command(Protocol):
         """Does it. Returns the exit code; a ZkConsumerError is shown as a message and becomes 1."""
 
 
-_COMMANDS: tuple[Command, ...] = (dev,)
+_COMMANDS: tuple[Command, ...] = (demo, dev)
 
 _DESCRIPTION = """\
 Kafka's ZooKeeper-based high-level consumer, from the command line.

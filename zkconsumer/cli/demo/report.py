@@ -1,0 +1,108 @@
+"""The sums at the end: shown, written down, and what to try next. Used by the main thread."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rich.table import Table
+
+from zkconsumer.cli.demo.ledger import Account, Again
+from zkconsumer.cli.demo.screen import Screen
+from zkconsumer.cli.demo.spark import CarrierReport
+
+_KILLED = "ben"
+
+
+def show_account(screen: Screen, account: Account, committed: dict[int, int], total: int) -> bool:
+    """Prints the books. Returns: whether all is well; duplicates are, after a kill."""
+    screen.say("")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")
+    shares = ", ".join(f"{name} {count:,}" for name, count in sorted(account.by_member.items()))
+    table.add_row("produced", f"{account.produced:,}", f"of {total:,} flights in the file")
+    table.add_row("consumed", f"{account.consumed:,}", "different ones, each just as produced")
+    table.add_row("lost", f"{account.lost:,}", "")
+    table.add_row("duplicates", f"{sum(account.duplicates.values()):,}", "")
+    for again, count in sorted(account.duplicates.items()):
+        table.add_row("", f"{count:,}", cause(again))
+    table.add_row("committed", f"{sum(committed.values()):,}", "the offsets in ZooKeeper, summed up")
+    if account.altered or account.unknown:
+        table.add_row("ALTERED", f"{account.altered:,}", "came otherwise than they were produced")
+        table.add_row("UNKNOWN", f"{account.unknown:,}", "nobody produced them")
+    screen.table(table)
+    screen.say(f"read by: {shares}")
+    return is_good(account, committed, total)
+
+
+def is_good(account: Account, committed: dict[int, int], total: int) -> bool:
+    """Everything was produced, and all of it consumed, nothing else, and committed."""
+    wrong = account.lost or account.altered or account.unknown
+    return account.produced == account.consumed == total == sum(committed.values()) and not wrong
+
+
+def cause(again: Again) -> str:
+    """Where duplicates come from, in words."""
+    if again.first == _KILLED:
+        return f"step 4: {again.first} was killed before committing; again by {again.again}"
+    if again.first == again.again:
+        return f"step {again.step}: read twice by {again.first}"
+    return f"step {again.step}: read by {again.first}, not committed in time; again by {again.again}"
+
+
+def write(
+    file: Path,
+    account: Account,
+    committed: dict[int, int],
+    rows: dict[str, CarrierReport] | None,
+    good: bool,
+) -> None:
+    """The same as JSON."""
+    duplicates = [
+        {"first": again.first, "again": again.again, "step": again.step, "count": count}
+        for again, count in sorted(account.duplicates.items())
+    ]
+    content = {
+        "agrees": good,
+        "produced": account.produced,
+        "consumed": account.consumed,
+        "lost": account.lost,
+        "altered": account.altered,
+        "unknown": account.unknown,
+        "duplicates": duplicates,
+        "by_member": account.by_member,
+        "committed": committed,
+        "spark": None
+        if rows is None
+        else {carrier: {"flights": row.delays.flights, "mean_delay": row.mean} for carrier, row in rows.items()},
+    }
+    file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def what_next(screen: Screen, zookeeper: str, topic: str) -> None:
+    """For ``--keep``: the cluster is up, and there is a topic full of flights."""
+    folder = Path(sys.executable).parent
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    screen.step(8, "The cluster stays up. What to try next")
+    screen.say(
+        f"""\
+Read the flights in Python: {folder}/python, and there
+
+  from zkconsumer import ZookeeperConsumerConnector
+  with ZookeeperConsumerConnector({{
+      "zookeeper.connect": "{zookeeper}",
+      "group.id": "me",
+      "auto.offset.reset": "smallest",
+  }}) as connector:
+      for message in connector.create_message_streams({{"{topic}": 1}})["{topic}"][0]:
+          print(message.partition, message.offset, message.key, message.value)
+
+Start it twice, and both share the topic. See where the cluster is, and end it:
+
+  {folder}/zkconsumer dev status
+  {folder}/zkconsumer dev down"""
+    )

@@ -1,0 +1,126 @@
+"""What the person sees. In a terminal the owners are a table that changes in place below the story; elsewhere (a pipe,
+a log, a dumb terminal) each change is a line, without control codes. Used by the main thread.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from zkconsumer.cli.demo.group import View
+from zkconsumer.cli.demo.ledger import Ledger
+
+_INDENT = 3
+_COLOURS = ("cyan", "magenta", "green", "yellow")
+_QUIET_S = 5.0
+_REFRESH_PER_S = 10
+
+
+class Screen:
+    """Tells the story. A context manager: at its end the changing part is gone."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._lively = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live: Live | None = None
+        self._shown = ""
+        self._last_count = 0.0
+        self._members: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.settle()
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        self._console.print(Text(text, "bold"))
+
+    def step(self, number: int, text: str) -> None:
+        """A new part of the story begins."""
+        self._console.print(Text.assemble("\n", (f"{number}  {text}", "bold")))
+
+    def say(self, text: str, style: str = "") -> None:
+        """Something worth knowing."""
+        for line in text.splitlines():
+            self._console.print(Text(" " * _INDENT + line, style), soft_wrap=True)
+
+    def table(self, table: Table) -> None:
+        """A table that stays."""
+        with self._console.capture() as captured:
+            self._console.print(Padding(table, (0, 0, 0, _INDENT), expand=False))
+        for line in captured.get().splitlines():
+            self._console.out(line.rstrip(), highlight=False)  # a file has no use for blanks at the end
+
+    def waiting(self, text: str) -> None:
+        """Something takes a while: shown in place in a terminal, said once elsewhere."""
+        if self._lively:
+            self._update(Text(f"{' ' * _INDENT}{text}", "dim"))
+        elif text.split(" (")[0] != self._shown:
+            self._shown = text.split(" (")[0]
+            self.say(self._shown)
+
+    def group(self, view: View, ledger: Ledger, partitions: int) -> None:
+        """Who owns what now, and how far all of it is."""
+        if self._lively:
+            self._update(Padding(self._owners(view, ledger, partitions), (1, 0, 0, _INDENT), expand=False))
+            return
+        nobody = [str(number) for number in range(partitions) if number not in view.owners]
+        text = f"{view}" + (f"  nobody: {','.join(nobody)}" if nobody and view.owners else "")
+        if text != self._shown:
+            self._shown = text
+            self.say(f"owners  {text}")
+        if monotonic() - self._last_count >= _QUIET_S:
+            self._last_count = monotonic()
+            self.say(f"so far  {_produced(ledger):,} flights produced, {ledger.consumed_count:,} consumed")
+
+    def _owners(self, view: View, ledger: Ledger, partitions: int) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        table.add_column("partition", justify="right", style="dim")
+        table.add_column("owner", min_width=6)
+        table.add_column("stream", justify="right")
+        table.add_column("consumed", justify="right", min_width=9)
+        table.add_column("still to do", justify="right", min_width=11)
+        ends = ledger.ends()
+        for number in range(partitions):
+            member, stream = view.owners.get(number, ("nobody", None))
+            done = ledger.consumed_of(number)
+            style = "bold red" if stream is None else self._colour(member)
+            left = max(0, ends.get(number, 0) - done)
+            table.add_row(
+                str(number), Text(member, style), "" if stream is None else str(stream), f"{done:,}", f"{left:,}"
+            )
+        table.add_row("all", "", "", f"{ledger.consumed_count:,}", f"of {_produced(ledger):,}", style="bold")
+        return table
+
+    def _colour(self, member: str) -> str:
+        if member not in self._members:
+            self._members.append(member)
+        return _COLOURS[self._members.index(member) % len(_COLOURS)]
+
+    def _update(self, content: Text | Padding) -> None:
+        if self._live is None:
+            self._live = Live(
+                console=self._console, refresh_per_second=_REFRESH_PER_S, transient=True, redirect_stderr=False
+            )
+            self._live.start()
+        self._live.update(content)
+
+    def settle(self) -> None:
+        """The changing part disappears; what was said stays."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _produced(ledger: Ledger) -> int:
+    """A member may have consumed a message before the producer was told that the broker has it."""
+    consumed = ledger.consumed_count
+    return max(ledger.produced_count, consumed)
