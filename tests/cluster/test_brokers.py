@@ -290,6 +290,7 @@ def test_a_fetch_session_names_only_what_is_new(cluster: DevCluster, new_topic: 
     one, two = new_topic(), new_topic()
     request = FetchRequest([FetchPosition(t, 0, 0, 1 << 20) for t in (one, two)], 0.05, 1, 1 << 20, 0, 0, 0)
     with connected(registered(cluster)) as channel:
+        eventually(lambda: led(channel, one) and led(channel, two), 20, "leaders")
         first = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
         assert first.session_id > 0
         assert [p.topic for p in first.partitions] == [one, two]
@@ -310,6 +311,7 @@ def test_a_question_for_a_topic_does_not_create_it() -> None:
 def test_closing_ends_a_long_poll_at_once(cluster: DevCluster, new_topic: NewTopic) -> None:
     topic = new_topic()
     with connected(registered(cluster), timeout=60) as channel, ThreadPoolExecutor(1, "long-poll") as pool:
+        eventually(lambda: led(channel, topic), 20, "a leader")
         sent = channel.send_fetch(FetchRequest([FetchPosition(topic, 0, 0, 1 << 20)], 30, 1, 1 << 20), soon())
         started = threading.Event()
 
