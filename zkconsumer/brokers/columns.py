@@ -33,6 +33,7 @@ NAMES: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE)
 SLAB: Final = 1024
 """Records that are turned into columns at once."""
 
+_HEAVY = 4096  # bytes of a value
 _MICROSECONDS = 1000
 _LARGEST_MS = (2**63 - 1) // _MICROSECONDS
 
@@ -112,6 +113,8 @@ class ColumnBuilder:
             self._where = where
         self._pending.extend(records)
         self.rows += len(records)
+        if records and len(records[-1].value or b"") > _HEAVY:
+            self._convert()  # so that the size is known, and the memory that of one slab
 
     def _convert(self) -> None:
         """Make arrays of what is pending, so that its objects go."""
@@ -205,9 +208,7 @@ def _expressible(stamp: int | None) -> int | None:
     return None if stamp is None or stamp == -1 or abs(stamp) > _LARGEST_MS else stamp
 
 
-def read_columns(
-    batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *, end: int | None = None
-) -> list[Any]:
+def read_columns(batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *, end: int | None = None) -> list[Any]:
     """All columns of some batches at once, for small amounts. Raises CorruptRecordsError."""
     builder = ColumnBuilder(names)
     for batch in batches:

@@ -1,0 +1,102 @@
+"""``spark.read``: ranges fixed when the query is planned, read by tasks.
+
+``partitions`` runs in a planner process that Spark reuses for others, ``read`` in the workers: neither keeps anything.
+The group is only looked at (``startingOffsets=group``); a batch registers nothing and commits nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
+from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.spark.cluster import Cluster, describe
+from zkconsumer.spark.options import ReadOptions, Selection
+from zkconsumer.spark.partition import RangePartition, read_partition
+from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, batch_position, out_of_log, pieces, within
+from zkconsumer.spark.reading import ADVICE
+
+log = logging.getLogger(__name__)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the options name, once."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """One range a partition, split for ``minPartitions``, small ones packed together.
+
+        Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
+        """
+        options = self._options
+        with Cluster(options.config, options.isolation_level) as cluster:
+            partitions = selected(cluster, options.selection)
+            leaders = cluster.leaders(partitions)
+            ranges = plan(cluster, options, partitions)
+        return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The messages of one piece as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
+        return read_partition(self._options, self._schema, partition)
+
+
+def selected(cluster: Cluster, selection: Selection) -> tuple[TopicPartition, ...]:
+    """The partitions to read. Raises ConfigException where one that was named does not exist."""
+    partitions, missing = cluster.partitions(selection)
+    if missing:
+        option = "assign" if selection.partitions else "subscribe"
+        raise ConfigException(option, f"{', '.join(missing)!r}: there is no such topic in this cluster")
+    absent = sorted(set(selection.partitions) - set(partitions))
+    if absent:
+        raise ConfigException("assign", f"{describe(absent)!r}: there is no such partition in this cluster")
+    return partitions
+
+
+def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPartition, ...]) -> None:
+    """Offsets in JSON must name every partition, as in Spark's source. Raises ConfigException."""
+    if offsets is None or offsets.given is None:
+        return
+    missing = [tp for tp in partitions if tp not in offsets.given]
+    if missing:
+        raise ConfigException(option, f"its JSON must name every partition; {describe(missing)} is missing")
+    strange = sorted(set(offsets.given) - set(partitions))
+    if strange:
+        raise ConfigException(option, f"its JSON names {describe(strange)}, which is not read")
+
+
+def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> list[OffsetRange]:
+    """The ranges that the options name, as the logs are now."""
+    starting, ending = options.starting or EARLIEST, options.ending or LATEST
+    check_given("startingOffsets", starting, partitions)
+    check_given("endingOffsets", ending, partitions)
+    spans = cluster.log_spans(partitions)
+    asks_group = "group" in (starting.word, ending.word)
+    committed = cluster.committed(options.group, partitions) if asks_group else {}
+    ranges = []
+    for tp in partitions:
+        span, at = spans[tp], committed.get(tp)
+        start = batch_position(starting, tp, span, at, span.first)
+        end = batch_position(ending, tp, span, at, start)
+        if end < start and ending.given is not None:
+            raise ConfigException("endingOffsets", f"{end!r} of {tp} is before its start {start}")
+        ranges.append(existing(OffsetRange(*tp, start, max(start, end)), span, fail=options.fail_on_data_loss))
+    return ranges
+
+
+def existing(range_: OffsetRange, span: LogSpan, *, fail: bool) -> OffsetRange:
+    """What of a range the log has. Raises OffsetOutOfRangeError where that is not all and ``fail`` is set."""
+    problem = out_of_log(range_, span)
+    if problem is None:
+        return range_
+    if fail:
+        raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+    log.warning("%s; reading what is there", problem)
+    return within(range_, span)

@@ -1,0 +1,304 @@
+"""What the driver's side asks ZooKeeper and the brokers: partitions, leaders, log ends, and the group's offsets.
+
+One thread at a time (the planner's, or that of a stream's driver process); it starts no threads but those of the
+ZooKeeper client. A request that fails because somebody is away, or a leader moves, is asked again until its deadline.
+Also used by a task, only to find the leader of a partition that moved while it was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import Any, Self, TypeVar
+
+from zkconsumer.brokers import BrokerChannel, choose_endpoint
+from zkconsumer.brokers import errors as codes
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+    MalformedNodeError,
+    NoBrokersError,
+    NoReachableEndpointError,
+    OffsetCommitError,
+    RegistryUnavailableError,
+    SessionLostError,
+)
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.registry import codecs, paths
+from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.session import Session
+from zkconsumer.spark.options import Selection
+from zkconsumer.spark.ranges import LogSpan
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EARLIEST, LATEST = -2, -1
+_REGISTRY_TIMEOUT = 15.0
+_CLOSE_TIMEOUT = 2.0
+
+
+def open_channel(config: ConsumerConfig, endpoint: Endpoint, deadline: Deadline) -> BrokerChannel:
+    """A connected channel to a broker, as the options say. Raises BrokerError."""
+    channel = BrokerChannel(
+        endpoint,
+        client_id=config.client_id,
+        socket_timeout=config.socket_timeout_ms / 1000,
+        receive_buffer=config.socket_receive_buffer_bytes,
+    )
+    channel.connect(deadline)
+    return channel
+
+
+class Cluster:
+    """A session of ZooKeeper and channels to the brokers, opened when first needed; a context manager.
+
+    Arguments: ``isolation_level`` 1 takes the last stable offset for a log's end.
+    """
+
+    def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
+        self._config = config
+        self._isolation_level = isolation_level
+        self._session: Session | None = None
+        self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._pause = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close everything; within seconds. May be called again."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(Deadline(_CLOSE_TIMEOUT))
+
+    # ---- ZooKeeper ----
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            config = self._config
+            session = Session(
+                config.zookeeper_connect,
+                timeout=config.zookeeper_session_timeout_ms / 1000,
+                on_change=lambda change: log.debug("ZooKeeper session: %s", change.state.value),
+            )
+            try:
+                session.open(Deadline(config.zookeeper_connection_timeout_ms / 1000))
+            except BaseException:
+                session.close(Deadline(_CLOSE_TIMEOUT))
+                raise
+            self._session = session
+        return self._session
+
+    def _ask(self, question: Callable[[Session, Deadline], T]) -> T:
+        """Ask ZooKeeper, and again while it is away, for as long as a session may be gone. Raises RegistryError."""
+        session = self._opened()
+        deadline = Deadline(max(_REGISTRY_TIMEOUT, 2.0 * session.timeout))
+        while True:
+            try:
+                return question(session, deadline)
+            except (RegistryUnavailableError, SessionLostError):
+                if deadline.expired:
+                    raise
+                self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
+
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        """The partitions that exist of what was selected, sorted, and the names of topics that do not exist.
+
+        Raises RegistryError; a partition of ``assign`` that its topic does not have is left out.
+        """
+        topics: Sequence[str] = selection.topics or sorted({tp.topic for tp in selection.partitions})
+        if selection.allowed is not None:
+            names = self._ask(lambda session, deadline: session.children(paths.TOPICS, deadline)) or ()
+            excluded = self._config.exclude_internal_topics
+            topics = sorted(name for name in names if selection.allowed.allows(name, excluded))
+        nodes = self._ask(lambda session, deadline: session.read([paths.topic(name) for name in topics], deadline))
+        found = [
+            TopicPartition(name, number)
+            for name, node in zip(topics, nodes, strict=True)
+            if node is not None
+            for number in codecs.decode_topic(node.data, paths.topic(name))
+        ]
+        missing = tuple(name for name, node in zip(topics, nodes, strict=True) if node is None)
+        if selection.partitions:
+            found = [tp for tp in found if tp in selection.partitions]
+        return tuple(sorted(found)), missing
+
+    def live_members(self, group: str) -> tuple[str, ...]:
+        """The ids of the group's live members. Raises RegistryError."""
+        members = self._ask(lambda session, deadline: session.children(paths.ids(group), deadline))
+        return tuple(sorted(members or ()))
+
+    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        """Where to read each partition, without those that have no leader now.
+
+        Raises NoBrokersError, NoReachableEndpointError, RegistryError.
+        """
+        state_paths = [paths.partition_state(tp) for tp in partitions]
+
+        def read(session: Session, deadline: Deadline) -> Any:
+            return registered_brokers(session, deadline), session.read(state_paths, deadline)
+
+        brokers, states = self._ask(read)
+        if not brokers:
+            raise NoBrokersError(f"no broker is registered in ZooKeeper ({self._config.zookeeper_connect})")
+        endpoints: dict[int, Endpoint] = {}
+        unreachable: NoReachableEndpointError | None = None
+        for broker in brokers:
+            try:
+                endpoints[broker.broker_id] = choose_endpoint(broker.endpoints, self._config.security_protocol)
+            except NoReachableEndpointError as error:
+                unreachable = error
+        if not endpoints and unreachable is not None:
+            raise unreachable
+        found = {}
+        for tp, path, node in zip(partitions, state_paths, states, strict=True):
+            leader = None if node is None else codecs.decode_partition_state(node.data, path).leader
+            if leader in endpoints:
+                found[tp] = endpoints[leader]
+        return found
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's offsets, without partitions that have none. A node that cannot be read counts as none.
+
+        Raises RegistryError.
+        """
+        offset_paths = [paths.offset(group, tp) for tp in partitions]
+        nodes = self._ask(lambda session, deadline: session.read(offset_paths, deadline))
+        found = {}
+        for tp, path, node in zip(partitions, offset_paths, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                offset = codecs.decode_offset(node.data, path)
+            except MalformedNodeError as error:
+                log.warning("%s; taken for none", error)
+                continue
+            if offset >= 0:
+                found[tp] = offset
+        return found
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move the group's offsets on to these; one that is further already stays. Not fenced: nobody owns anything.
+
+        Raises OffsetCommitError, RegistryError.
+        """
+        todo = dict(offsets)
+        for _ in range(10):  # somebody else may write at the same time, but hardly always
+            todo = self._ask(partial(self._commit_once, group=group, offsets=todo))
+            if not todo:
+                return
+        raise OffsetCommitError(f"group {group}: others keep writing the offsets of {', '.join(map(str, todo))}")
+
+    @staticmethod
+    def _commit_once(
+        session: Session, deadline: Deadline, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """What could not be written because the node changed meanwhile."""
+        again = {}
+        offset_paths = [paths.offset(group, tp) for tp in offsets]
+        nodes = session.read(offset_paths, deadline)
+        for (tp, offset), path, node in zip(offsets.items(), offset_paths, nodes, strict=True):
+            data = codecs.encode_offset(offset)
+            if node is None:
+                session.ensure([paths.offset_topic(group, tp.topic)], deadline)
+                done = session.create(path, data, deadline)
+            else:
+                done = _reached(node.data, path, offset) or session.write(path, data, deadline, node.version)
+            if not done:
+                again[tp] = offset
+        return again
+
+    # ---- brokers ----
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The end of each partition's log as consumers see it. Raises BrokerError, RegistryError."""
+        return self._list(dict.fromkeys(partitions, LATEST))
+
+    def log_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+        """The beginning and the end of each partition's log. Raises BrokerError, RegistryError."""
+        ends = self._list(dict.fromkeys(partitions, LATEST))
+        firsts = self._list(dict.fromkeys(partitions, EARLIEST))
+        # the beginning may have moved beyond the end that was asked for before
+        return {tp: LogSpan(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
+
+    def _list(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Ask the leaders, and again while one is missing, until all have answered."""
+        found: dict[TopicPartition, int] = {}
+        deadline = Deadline(self._config.socket_timeout_ms / 1000)
+        while True:
+            left = [tp for tp in wanted if tp not in found]
+            if not left:
+                return found
+            troubles = self._list_once({tp: wanted[tp] for tp in left}, found)
+            if troubles and deadline.expired:
+                raise BrokerUnavailableError("; ".join(troubles))
+            if troubles:
+                self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
+
+    def _list_once(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int]) -> list[str]:
+        """One round; returns what went wrong. Raises BrokerResponseError for what asking again cannot cure."""
+        leaders = self.leaders(list(wanted))
+        troubles = [f"{tp} has no leader" for tp in wanted if tp not in leaders]
+        for endpoint in dict.fromkeys(leaders.values()):
+            asked = {tp: wanted[tp] for tp, leader in leaders.items() if leader == endpoint}
+            try:
+                answers = self._channel(endpoint).list_offsets(
+                    asked,
+                    Deadline(self._config.socket_timeout_ms / 1000),
+                    isolation_level=self._isolation_level,
+                )
+            except BrokerResponseError:
+                raise
+            except BrokerError as error:
+                self._drop(endpoint)
+                troubles.append(str(error))
+                continue
+            for tp in asked:
+                answer = answers.get(tp)
+                if answer is not None and answer.error == codes.NONE and answer.offset >= 0:
+                    found[tp] = answer.offset
+                elif answer is not None and answer.error != codes.NONE and not codes.retriable(answer.error):
+                    raise codes.error(answer.error, f"offsets of {tp}")
+                else:
+                    told = "nothing" if answer is None else codes.name(answer.error)
+                    troubles.append(f"broker {endpoint.broker_id} told {told} of {tp}")
+        return troubles
+
+    def _channel(self, endpoint: Endpoint) -> BrokerChannel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            deadline = Deadline(self._config.socket_timeout_ms / 1000)
+            channel = self._channels[endpoint] = open_channel(self._config, endpoint, deadline)
+        return channel
+
+    def _drop(self, endpoint: Endpoint) -> None:
+        channel = self._channels.pop(endpoint, None)
+        if channel is not None:
+            channel.close()
+
+
+def _reached(data: bytes, path: str, offset: int) -> bool:
+    """Whether an offset node already says so much."""
+    try:
+        return codecs.decode_offset(data, path) >= offset
+    except MalformedNodeError:
+        return False
+
+
+def describe(partitions: Iterable[TopicPartition], limit: int = 5) -> str:
+    """Some partitions as text for a message."""
+    names = [str(tp) for tp in partitions]
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

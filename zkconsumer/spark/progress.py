@@ -1,0 +1,82 @@
+"""A stream's place in its group: what it may read, and where it writes how far it came.
+
+``membership=none`` is all there is so far: everything is read, nothing is owned, offsets are written without a fence. A
+live member takes the same place later: ``claim`` may then return fewer partitions than it was asked for.
+One thread, that of the stream's driver process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.ranges import Progress
+
+log = logging.getLogger(__name__)
+
+
+class Membership(Protocol):
+    """How a query stands to its group."""
+
+    def join(self) -> None:
+        """Before anything is read. Raises ConfigException, RegistryError."""
+
+    def claim(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Those of the existing partitions that the query reads in its next batch."""
+
+    def settle(self, done: Progress) -> None:
+        """Batches up to here are finished: write it to the group. Raises OffsetCommitError, RegistryError."""
+
+    def leave(self) -> None:
+        """The query ends."""
+
+
+class Bystander:
+    """``membership=none``: reads all partitions beside the group, and moves the group's offsets.
+
+    Arguments: ``allow_live_members`` goes on although others consume in the same group, who then get the same messages
+    and write the same offsets.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, *, allow_live_members: bool) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._allowed = allow_live_members
+        self._warned = False
+        self._settled: dict[TopicPartition, int] = {}
+
+    def join(self) -> None:
+        """Refuses a group with live members."""
+        members = self._cluster.live_members(self._group)
+        if members and not self._allowed:
+            raise ConfigException(
+                "membership",
+                f"'none': group {self._group!r} has live members ({', '.join(members[:3])}), which would consume the "
+                "same messages and write the same offsets; use another group.id, or say allowLiveMembers=true",
+            )
+        self._warned = bool(members)
+
+    def claim(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """All of them. Somebody who joins while the query runs is warned of, once."""
+        if not self._warned and (members := self._cluster.live_members(self._group)):
+            self._warned = True
+            log.warning(
+                "%s joined group %s while a query with membership=none reads it: messages are consumed twice",
+                ", ".join(members[:3]),
+                self._group,
+            )
+        return partitions
+
+    def settle(self, done: Progress) -> None:
+        """Writes what changed since the last time; never backwards."""
+        news = {tp: span.end for tp, span in done.items() if self._settled.get(tp) != span.end}
+        if news:
+            self._cluster.commit(self._group, news)
+            self._settled.update(news)
+
+    def leave(self) -> None:
+        """There is nothing to give back."""

@@ -1,0 +1,225 @@
+"""Which offsets to read: from where, how far, in which pieces. Pure: no threads, no clock, no I/O.
+
+Offsets are half-open, [start, end), and "next to ..." as everywhere. What Spark keeps in a checkpoint is a
+``Progress``: the whole range of the last planned batch for every partition, so that a batch is replayed from the
+checkpoint alone, whatever ZooKeeper or the group say meanwhile.
+
+Learned from Spark's own range calculator; differs in that small ranges are packed into one task (a task of a Python
+source costs some 35 ms) and that a limit is shared evenly instead of by backlog.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeVar
+
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import OffsetRange, TopicPartition
+
+K = TypeVar("K", bound=Hashable)
+
+VERSION: Final = 1
+PACKED_OFFSETS: Final = 16_384
+"""So many offsets may share a task; a range of at least so many has one of its own."""
+
+
+class Span(NamedTuple):
+    """The offsets [start, end) of one partition in one batch; empty for a partition that only keeps its place."""
+
+    start: int
+    end: int
+
+
+Progress = Mapping[TopicPartition, Span]
+"""What a batch reads, and by the ends how far the query is. Empty: a query that has not begun."""
+
+
+class LogSpan(NamedTuple):
+    """What a partition's log has: [first, end). ``first`` is -1 where nobody asked."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where to start or end: ``word`` is "earliest", "latest", "group", or "given" with the offsets in ``given``, in
+    which -2 stands for the earliest and -1 for the latest.
+    """
+
+    word: str
+    given: Mapping[TopicPartition, int] | None = None
+
+
+EARLIEST: Final = Offsets("earliest")
+LATEST: Final = Offsets("latest")
+GROUP: Final = Offsets("group")
+
+
+def encode_progress(progress: Progress) -> dict[str, Any]:
+    """As it stands in a checkpoint: ``{"v":1,"topics":{"T":{"0":{"from":600,"to":800}}}}``; ``{}`` where empty."""
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for partition, span in sorted(progress.items()):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = {"from": span.start, "to": span.end}
+    return {"v": VERSION, "topics": topics} if topics else {}
+
+
+def decode_progress(offset: object) -> dict[TopicPartition, Span]:
+    """Back from a checkpoint.
+
+    Raises ConfigException where it is not ours: of a later version, or of another source.
+    """
+    if offset in ({}, None):
+        return {}
+    try:
+        if not isinstance(offset, Mapping) or offset["v"] != VERSION:
+            raise ValueError(f"it is not of version {VERSION}")
+        return {
+            TopicPartition(topic, int(partition)): _span(span["from"], span["to"])
+            for topic, partitions in offset["topics"].items()
+            for partition, span in partitions.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"its offsets cannot be read ({error!r}): {str(offset)[:200]}"
+        raise ConfigException("checkpointLocation", reason) from error
+
+
+def _span(start: object, end: object) -> Span:
+    if type(start) is not int or type(end) is not int or not 0 <= start <= end:
+        raise ValueError(f"from {start!r} to {end!r}")
+    return Span(start, end)
+
+
+def ranges_of(progress: Progress) -> list[OffsetRange]:
+    """What there is to read, without the empty ranges, in the order of partitions."""
+    return [OffsetRange(*tp, span.start, span.end) for tp, span in sorted(progress.items()) if span.end > span.start]
+
+
+# ---- where to start ----
+
+
+def batch_position(wanted: Offsets, partition: TopicPartition, log: LogSpan, committed: int | None, none: int) -> int:
+    """The offset that a batch option names for a partition; ``none`` where the group has no offset."""
+    if wanted.word == "group":
+        return none if committed is None else committed
+    if wanted.given is not None:
+        offset = wanted.given[partition]
+        return {-2: log.first, -1: log.end}.get(offset, offset)
+    return log.first if wanted.word == "earliest" else log.end
+
+
+def stream_position(
+    partition: TopicPartition,
+    done: Progress,
+    committed: int | None,
+    wanted: Offsets,
+    log: LogSpan,
+    *,
+    resumed: bool,
+) -> int:
+    """Where a stream reads a partition on.
+
+    The checkpoint's place; after a restart (``resumed``) the group's, if it is further: others went on meanwhile. A
+    partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted`` if the query
+    has not begun, else at its beginning: it is new, and nothing of it shall be missed.
+    """
+    known = done.get(partition)
+    if known is not None:
+        return max(known.end, committed) if resumed and committed is not None else known.end
+    if committed is not None:
+        return committed
+    if done:
+        return log.first
+    return batch_position(wanted, partition, log, None, log.end)
+
+
+# ---- how far ----
+
+
+def fair_share(sizes: Mapping[K, int], limit: int) -> dict[K, int]:
+    """How much of each size fits into a limit: as equal as can be, so that a large backlog starves nobody.
+
+    Each non-empty one gets at least 1, even if that is more than the limit.
+    """
+    shares: dict[K, int] = {}
+    left = limit
+    order = sorted(sizes, key=lambda key: sizes[key])
+    for number, key in enumerate(order):
+        share = min(sizes[key], max(left // (len(order) - number), 1))
+        shares[key] = share
+        left -= share
+    return shares
+
+
+def advance(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int | None) -> Progress:
+    """The next batch: from the positions to the ends (nothing where there is no end), at most ``limit`` offsets."""
+    sizes = {tp: max(0, ends.get(tp, position) - position) for tp, position in positions.items()}
+    if limit is not None and sum(sizes.values()) > limit:
+        sizes |= fair_share({tp: size for tp, size in sizes.items() if size}, limit)
+    return {tp: Span(position, position + sizes[tp]) for tp, position in positions.items()}
+
+
+def is_news(progress: Progress, done: Progress) -> bool:
+    """Whether a batch is due: there is something to read, or a place to remember that the checkpoint has not."""
+    return any(span.end > span.start or tp not in done or span.start != done[tp].end for tp, span in progress.items())
+
+
+def out_of_log(range_: OffsetRange, log: LogSpan) -> str | None:
+    """Why a range cannot be read as it is, or None."""
+    if log.first >= 0 and range_.start < log.first:
+        return f"{range_.topic}-{range_.partition}: offset {range_.start} is gone, the log begins at {log.first}"
+    if max(range_.start, range_.end) > log.end:
+        return f"{range_.topic}-{range_.partition}: offset {max(range_[2:])} is beyond the log's end {log.end}"
+    return None
+
+
+def within(range_: OffsetRange, log: LogSpan) -> OffsetRange:
+    """What of a range the log has."""
+    start = min(max(range_.start, log.first), log.end)
+    return range_._replace(start=start, end=max(start, min(range_.end, log.end)))
+
+
+# ---- in which pieces ----
+
+
+def pieces(ranges: Iterable[OffsetRange], least: int | None = None) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task.
+
+    A range has a task of its own; small neighbours share one. With ``least`` (``minPartitions``) nothing is shared and
+    the largest ranges are split until there are so many tasks, or only single offsets.
+    """
+    wanted = sorted(range_ for range_ in ranges if range_.size > 0)
+    if least is not None:
+        return [(piece,) for piece in _split(wanted, least)]
+    tasks: list[tuple[OffsetRange, ...]] = []
+    room = 0
+    for range_ in wanted:
+        if tasks and range_.size <= room:
+            tasks[-1] = (*tasks[-1], range_)
+        else:
+            tasks.append((range_,))
+            room = PACKED_OFFSETS
+        room -= range_.size
+    return tasks
+
+
+def _split(ranges: Sequence[OffsetRange], least: int) -> list[OffsetRange]:
+    """Each next cut goes to the range whose pieces are the largest."""
+    cuts = dict.fromkeys(range(len(ranges)), 1)
+    heap = [(-range_.size, number) for number, range_ in enumerate(ranges)]
+    heapq.heapify(heap)
+    for _ in range(least - len(ranges)):
+        if not heap or heap[0][0] >= -1:
+            break
+        _, number = heapq.heappop(heap)
+        cuts[number] += 1
+        heapq.heappush(heap, (-ranges[number].size // cuts[number], number))
+    return [piece for number, range_ in enumerate(ranges) for piece in _cut(range_, cuts[number])]
+
+
+def _cut(range_: OffsetRange, count: int) -> list[OffsetRange]:
+    edges = [range_.start + range_.size * number // count for number in range(count + 1)]
+    return [range_._replace(start=a, end=b) for a, b in pairwise(edges) if b > a]

@@ -1,0 +1,167 @@
+"""One run of a streaming query, in its driver process: plans batches and settles finished ones.
+
+Spark starts one process a query and calls everything on its main thread; the run lives from the first call to
+``close``. What a batch reads stands in its end offset (see ``ranges.Progress``), so a replayed batch is the same
+whatever happened meanwhile, and nothing here has to survive a crash.
+
+Spark calls ``commit`` only when it plans the batch after, so never for the last one of availableNow and not while the
+stream is idle; but it asks for the latest offset at every trigger, with the end of the last finished batch. Both write.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+from zkconsumer.errors import OffsetOutOfRangeError
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark.batch import check_given
+from zkconsumer.spark.cluster import Cluster, describe
+from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.partition import RangePartition
+from zkconsumer.spark.progress import Bystander, Membership
+from zkconsumer.spark.ranges import (
+    LATEST,
+    LogSpan,
+    Progress,
+    advance,
+    decode_progress,
+    encode_progress,
+    is_news,
+    pieces,
+    ranges_of,
+    stream_position,
+)
+from zkconsumer.spark.reading import ADVICE
+
+log = logging.getLogger(__name__)
+
+
+class StreamRun:
+    """The run of one query."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options.config, options.isolation_level)
+        self._membership: Membership = Bystander(
+            self._cluster, options.group, allow_live_members=options.allow_live_members
+        )
+        self._planned = False
+        self._targets: dict[TopicPartition, int] | None = None
+        self._ends: dict[TopicPartition, int] = {}
+        self._missing: tuple[str, ...] = ()
+
+    def open(self) -> None:
+        """Join. Raises ConfigException, RegistryError."""
+        self._membership.join()
+
+    def close(self) -> None:
+        """Leave the group and close all connections."""
+        try:
+            self._membership.leave()
+        finally:
+            self._cluster.close()
+
+    def fix_targets(self) -> None:
+        """From now on nothing is read that is not in the logs now (availableNow)."""
+        self._targets = self._cluster.log_ends(self._partitions())
+
+    def settle(self, offset: object) -> None:
+        """Batches up to this offset are finished."""
+        self._membership.settle(decode_progress(offset))
+
+    def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        """The end of the next batch, at most ``limit`` offsets long; ``start`` itself where there is nothing new.
+
+        Raises OffsetOutOfRangeError, ConfigException, RegistryError, BrokerError.
+        """
+        done = decode_progress(start)
+        self._membership.settle(done)
+        existing = self._partitions()
+        self._check_gone(done, existing)
+        partitions = self._membership.claim(existing)
+        if self._targets is not None:
+            partitions = [tp for tp in partitions if tp in self._targets]
+        self._ends = self._cluster.log_ends(partitions)
+        positions = self._positions(partitions, done)
+        targets = self._ends if self._targets is None else self._targets
+        # the end may be the smaller one where messages were lost since
+        ends = {tp: min(end, targets[tp]) for tp, end in self._ends.items()}
+        progress = advance(positions, ends, limit)
+        self._planned = True
+        return encode_progress(progress) if is_news(progress, done) else start
+
+    def plan(self, end: dict[str, Any]) -> list[RangePartition]:
+        """The tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError, NoBrokersError."""
+        ranges = ranges_of(decode_progress(end))
+        leaders = self._cluster.leaders([TopicPartition(range_.topic, range_.partition) for range_ in ranges])
+        return [RangePartition(piece, leaders) for piece in pieces(ranges, self._options.min_partitions)]
+
+    def log_ends(self) -> dict[str, Any]:
+        """The logs' ends as last seen, as topic -> partition -> offset."""
+        topics: dict[str, dict[str, int]] = {}
+        for tp, end in sorted(self._ends.items()):
+            topics.setdefault(tp.topic, {})[str(tp.partition)] = end
+        return topics
+
+    # ---- inside ----
+
+    def _partitions(self) -> tuple[TopicPartition, ...]:
+        partitions, missing = self._cluster.partitions(self._options.selection)
+        if missing and missing != self._missing:
+            log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
+        self._missing = missing
+        return partitions
+
+    def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
+        gone = sorted(set(done).difference(existing))
+        if gone and self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{describe(gone)} was read before and is there no more, or is not selected any more; {ADVICE}"
+            )
+
+    def _positions(self, partitions: Any, done: Progress) -> dict[TopicPartition, int]:
+        options, wanted = self._options, self._options.starting or LATEST
+        resumed = not self._planned
+        unknown = [tp for tp in partitions if tp not in done]
+        if unknown and not done:
+            check_given("startingOffsets", wanted, tuple(partitions))
+        committed = self._cluster.committed(options.group, partitions if resumed else unknown)
+        spans = self._cluster.log_spans([tp for tp in unknown if tp not in committed])
+        positions = {}
+        for tp in partitions:
+            span = spans.get(tp, LogSpan(-1, self._ends[tp]))
+            position = stream_position(tp, done, committed.get(tp), wanted, span, resumed=resumed)
+            positions[tp] = self._not_beyond(tp, position)
+        return positions
+
+    def _not_beyond(self, tp: TopicPartition, position: int) -> int:
+        """A position that the log has not reached means that the log lost messages, or is another topic's."""
+        end = self._ends[tp]
+        if position <= end:
+            return position
+        problem = f"{tp}: offset {position} was read before, but the log ends at {end}"
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+        log.warning("%s; going on at its end", problem)
+        return end
+
+
+def end_cleanly_on_sigterm() -> None:
+    """Make Spark's way of ending the driver process reach ``stop()``.
+
+    Spark sends SIGTERM, twice; Python's default is to die at once, and what we hold in ZooKeeper would stay until its
+    session times out. Now the first one ends the process by SystemExit, and the second cannot cut that short. Does
+    nothing but on the main thread, where alone signals can be set.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)

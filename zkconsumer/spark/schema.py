@@ -1,0 +1,69 @@
+"""The columns: those of Spark's own Kafka source, headers on request, or those of them that the user's schema names.
+
+Pure. Spark cannot tell a Python source which columns a query needs, so a user's schema is the way to read fewer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from zkconsumer.brokers import columns
+from zkconsumer.errors import ConfigException
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+TYPES: dict[str, DataType] = {
+    columns.KEY: BinaryType(),
+    columns.VALUE: BinaryType(),
+    columns.TOPIC: StringType(),
+    columns.PARTITION: IntegerType(),
+    columns.OFFSET: LongType(),
+    columns.TIMESTAMP: TimestampType(),
+    columns.TIMESTAMP_TYPE: IntegerType(),
+    columns.HEADERS: ArrayType(_HEADER),
+}
+"""Every column that there can be."""
+
+
+def source_schema(include_headers: bool) -> StructType:
+    """The schema of a source that was given none."""
+    names = (*columns.NAMES, columns.HEADERS) if include_headers else columns.NAMES
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Whether all columns of a user's schema exist and have the right types.
+
+    Raises ConfigException naming the column.
+    """
+    seen = set()
+    for field in schema.fields:
+        known = TYPES.get(field.name)
+        if known is None:
+            raise ConfigException("schema", f"{field.name!r}: there is no such column, only {', '.join(TYPES)}")
+        if field.dataType != known:
+            told = f"{field.name!r} is {known.simpleString()}, not {field.dataType.simpleString()}"
+            raise ConfigException("schema", f"{told}; cast it in the query")
+        if field.name in seen:
+            raise ConfigException("schema", f"{field.name!r} is named twice")
+        seen.add(field.name)
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """What Arrow batches of a checked schema must look like, to the letter: Spark compares. A ``pyarrow.Schema``."""
+    import pyarrow as pa
+
+    types = columns.arrow_types()
+    return pa.schema([pa.field(field.name, types[field.name], nullable=field.nullable) for field in schema.fields])
