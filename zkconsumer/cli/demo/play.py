@@ -94,7 +94,7 @@ def play(settings: Settings) -> int:
         if settings.report is not None:
             report.write(settings.report, account, committed, rows, good)
         if kept is not None:
-            report.what_next(screen, place.zookeeper, place.topic)
+            report.what_next(screen, 8 if settings.spark else 7, place.zookeeper, place.topic)
             kept.pop_all()
     screen.say("")
     rest = "The cluster is left up." if settings.keep else "Nothing is left running."
@@ -200,10 +200,10 @@ class _Group:
         self._step(4, "ben is killed (SIGKILL): it can neither commit nor say goodbye")
         lost = [str(number) for number, owner in sorted(self._view.owners.items()) if owner[0] == "ben"]
         self._members["ben"].kill()
-        self._screen.say(f"partitions {','.join(lost)} wait until its ZooKeeper session times out")
-        seconds = self._settled({"ann", "cid"})
         timeout = _SESSION_TIMEOUT_MS / 1000
-        self._screen.say(f"the others own them {seconds:.1f} s after the kill (session timeout {timeout:.0f} s)")
+        self._screen.say(f"partitions {','.join(lost)} wait until its ZooKeeper session times out, set to {timeout:.0f} s")
+        seconds = self._settled({"ann", "cid"})
+        self._screen.say(f"the others own them {seconds:.1f} s after the kill")
         self._produced(_ONE_LEAVES)
 
     def _one_leaves(self) -> None:

@@ -82,12 +82,12 @@ def write(
     file.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def what_next(screen: Screen, zookeeper: str, topic: str) -> None:
+def what_next(screen: Screen, step: int, zookeeper: str, topic: str) -> None:
     """For ``--keep``: the cluster is up, and there is a topic full of flights."""
     folder = Path(sys.executable).parent
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
-    screen.step(8, "The cluster stays up. What to try next")
+    screen.step(step, "The cluster stays up. What to try next")
     screen.say(
         f"""\
 Read the flights in Python: {folder}/python, and there

@@ -49,8 +49,8 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """Something worth knowing."""
-        for line in text.splitlines():
-            self._console.print(Text(" " * _INDENT + line, style), soft_wrap=True)
+        for line in text.splitlines() or [""]:
+            self._console.print(Text((" " * _INDENT + line).rstrip(), style), soft_wrap=True)
 
     def table(self, table: Table) -> None:
         """A table that stays."""
