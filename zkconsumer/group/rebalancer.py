@@ -38,6 +38,7 @@ from zkconsumer.registry.watches import NodeCache
 log = logging.getLogger(__name__)
 
 NEVER = float("inf")
+LONGEST_WAIT = 60.0
 OWNER_QUIET = 0.005
 """Seconds of quiet after an owner node changed."""
 
@@ -151,11 +152,15 @@ class Rebalancer:
 
     def start(self) -> None:
         """Start the thread; the first round begins at once."""
+        self.begin()
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Make the first round due (:meth:`start` without the thread, for who steps it himself)."""
         self._session_id = self._session.session_id
         self._started = monotonic()
         self._reasons.append("joining")
         self._due = 0.0
-        self._thread.start()
 
     def join(self, deadline: Deadline) -> bool:
         """Wait for the thread's end after a :class:`StopRequested`; returns whether it ended."""
@@ -177,9 +182,9 @@ class Rebalancer:
                 log.exception("the rebalancer failed unexpectedly and tries again")
                 self._retry(str(e))
 
-    def step(self) -> None:
-        """Wait for the next event or timer and deal with it."""
-        for event in self._gather():
+    def step(self, longest: float = LONGEST_WAIT) -> None:
+        """Wait for the next event or timer, at most ``longest`` seconds, and deal with it."""
+        for event in self._gather(longest):
             self._handle(event)
         if self._stopping is not None:
             self._shut_down(self._stopping)
@@ -197,13 +202,13 @@ class Rebalancer:
         if now >= self._due and self._session.connected:
             self._round()
 
-    def _gather(self) -> Iterable[Event]:
+    def _gather(self, longest: float) -> Iterable[Event]:
         """The events there are; waits for one until the next timer."""
         timers = [self._next_touch, self._next_reconcile, self._due if self._session.connected else NEVER]
         if self._owned and not self._session.connected:
             timers.append(self._session.lease.ends_at)
         try:
-            events = [self._events.get(timeout=max(0.0, min(min(timers) - monotonic(), 60.0)))]
+            events = [self._events.get(timeout=max(0.0, min(min(timers) - monotonic(), longest)))]
             while True:
                 try:
                     events.append(self._events.get_nowait())
@@ -248,6 +253,7 @@ class Rebalancer:
         # watches do not survive a connection: believe nothing that was read before
         self._cache.refresh()
         if event.state is SessionState.CONNECTED:
+            self._session.lease.resume(event.epoch)
             self._session_id = event.session_id
             self._next_touch = 0.0
             self._failures = 0

@@ -26,13 +26,14 @@ class Lease:
     ``monotonic() >= lease.until`` must hand out nothing and may call :meth:`wait`.
     """
 
-    __slots__ = ("_changed", "_connected", "_stamped", "until")
+    __slots__ = ("_changed", "_connected", "_stamped", "epoch", "until")
 
     def __init__(self) -> None:
         self.until = CLOSED
         self._stamped = CLOSED
         self._connected = False
         self._changed = Condition()
+        self.epoch = 0
 
     def renew(self, sent_at: float, timeout: float) -> None:
         """A request sent at ``sent_at`` (monotonic seconds) was answered; the session's timeout is ``timeout``
@@ -46,9 +47,18 @@ class Lease:
                 if lapsed:
                     self._changed.notify_all()
 
-    def resume(self) -> None:
-        """The session is connected (again): the lease counts as far as it was last stamped."""
+    def resume(self, epoch: int) -> None:
+        """The session is connected (again), and whoever owns the group's state has dealt with what happened to it
+        meanwhile.
+
+        From now on the lease counts as far as it was stamped. ``epoch`` is that of the connection which was dealt
+        with: where the session was suspended or lost again since, this does nothing. Were the lease resumed at once
+        by the connection, messages of a session that has ended could be handed out until the group's thread hears of
+        the end.
+        """
         with self._changed:
+            if epoch != self.epoch:
+                return
             self._connected = True
             self.until = self._stamped
             self._changed.notify_all()
@@ -57,12 +67,14 @@ class Lease:
         """The connection is gone: nothing is handed out until it is back, though the session may live on."""
         with self._changed:
             self._connected = False
+            self.epoch += 1
             self.until = CLOSED
 
     def void(self) -> None:
         """The session ended: what it proved counts no more."""
         with self._changed:
             self._connected = False
+            self.epoch += 1
             self._stamped = CLOSED
             self.until = CLOSED
             self._changed.notify_all()

@@ -88,10 +88,13 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The session's state changed. ``session_id`` is that of the session as of then (0: none)."""
+    """The session's state changed. ``session_id`` is that of the session as of then (0: none), ``epoch`` the
+    lease's.
+    """
 
     state: SessionState
     session_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +285,6 @@ class Session:
         if state == KazooState.CONNECTED:
             if self._client is not None and self._client.client_state == KeeperState.CONNECTED_RO:
                 return  # a server without a quorum: reads are old and writes refused, so this is no connection
-            self.lease.resume()
             event = SessionState.CONNECTED
         elif state == KazooState.SUSPENDED:
             self.lease.suspend()
@@ -291,7 +293,7 @@ class Session:
             self.lease.void()
             event = SessionState.LOST
         if not self._closed:
-            self._on_change(SessionChanged(event, self.session_id))
+            self._on_change(SessionChanged(event, self.session_id, self.lease.epoch))
 
     # ---- requests ----
 

@@ -173,25 +173,25 @@ class FakeSession(Session):
         self._up = False
         self._server._drop_watches(self)
         self.lease.suspend()
-        self._on_change(SessionChanged(SessionState.SUSPENDED, self._id))
+        self._on_change(SessionChanged(SessionState.SUSPENDED, self._id, self.lease.epoch))
 
     def resume(self) -> None:
         """The connection is back, with the same session or, where the server ended it meanwhile, with a new one."""
         if self._id == 0:
             self.lease.void()
-            self._on_change(SessionChanged(SessionState.LOST, 0))
+            self._on_change(SessionChanged(SessionState.LOST, 0, self.lease.epoch))
             self._connect()
             return
         self._up = True
-        self.lease.resume()
-        self._on_change(SessionChanged(SessionState.CONNECTED, self._id))
+        self._on_change(SessionChanged(SessionState.CONNECTED, self._id, self.lease.epoch))
 
     def expire_unnoticed(self) -> None:
         """The server ends the session while the client is cut off (or stopped): the client learns it when it
         resumes.
         """
         ended, self._id = self._id, 0
-        self._server._end_session(ended)
+        if ended:
+            self._server._end_session(ended)
 
     def expire(self) -> None:
         """The session ends and the client gets a new one."""
@@ -206,8 +206,7 @@ class FakeSession(Session):
             self._server._next_session += 1
         self._up = True
         self.lease.renew(monotonic(), self._server.session_timeout)
-        self.lease.resume()
-        self._on_change(SessionChanged(SessionState.CONNECTED, self._id))
+        self._on_change(SessionChanged(SessionState.CONNECTED, self._id, self.lease.epoch))
 
     # ---- the session's interface ----
 

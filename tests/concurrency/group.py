@@ -1,0 +1,174 @@
+"""A group of members on one ZooKeeper in memory, each stepped by the test: no threads, every interleaving on
+purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+from zkconsumer.core.assignors.base import Member
+from zkconsumer.core.assignors.range import RangeAssignor
+from zkconsumer.core.planner import GroupView, Threads
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StopRequested
+from zkconsumer.group.membership import Membership
+from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
+from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
+from zkconsumer.registry import paths
+from zkconsumer.registry.watches import NodeCache
+from zkconsumer.testing import FakeZooKeeper
+
+GROUP = "g"
+TOPIC = "t"
+T = TypeVar("T")
+
+
+def range_assignment(view: GroupView, threads: Threads) -> Assignment:
+    members = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
+    return RangeAssignor().assign(members, view.partitions)
+
+
+class InlineCommitter(Committer):
+    """The committer without its thread: what is asked is done at once."""
+
+    def _ask(self, request: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(request())
+        except Exception as e:
+            future.set_exception(e)
+        return future
+
+
+class RecordingDelivery:
+    """Fetching and streams that only write down what they are told."""
+
+    def __init__(self) -> None:
+        self.flowing: dict[TopicPartition, PartitionPosition] = {}
+        self.log: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.ended = False
+
+    def start(self, positions: Sequence[PartitionPosition]) -> None:
+        self.log.append(("start", tuple(p.tp for p in positions)))
+        for position in positions:
+            assert position.tp not in self.flowing, "a partition is started once"
+            self.flowing[position.tp] = position
+
+    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        del drain
+        self.log.append(("revoke", tuple(p.tp for p in positions)))
+        for position in positions:
+            position.revoked = True
+            if self.flowing.get(position.tp) is position:
+                del self.flowing[position.tp]
+
+    def wake(self) -> None:
+        self.log.append(("wake", ()))
+
+    def end(self) -> None:
+        self.ended = True
+
+    def held_by(self, position: PartitionPosition, thread: int) -> bool:
+        return position.held and thread == 1
+
+
+class SteppedMember:
+    """One member; ``step`` makes it deal with what has happened."""
+
+    def __init__(
+        self, server: FakeZooKeeper, name: str, *, streams: int = 1, auto_commit: bool = True, topic: str = TOPIC
+    ) -> None:
+        self.consumer = ConsumerId(f"{GROUP}_{name}")
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.session = server.session(self.events.put)
+        self.session.open(Deadline(1))
+        self.delivery = RecordingDelivery()
+        self.committer = InlineCommitter(
+            name,
+            ZooKeeperOffsets(self.session, GROUP),
+            self.session.lease,
+            interval=None,
+            timeout=1.0,
+            count_held=False,
+            refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
+        )
+        cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
+        self.rebalancer = Rebalancer(
+            self.consumer,
+            GROUP,
+            RebalanceSettings(
+                quiet=0.0,
+                backoff=0.0,
+                backoff_max=0.0,
+                drain=0.0,
+                interval=3600.0,
+                request_timeout=5.0,
+                auto_commit=auto_commit,
+                exclude_internal_topics=True,
+            ),
+            events=self.events,
+            session=self.session,
+            cache=cache,
+            membership=Membership(
+                self.session,
+                cache,
+                GROUP,
+                self.consumer,
+                lambda: Registration(STATIC, {topic: streams}, timestamp="1"),
+                exclude_internal_topics=True,
+            ),
+            delivery=self.delivery,
+            offsets=self.committer,
+            assign=range_assignment,
+        )
+        self.rebalancer.begin()
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.rebalancer.step(0.0)
+
+    def stop(self) -> None:
+        self.events.put(StopRequested(0))
+        self.step()
+        self.session.close(Deadline(1))
+
+    @property
+    def owned(self) -> Mapping[TopicPartition, PartitionPosition]:
+        return self.rebalancer.positions()
+
+    def finish(self, tp: TopicPartition, count: int = 1) -> None:
+        """The application finishes messages."""
+        position = self.owned[tp]
+        position.consumed = (position.consumed or 0) + count
+
+    def commit(self) -> None:
+        self.committer.commit(lambda _: False, Deadline(1))
+
+
+def make_topic(server: FakeZooKeeper, partitions: int, topic: str = TOPIC) -> None:
+    listed = ",".join(f'"{n}":[0]' for n in range(partitions))
+    server.put(paths.topic(topic), f'{{"version":1,"partitions":{{{listed}}}}}'.encode())
+
+
+def settle(members: Collection[SteppedMember], rounds: int = 12) -> None:
+    """Let everybody deal with everything until nothing can happen any more."""
+    for _ in range(rounds):
+        for member in members:
+            member.step()
+
+
+def owners(server: FakeZooKeeper, topic: str = TOPIC) -> dict[int, str]:
+    below = paths.owner_topic(GROUP, topic)
+    return {int(path[len(below) + 1 :]): data.decode() for path, data in server.tree(below).items()}
+
+
+def offsets(server: FakeZooKeeper, topic: str = TOPIC) -> dict[int, int]:
+    below = paths.offset_topic(GROUP, topic)
+    return {int(path[len(below) + 1 :]): int(data) for path, data in server.tree(below).items()}

@@ -1,0 +1,236 @@
+"""Any order of joins, leaves, deaths, lost connections, expiries, operators' deeds and progress keeps the group's
+promises.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, range_assignment, settle
+from zkconsumer.core.planner import GroupView, threads_of
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.errors import RegistryError, ZkConsumerError
+from zkconsumer.group.events import StartResolved
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+MOST = 4
+START = 100
+picks = st.integers(min_value=0, max_value=1000)
+
+
+class Group(RuleBasedStateMachine):
+    """Members of one group; what they hand out, finish and commit is checked against what ZooKeeper shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = FakeZooKeeper(session_timeout=600.0)
+        self.members: list[SteppedMember] = []
+        self.dead: list[SteppedMember] = []
+        self.names = 0
+        self.partitions = 4
+        # what some application has finished, or an operator wrote: no commit may lie beyond
+        self.reached: dict[TopicPartition, int] = {}
+        self.committed: dict[TopicPartition, int] = {}
+        # their owner nodes were deleted by hand, which their owners learn with their next step
+        self.robbed: set[TopicPartition] = set()
+
+    @initialize()
+    def two_members_at_work(self) -> None:
+        make_topic(self.server, self.partitions)
+        self.join(1)
+        self.join(2)
+        self.live_a_while(3)
+
+    def _pick(self, number: int) -> SteppedMember:
+        return self.members[number % len(self.members)]
+
+    @precondition(lambda self: len(self.members) < MOST)
+    @rule(streams=st.integers(1, 3))
+    def join(self, streams: int) -> None:
+        self.names += 1
+        self.members.append(SteppedMember(self.server, f"m{self.names}", streams=streams))
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks, times=st.integers(1, 4))
+    def step(self, number: int, times: int) -> None:
+        self._pick(number).step(times)
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def leave(self, number: int) -> None:
+        member = self._pick(number)
+        member.stop()
+        self.members.remove(member)
+        self.dead.append(member)  # where it was cut off, its session ends later
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def die(self, number: int) -> None:
+        member = self._pick(number)
+        member.session.suspend()
+        self.members.remove(member)
+        self.dead.append(member)
+
+    @precondition(lambda self: self.dead)
+    @rule()
+    def dead_session_ends(self) -> None:
+        self.dead.pop().session.expire_unnoticed()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def lose_connection(self, number: int) -> None:
+        if self._pick(number).session.connected:
+            self._pick(number).session.suspend()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def server_gives_up_a_lost_one(self, number: int) -> None:
+        session = self._pick(number).session
+        if not session.connected and session.session_id:
+            session.expire_unnoticed()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def reconnect(self, number: int) -> None:
+        if not self._pick(number).session.connected:
+            self._pick(number).session.resume()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def expire(self, number: int) -> None:
+        if self._pick(number).session.connected:
+            self._pick(number).session.expire()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks, which=picks)
+    def resolve_a_start(self, number: int, which: int) -> None:
+        member = self._pick(number)
+        waiting = [position for position in member.delivery.flowing.values() if position.fetched is None]
+        if waiting:
+            position = waiting[which % len(waiting)]
+            self.reached.setdefault(position.tp, START)
+            member.events.put(StartResolved(position, START))
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks, which=picks, count=st.integers(1, 5))
+    def consume(self, number: int, which: int, count: int) -> None:
+        member = self._pick(number)
+        flowing = [p for p in member.delivery.flowing.values() if p.fetched is not None and not p.revoked]
+        if not flowing or not member.session.lease.valid:
+            return
+        position = flowing[which % len(flowing)]
+        self._hand_out(member, position, count)
+
+    def _hand_out(self, member: SteppedMember, position: PartitionPosition, count: int) -> None:
+        node = self.server.node(paths.owner(GROUP, position.tp))
+        if position.tp not in self.robbed:
+            assert node is not None, f"{member.consumer} hands out {position.tp}, which nobody owns"
+            assert node.ephemeral_owner == member.session.session_id, (
+                f"{member.consumer} hands out {position.tp}, which {node.data!r} owns"
+            )
+        position.consumed = (position.consumed or 0) + count
+        self.reached[position.tp] = max(self.reached.get(position.tp, 0), position.consumed)
+
+    @rule(count=st.integers(1, 3))
+    def live_a_while(self, count: int) -> None:
+        settle(self.members, 10)
+        # whoever lost an owner node to an operator has noticed by now
+        self.robbed.clear()
+        for member in self.members:
+            for position in list(member.delivery.flowing.values()):
+                if position.fetched is None and member.session.connected:
+                    self.reached.setdefault(position.tp, START)
+                    member.events.put(StartResolved(position, START))
+        settle(self.members, 3)
+        for member in self.members:
+            for position in list(member.delivery.flowing.values()):
+                if position.fetched is not None and member.session.lease.valid:
+                    self._hand_out(member, position, count)
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def commit(self, number: int) -> None:
+        try:
+            self._pick(number).commit()
+        except ZkConsumerError:
+            pass  # refused, or not connected: both are answers
+
+    @rule(which=picks)
+    def operator_deletes_an_owner_node(self, which: int) -> None:
+        owned = sorted(owners(self.server))
+        if owned:
+            tp = TopicPartition(TOPIC, owned[which % len(owned)])
+            self.robbed.add(tp)
+            self.server.remove(paths.owner(GROUP, tp))
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def operator_deletes_a_registration(self, number: int) -> None:
+        self.server.remove(paths.member(GROUP, self._pick(number).consumer))
+
+    @rule(which=picks, offset=st.integers(0, 300))
+    def operator_writes_an_offset(self, which: int, offset: int) -> None:
+        tp = TopicPartition(TOPIC, which % self.partitions)
+        self.reached[tp] = max(self.reached.get(tp, 0), offset)
+        self.committed[tp] = offset
+        self.server.put(paths.offset(GROUP, tp), str(offset).encode())
+
+    @precondition(lambda self: self.partitions < 8)
+    @rule()
+    def topic_grows(self) -> None:
+        self.partitions += 1
+        make_topic(self.server, self.partitions)
+
+    @invariant()
+    def commits_move_on_and_not_beyond_what_was_finished(self) -> None:
+        below = paths.offset_topic(GROUP, TOPIC)
+        for path, data in self.server.tree(below).items():
+            tp = TopicPartition(TOPIC, int(path[len(below) + 1 :]))
+            assert int(data) <= self.reached.get(tp, START), f"{tp} is committed at {data!r}"
+            assert int(data) >= self.committed.get(tp, 0), f"{tp} went back to {data!r}"
+            self.committed[tp] = int(data)
+
+    @invariant()
+    def nobody_fetches_what_it_does_not_count_as_its_own(self) -> None:
+        for member in self.members:
+            assert dict(member.owned) == member.delivery.flowing
+
+    def teardown(self) -> None:
+        for member in self.dead:
+            member.session.expire_unnoticed()
+        for member in self.members:
+            if not member.session.connected:
+                member.session.resume()
+        settle(self.members, 40)
+        if self.members:
+            expected = self._range_of_all()
+            assert owners(self.server) == expected, "at rest everything is owned, as range says"
+            for member in self.members:
+                assert {tp.partition for tp in member.owned} == {
+                    n for n, thread in expected.items() if thread.startswith(f"{member.consumer}-")
+                }
+        for member in self.members:
+            try:
+                member.stop()
+            except RegistryError:
+                pass
+
+    def _range_of_all(self) -> dict[int, str]:
+        members = {}
+        for path, data in self.server.tree(paths.ids(GROUP)).items():
+            streams = int(data.split(b'"t":')[1].split(b"}")[0])
+            members[ConsumerId(path.rsplit("/", 1)[1])] = Registration(STATIC, {TOPIC: streams})
+        view = GroupView(members, {TOPIC: tuple(range(self.partitions))})
+        threads = threads_of(view, exclude_internal_topics=True)
+        return {tp.partition: str(thread) for tp, thread in range_assignment(view, threads).items()}
+
+
+TestGroup = Group.TestCase
+TestGroup.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

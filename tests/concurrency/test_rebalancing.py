@@ -1,0 +1,362 @@
+"""One member's part in its group, step by step on a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.errors import OffsetCommitError
+from zkconsumer.group.events import StartResolved, StopRequested
+from zkconsumer.group.state import Phase
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 4)
+    return made
+
+
+def tp(partition: int) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+def test_the_first_member_registers_and_owns_everything(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a", streams=2)
+    settle([member])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_a-1", 3: "g_a-1"}
+    assert server.tree(paths.ids(GROUP)) == {
+        paths.member(GROUP, "g_a"): b'{"version":1,"subscription":{"t":2},"pattern":"static","timestamp":"1"}'
+    }
+    assert member.rebalancer.state.phase is Phase.OWNING
+    assert member.rebalancer.first_round.done()
+
+
+def test_a_second_member_takes_its_half_and_the_rest_is_not_touched(server: FakeZooKeeper) -> None:
+    first = SteppedMember(server, "a")
+    settle([first])
+    before = {n: server.node(paths.owner(GROUP, tp(n))) for n in range(2)}
+    kept = {n: first.owned[tp(n)] for n in range(2)}
+    second = SteppedMember(server, "b")
+    settle([first, second])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
+    assert {n: server.node(paths.owner(GROUP, tp(n))) for n in range(2)} == before, "the same nodes, not new ones"
+    assert {n: first.owned[tp(n)] for n in range(2)} == kept, "and the same positions"
+
+
+def test_the_next_owner_starts_where_the_last_one_finished(server: FakeZooKeeper) -> None:
+    for n in range(4):
+        server.put(paths.offset(GROUP, tp(n)), b"10")
+    first = SteppedMember(server, "a")
+    settle([first])
+    assert [first.owned[tp(n)].fetched for n in range(4)] == [10] * 4
+    first.finish(tp(3), 5)
+    second = SteppedMember(server, "b")
+    settle([first, second])
+    assert second.owned[tp(3)].fetched == 15
+    assert offsets(server) == {0: 10, 1: 10, 2: 10, 3: 15}
+
+
+def test_without_auto_commit_a_rebalance_commits_nothing(server: FakeZooKeeper) -> None:
+    """KAFKA-919: the rebalance committed although auto commit was off."""
+    server.put(paths.offset(GROUP, tp(3)), b"10")
+    first = SteppedMember(server, "a", auto_commit=False)
+    settle([first])
+    first.finish(tp(3), 5)
+    second = SteppedMember(server, "b", auto_commit=False)
+    settle([first, second])
+    assert second.owned[tp(3)].fetched == 10
+
+
+def test_a_partition_without_an_offset_waits_for_its_start_to_be_stored(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    position = member.owned[tp(0)]
+    assert position.fetched is None
+    member.events.put(StartResolved(position, 77))
+    settle([member])
+    assert offsets(server) == {0: 77}
+    assert (position.fetched, position.consumed, position.committed) == (77, 77, 77)
+
+
+def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    old = member.owned[tp(0)]
+    member.session.expire()
+    settle([member])
+    member.events.put(StartResolved(old, 77))
+    settle([member])
+    assert offsets(server) == {}
+    assert member.owned[tp(0)] is not old
+
+
+def test_a_leaving_member_commits_and_leaves_nothing_behind(server: FakeZooKeeper) -> None:
+    server.put(paths.offset(GROUP, tp(0)), b"1")
+    first, second = SteppedMember(server, "a"), SteppedMember(server, "b")
+    settle([first, second])
+    first.finish(tp(0), 3)
+    first.stop()
+    assert offsets(server)[0] == 4
+    assert set(owners(server).values()) == {"g_b-0"}
+    settle([second])
+    assert owners(server) == dict.fromkeys(range(4), "g_b-0")
+    assert first.delivery.ended
+
+
+def test_shutdown_counts_the_held_message_of_the_asking_thread_only(server: FakeZooKeeper) -> None:
+    for n in range(4):
+        server.put(paths.offset(GROUP, tp(n)), b"5")
+    member = SteppedMember(server, "a")
+    settle([member])
+    for n in (0, 1):
+        member.owned[tp(n)].held_until = 1 << 40
+    member.events.put(StopRequested(1))
+    member.step()
+    assert offsets(server) == {0: 6, 1: 6, 2: 5, 3: 5}
+    other = SteppedMember(server, "b")
+    settle([other])
+    other.owned[tp(0)].held_until = 1 << 40
+    other.events.put(StopRequested(2))
+    other.step()
+    assert offsets(server)[0] == 6
+
+
+def test_an_expired_session_registers_again_and_takes_everything_anew(server: FakeZooKeeper) -> None:
+    """KAFKA-992, KAFKA-1387: the re-registration after an expiry was lost or looped."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    old = dict(member.owned)
+    member.session.expire()
+    settle([member])
+    node = server.node(paths.owner(GROUP, tp(0)))
+    assert node is not None
+    assert node.ephemeral_owner == member.session.session_id
+    assert all(position.revoked for position in old.values())
+    assert all(not position.revoked for position in member.owned.values())
+    assert len(member.owned) == 4
+    assert member.delivery.flowing == dict(member.owned)
+
+
+def test_a_blip_of_the_connection_changes_nothing(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    before, tree = dict(member.owned), server.tree("/consumers")
+    member.session.suspend()
+    settle([member])
+    assert member.rebalancer.state.phase is Phase.SUSPENDED
+    member.session.resume()
+    settle([member])
+    assert dict(member.owned) == before
+    assert server.tree("/consumers") == tree
+    assert member.rebalancer.state.phase is Phase.OWNING
+
+
+def test_a_member_waits_for_its_own_former_session_and_never_adopts_its_nodes(server: FakeZooKeeper) -> None:
+    """The original takes an owner node with its own thread id for its own, and loses it when the old session ends."""
+    make = server.session()
+    make.open(_deadline())
+    make.ensure([paths.owner_topic(GROUP, TOPIC), paths.ids(GROUP)], _deadline())
+    make.create(paths.owner(GROUP, tp(0)), b"g_a-0", _deadline(), ephemeral=True)
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert tp(0) not in member.owned
+    assert member.rebalancer.state.phase is Phase.WAITING
+    assert "t-0" in str(member.rebalancer.state)
+    make.close(_deadline())
+    settle([member])
+    assert tp(0) in member.owned
+
+
+def test_a_consumer_id_in_use_is_named_and_waited_for(server: FakeZooKeeper) -> None:
+    first = SteppedMember(server, "a")
+    settle([first])
+    second = SteppedMember(server, "a")
+    settle([first, second])
+    assert not second.owned
+    assert "consumer.id" in second.rebalancer.state.detail
+    first.stop()
+    settle([second])
+    assert len(second.owned) == 4
+
+
+def test_a_deleted_registration_is_made_again(server: FakeZooKeeper) -> None:
+    """The original never registers again once its node is deleted, and keeps its owner nodes without fetching."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.remove(paths.member(GROUP, "g_a"))
+    settle([member])
+    assert server.node(paths.member(GROUP, "g_a")) is not None
+    assert len(member.owned) == 4
+
+
+def test_a_deleted_owner_node_stops_the_partition_and_is_claimed_again(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    old = member.owned[tp(1)]
+    server.remove(paths.owner(GROUP, tp(1)))
+    settle([member])
+    assert old.revoked
+    assert member.owned[tp(1)] is not old
+    assert owners(server)[1] == "g_a-0"
+    assert not member.owned[tp(0)].revoked
+
+
+def test_the_whole_group_deleted_by_hand_is_made_again(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.remove(f"/consumers/{GROUP}")
+    settle([member])
+    assert len(owners(server)) == 4
+    assert server.node(paths.member(GROUP, "g_a")) is not None
+
+
+def test_an_offset_written_by_somebody_else_is_adopted(server: FakeZooKeeper) -> None:
+    server.put(paths.offset(GROUP, tp(0)), b"10")
+    member = SteppedMember(server, "a")
+    settle([member])
+    old = member.owned[tp(0)]
+    server.put(paths.offset(GROUP, tp(0)), b"3")
+    member.finish(tp(0), 5)
+    with pytest.raises(OffsetCommitError, match="t-0 at 15"):
+        member.commit()
+    settle([member])
+    assert old.revoked
+    assert member.owned[tp(0)].fetched == 3
+    assert offsets(server)[0] == 3
+    member.finish(tp(0), 1)
+    member.commit()
+    assert offsets(server)[0] == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b" 5", b"99999999999999999999"])
+def test_an_unreadable_offset_is_not_guessed_and_harms_only_its_partition(
+    server: FakeZooKeeper, content: bytes
+) -> None:
+    server.put(paths.offset(GROUP, tp(2)), content)
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert set(member.owned) == {tp(0), tp(1), tp(3)}
+    assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
+    server.put(paths.offset(GROUP, tp(2)), b"7")
+    settle([member])
+    assert member.owned[tp(2)].fetched == 7
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"pattern":"static","subscription":{"t":0}}', b"\xff\xfe"])
+def test_an_unreadable_member_harms_nobody_else(server: FakeZooKeeper, content: bytes) -> None:
+    server.put(paths.member(GROUP, "g_bad"), content)
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert len(member.owned) == 4
+    assert paths.member(GROUP, "g_bad") in str(member.rebalancer.state)
+
+
+def test_a_strangers_owner_node_keeps_only_its_partition(server: FakeZooKeeper) -> None:
+    server.put(paths.owner(GROUP, tp(3)), b"tool")
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert set(member.owned) == {tp(0), tp(1), tp(2)}
+    assert "persistent" in str(member.rebalancer.state)
+    server.remove(paths.owner(GROUP, tp(3)))
+    settle([member])
+    assert len(member.owned) == 4
+
+
+def test_new_partitions_are_taken_and_the_old_ones_flow_on(server: FakeZooKeeper) -> None:
+    """KAFKA-1030 and its kin: added partitions were not noticed."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    before = dict(member.owned)
+    make_topic(server, 7)
+    settle([member])
+    assert len(member.owned) == 7
+    assert all(member.owned[known] is position for known, position in before.items())
+
+
+def test_a_deleted_topic_is_given_up_and_taken_again_when_it_comes_back(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.remove(paths.topic(TOPIC))
+    settle([member])
+    assert not member.owned
+    assert owners(server) == {}
+    assert "waiting for topic t" in member.rebalancer.state.detail
+    make_topic(server, 2)
+    settle([member])
+    assert len(member.owned) == 2
+
+
+def test_a_connection_that_breaks_in_a_round_leaves_nothing_claimed_unseen(server: FakeZooKeeper) -> None:
+    """A claim whose answer is lost may be done: its nodes are ours, belong to no position, and must not block
+    anybody.
+    """
+    member = SteppedMember(server, "a")
+    session = member.session
+    original = session.transact
+
+    def done_but_unanswered(*arguments: object) -> object:
+        original(*arguments)  # type: ignore[arg-type]
+        session.transact = original  # type: ignore[method-assign]
+        session.suspend()
+        raise _unavailable()
+
+    session.transact = done_but_unanswered  # type: ignore[method-assign,assignment]
+    settle([member], 2)
+    assert len(owners(server)) == 4
+    assert not member.owned
+    session.resume()
+    settle([member])
+    assert len(member.owned) == 4
+    assert member.delivery.flowing == dict(member.owned)
+
+
+def test_what_an_interrupted_claim_left_behind_is_given_back_when_it_is_no_longer_ours(server: FakeZooKeeper) -> None:
+    """In the original such owner nodes belong to no registry, so nobody ever releases them."""
+    first = SteppedMember(server, "a")
+    original = first.session.transact
+
+    def done_but_unanswered(*arguments: object) -> object:
+        original(*arguments)  # type: ignore[arg-type]
+        first.session.transact = original  # type: ignore[method-assign]
+        first.session.suspend()
+        raise _unavailable()
+
+    first.session.transact = done_but_unanswered  # type: ignore[method-assign,assignment]
+    settle([first], 2)
+    second = SteppedMember(server, "b")
+    settle([second])
+    assert set(owners(server).values()) == {"g_a-0"}
+    first.session.resume()
+    settle([first, second])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
+
+
+def test_a_round_costs_what_changed_and_not_the_size_of_the_group(server: FakeZooKeeper) -> None:
+    make_topic(server, 40)
+    members = [SteppedMember(server, f"m{n:02}") for n in range(10)]
+    settle(members, 40)
+    assert len(owners(server)) == 40
+    server.operations.clear()
+    settle(members)
+    assert server.operations == {}, "at rest nothing is asked"
+    make_topic(server, 41)
+    settle(members)
+    assert len(owners(server)) == 41
+    # the topic's node once a member, and the owner nodes that moved: nobody reads the 10 registrations again
+    assert server.operations["read"] < 10 + 4 * 40
+
+
+def _deadline() -> object:
+    from zkconsumer.deadline import Deadline
+
+    return Deadline(5)
+
+
+def _unavailable() -> Exception:
+    from zkconsumer.errors import RegistryUnavailableError
+
+    return RegistryUnavailableError("staged")

@@ -1,0 +1,335 @@
+"""What the group relies on in a ZooKeeper session: one suite, on the fake and on a real server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.model import ConsumerId, TopicPartition, thread_id
+from zkconsumer.registry import fenced, paths
+from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
+from zkconsumer.registry.session import (
+    NodeEvent,
+    NodeEventKind,
+    NodeFailure,
+    Session,
+    SessionChanged,
+    SessionState,
+    Transaction,
+)
+from zkconsumer.registry.watches import NodeCache
+from zkconsumer.testing import FakeZooKeeper
+
+OpenSession = Callable[[], Session]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.cluster, pytest.mark.java])])
+def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
+    sessions: list[Session] = []
+    fake = FakeZooKeeper()
+
+    def make() -> Session:
+        if request.param == "fake":
+            session: Session = fake.session()
+        else:
+            server = request.getfixturevalue("zookeeper_server")
+            session = Session(server, timeout=4.0, on_change=lambda _: None)
+        session.open(Deadline(scaled(10)))
+        sessions.append(session)
+        return session
+
+    yield make
+    for session in sessions:
+        session.close(Deadline(scaled(5)))
+
+
+@pytest.fixture
+def session(open_session: OpenSession) -> Session:
+    return open_session()
+
+
+@pytest.fixture
+def deadline() -> Deadline:
+    return Deadline(scaled(20))
+
+
+@pytest.fixture
+def root(session: Session, deadline: Deadline) -> str:
+    path = f"/contract-{next(_numbers)}"
+    session.ensure([path], deadline)
+    return path
+
+
+def test_reading_many_nodes_keeps_their_order_and_shows_the_missing(
+    session: Session, root: str, deadline: Deadline
+) -> None:
+    session.create(f"{root}/a", b"1", deadline)
+    session.create(f"{root}/c", b"", deadline, ephemeral=True)
+    a, b, c = session.read([f"{root}/a", f"{root}/b", f"{root}/c"], deadline)
+    assert a is not None
+    assert (a.data, a.version, a.ephemeral_owner) == (b"1", 0, 0)
+    assert b is None
+    assert c is not None
+    assert c.ephemeral_owner == session.session_id != 0
+
+
+def test_creating_twice_says_so(session: Session, root: str, deadline: Deadline) -> None:
+    assert session.create(f"{root}/a", b"1", deadline)
+    assert not session.create(f"{root}/a", b"2", deadline)
+    with pytest.raises(RegistryError):
+        session.create(f"{root}/no/parent", b"", deadline)
+
+
+def test_ensure_makes_what_is_missing_and_touches_nothing_else(session: Session, root: str, deadline: Deadline) -> None:
+    session.create(f"{root}/a", b"kept", deadline)
+    session.ensure([f"{root}/a/b/c", f"{root}/d"], deadline)
+    found = session.read([f"{root}/a", f"{root}/a/b/c", f"{root}/d"], deadline)
+    assert [node.data if node else None for node in found] == [b"kept", b"", b""]
+
+
+def test_versions_guard_writes_and_deletes(session: Session, root: str, deadline: Deadline) -> None:
+    path = f"{root}/a"
+    session.create(path, b"0", deadline)
+    assert not session.write(path, b"1", deadline, version=7)
+    assert session.write(path, b"1", deadline, version=0)
+    assert not session.delete(path, deadline, version=0)
+    assert session.delete(path, deadline, version=1)
+    assert not session.delete(path, deadline)
+    assert not session.write(path, b"1", deadline)
+
+
+def test_children_of_a_missing_node_are_none_and_of_an_empty_one_nothing(
+    session: Session, root: str, deadline: Deadline
+) -> None:
+    assert session.children(f"{root}/none", deadline) is None
+    assert session.children(root, deadline) == ()
+    session.ensure([f"{root}/a/b", f"{root}/c"], deadline)
+    assert sorted(session.children(root, deadline) or ()) == ["a", "c"]
+
+
+def test_a_transaction_is_done_whole_or_not_at_all(session: Session, root: str, deadline: Deadline) -> None:
+    session.create(f"{root}/a", b"0", deadline)
+
+    def good(transaction: Transaction) -> None:
+        transaction.create(f"{root}/b", b"", ephemeral=True)
+        transaction.write(f"{root}/b", b"x", 0)
+        transaction.check(f"{root}/a", 0)
+
+    assert session.transact(good, deadline) == [None, None, None]
+
+    def bad(transaction: Transaction) -> None:
+        transaction.create(f"{root}/c", b"")
+        transaction.write(f"{root}/a", b"1", 5)
+        transaction.delete(f"{root}/b", 1)
+
+    assert session.transact(bad, deadline) == [None, NodeFailure.BAD_VERSION, None]
+    a, b, c = session.read([f"{root}/a", f"{root}/b", f"{root}/c"], deadline)
+    assert c is None
+    assert a is not None
+    assert b is not None
+    assert (a.data, b.data, b.version) == (b"0", b"x", 1)
+    assert session.transact(lambda t: t.check(f"{root}/none", 0), deadline) == [NodeFailure.NO_NODE]
+    assert session.transact(lambda t: t.create(f"{root}/a", b""), deadline) == [NodeFailure.NODE_EXISTS]
+
+
+def test_watches_fire_once_for_each_kind_of_change(
+    session: Session, open_session: OpenSession, root: str, deadline: Deadline
+) -> None:
+    other = open_session()
+    events: SimpleQueue[NodeEvent] = SimpleQueue()
+    session.read([f"{root}/a"], deadline, events.put)
+    session.children(root, deadline, events.put)
+    other.create(f"{root}/a", b"0", deadline)
+    got = {events.get(timeout=scaled(5)) for _ in range(2)}
+    assert got == {NodeEvent(NodeEventKind.CREATED, f"{root}/a"), NodeEvent(NodeEventKind.CHILDREN, root)}
+    session.read([f"{root}/a"], deadline, events.put)
+    session.read([f"{root}/a"], deadline, events.put)
+    other.write(f"{root}/a", b"1", deadline)
+    assert events.get(timeout=scaled(5)) == NodeEvent(NodeEventKind.CHANGED, f"{root}/a")
+    session.read([f"{root}/a"], deadline, events.put)
+    other.delete(f"{root}/a", deadline)
+    assert events.get(timeout=scaled(5)) == NodeEvent(NodeEventKind.DELETED, f"{root}/a")
+    assert events.empty()
+
+
+def test_children_of_a_node_to_come_are_watched(
+    session: Session, open_session: OpenSession, root: str, deadline: Deadline
+) -> None:
+    other = open_session()
+    changed: SimpleQueue[str] = SimpleQueue()
+    cache = NodeCache(session, changed.put)
+    assert cache.children(f"{root}/later", deadline) is None
+    other.ensure([f"{root}/later"], deadline)
+    assert changed.get(timeout=scaled(5)) == f"{root}/later"
+    assert cache.children(f"{root}/later", deadline) == ()
+    other.create(f"{root}/later/x", b"", deadline)
+    assert changed.get(timeout=scaled(5)) == f"{root}/later"
+    assert cache.children(f"{root}/later", deadline) == ("x",)
+
+
+def test_the_cache_reads_again_only_what_changed(
+    session: Session, open_session: OpenSession, root: str, deadline: Deadline
+) -> None:
+    other = open_session()
+    changed: SimpleQueue[str] = SimpleQueue()
+    cache = NodeCache(session, changed.put)
+    wanted = [f"{root}/a", f"{root}/b"]
+    session.create(wanted[0], b"0", deadline)
+    assert cache.nodes(wanted, deadline)[wanted[1]] is None
+    other.write(wanted[0], b"1", deadline)
+    assert changed.get(timeout=scaled(5)) == wanted[0]
+    node = cache.nodes(wanted, deadline)[wanted[0]]
+    assert node is not None
+    assert node.data == b"1"
+
+
+def test_ephemeral_nodes_vanish_with_their_session(
+    session: Session, open_session: OpenSession, root: str, deadline: Deadline
+) -> None:
+    other = open_session()
+    other.create(f"{root}/a", b"", deadline, ephemeral=True)
+    gone: SimpleQueue[NodeEvent] = SimpleQueue()
+    session.read([f"{root}/a"], deadline, gone.put)
+    other.close(Deadline(scaled(5)))
+    assert gone.get(timeout=scaled(5)).kind is NodeEventKind.DELETED
+
+
+def test_a_closed_session_refuses_requests(session: Session, root: str, deadline: Deadline) -> None:
+    session.close(Deadline(scaled(5)))
+    with pytest.raises(RegistryError):
+        session.read([root], deadline)
+    assert not session.lease.valid
+
+
+def test_the_lease_follows_answered_requests(session: Session) -> None:
+    assert not session.lease.valid, "not before whoever owns the group's state says so"
+    session.lease.resume(session.lease.epoch)
+    eventually(lambda: session.lease.valid, 5, "the lease of a connected session")
+    before = session.lease.ends_at
+    session.touch()
+    eventually(lambda: session.lease.ends_at > before, 5, "the lease moves on with an answer")
+    epoch = session.lease.epoch
+    session.lease.suspend()
+    assert not session.lease.valid
+    session.lease.resume(epoch)
+    assert not session.lease.valid, "what was dealt with is a former connection"
+
+
+# ---- fenced claims, commits and releases ----
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def group(session: Session, deadline: Deadline) -> str:
+    name = f"g{next(_numbers)}"
+    session.ensure([paths.owner_topic(name, "t"), paths.offset_topic(name, "t")], deadline)
+    return name
+
+
+def test_a_claim_makes_the_owner_node_and_moves_the_offsets_version(
+    session: Session, group: str, deadline: Deadline
+) -> None:
+    session.create(paths.offset(group, TP), b"42", deadline)
+    thread = thread_id(ConsumerId(f"{group}_c"), 0)
+    assert fenced.claim(session, group, [Claim(TP, thread, KnownOffset(42, 0))], deadline) == {TP: Outcome.DONE}
+    owner, offset = session.read([paths.owner(group, TP), paths.offset(group, TP)], deadline)
+    assert owner is not None
+    assert offset is not None
+    assert (owner.data, owner.version, owner.ephemeral_owner) == (thread.encode(), 1, session.session_id)
+    assert (offset.data, offset.version) == (b"42", 1)
+
+
+def test_a_claim_takes_the_offender_out_and_does_the_rest(session: Session, group: str, deadline: Deadline) -> None:
+    tps = [TopicPartition("t", n) for n in range(4)]
+    session.create(paths.owner(group, tps[1]), b"somebody", deadline)
+    session.create(paths.offset(group, tps[2]), b"7", deadline)
+    thread = thread_id(ConsumerId(f"{group}_c"), 0)
+    stale = {tps[2]: KnownOffset(7, 5)}
+    outcomes = fenced.claim(session, group, [Claim(tp, thread, stale.get(tp, ABSENT)) for tp in tps], deadline)
+    assert outcomes == {
+        tps[0]: Outcome.DONE,
+        tps[1]: Outcome.OWNED,
+        tps[2]: Outcome.OFFSET_MOVED,
+        tps[3]: Outcome.DONE,
+    }
+
+
+def test_a_claim_without_parents_says_so(session: Session, group: str, deadline: Deadline) -> None:
+    tp = TopicPartition("unknown", 0)
+    thread = thread_id(ConsumerId(f"{group}_c"), 0)
+    assert fenced.claim(session, group, [Claim(tp, thread, ABSENT)], deadline) == {tp: Outcome.NO_PARENT}
+
+
+@pytest.mark.parametrize("who", ["nobody", "one of ours", "a Scala member"])
+def test_a_commit_of_a_former_owner_is_refused(
+    who: str, session: Session, open_session: OpenSession, group: str, deadline: Deadline
+) -> None:
+    session.create(paths.offset(group, TP), b"42", deadline)
+    claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), KnownOffset(42, 0))
+    fenced.claim(session, group, [claim], deadline)
+    session.delete(paths.owner(group, TP), deadline)
+    other = open_session()
+    if who == "one of ours":
+        theirs = Claim(TP, thread_id(ConsumerId(f"{group}_d"), 0), KnownOffset(42, 1))
+        assert fenced.claim(other, group, [theirs], deadline) == {TP: Outcome.DONE}
+    elif who == "a Scala member":
+        other.create(paths.owner(group, TP), b"scala-0", deadline, ephemeral=True)
+    outcome = fenced.commit(session, group, [Commit(TP, 50, KnownOffset(42, 1))], deadline)[TP]
+    assert outcome in (Outcome.NOT_OURS, Outcome.OFFSET_MOVED)
+    offset = session.read([paths.offset(group, TP)], deadline)[0]
+    assert offset is not None
+    assert offset.data == b"42"
+    fenced.release(session, group, [Commit(TP, None, KnownOffset(42, 1))], deadline)
+    owner = session.read([paths.owner(group, TP)], deadline)[0]
+    assert (owner is not None) == (who != "nobody"), "a release deletes nobody else's owner node"
+
+
+def test_a_commit_creates_a_missing_offset_and_the_release_deletes_our_owner(
+    session: Session, group: str, deadline: Deadline
+) -> None:
+    claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), ABSENT)
+    fenced.claim(session, group, [claim], deadline)
+    assert fenced.commit(session, group, [Commit(TP, 3, ABSENT)], deadline) == {TP: Outcome.DONE}
+    assert fenced.commit(session, group, [Commit(TP, 4, ABSENT)], deadline) == {TP: Outcome.OFFSET_MOVED}
+    assert fenced.release(session, group, [Commit(TP, 5, KnownOffset(3, 0))], deadline) == {TP: Outcome.DONE}
+    owner, offset = session.read([paths.owner(group, TP), paths.offset(group, TP)], deadline)
+    assert owner is None
+    assert offset is not None
+    assert offset.data == b"5"
+
+
+def test_many_claims_are_split_by_bytes(session: Session, deadline: Deadline) -> None:
+    group, topic = f"g{next(_numbers)}", "t" * 200
+    session.ensure([paths.owner_topic(group, topic), paths.offset_topic(group, topic)], deadline)
+    thread = thread_id(ConsumerId("c" * 200), 0)
+    claims = [Claim(TopicPartition(topic, n), thread, ABSENT) for n in range(1500)]
+    outcomes = fenced.claim(session, group, claims, deadline)
+    assert set(outcomes.values()) == {Outcome.DONE}
+    assert len(session.children(paths.owner_topic(group, topic), deadline) or ()) == 1500
+
+
+def test_session_events_arrive_in_order() -> None:
+    events: list[SessionChanged] = []
+    session = FakeZooKeeper().session(events.append)
+    session.open(Deadline(1))
+    first = session.session_id
+    session.suspend()
+    session.resume()
+    session.expire()
+    assert [event.state for event in events] == [
+        SessionState.CONNECTED,
+        SessionState.SUSPENDED,
+        SessionState.CONNECTED,
+        SessionState.SUSPENDED,
+        SessionState.LOST,
+        SessionState.CONNECTED,
+    ]
+    assert session.session_id != first
