@@ -101,4 +101,10 @@ def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple
         mean = "-" if row.mean is None else f"{row.mean:.2f} min"
         verdict = "yes" if same else f"NO: {should.flights:,}, {should.mean}"
         table.add_row(carrier, names.get(carrier, ""), f"{row.delays.flights:,}", mean, verdict)
+    table.add_row("all", "", f"{sum(row.delays.flights for row in found.values()):,}", _overall(found), style="bold")
     return table, agree
+
+
+def _overall(found: dict[str, CarrierReport]) -> str:
+    delayed = sum(row.delays.delayed for row in found.values())
+    return f"{sum(row.delays.minutes for row in found.values()) / delayed:.2f} min" if delayed else "-"

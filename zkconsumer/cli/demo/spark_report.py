@@ -5,7 +5,6 @@ A process of its own, because Spark and its JVM write to the terminal what nobod
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -28,7 +27,8 @@ def report(options: dict[str, str], folder: str) -> list[list[Any]]:
     from pyspark.sql.functions import avg, col, count, from_json, lit
     from pyspark.sql.functions import sum as total
 
-    register = importlib.import_module("zkconsumer.spark").register
+    from zkconsumer.spark import register
+
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("zkconsumer demo")

@@ -1,0 +1,104 @@
+"""The demo, reduced to a few thousand flights: what it reports, what it prints, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer.cli.demo.flights import Totals, flights
+
+FLIGHTS = 3000
+PLAYING_S = 100.0
+ENDING_S = 20.0
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the demo as a person would, its output going to a pipe; what it leaves in TMPDIR can be seen there."""
+    running = []
+    (tmp_path / "tmp").mkdir()
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer", "demo", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+            cwd=tmp_path,
+        )
+        running.append(process)
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate(timeout=scaled(ENDING_S))
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes of whose command line the folder is part: every server and member has files there."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+@pytest.mark.spark
+def test_it_loses_nothing_and_spark_finds_what_the_file_says(start: Start, tmp_path: Path) -> None:
+    process = start("--flights", str(FLIGHTS), "--report", str(tmp_path / "report.json"))
+
+    output, _ = process.communicate(timeout=scaled(PLAYING_S))
+
+    assert process.returncode == 0, output
+    report: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    assert report["agrees"]
+    assert report["produced"] == report["consumed"] == sum(report["committed"].values()) == FLIGHTS
+    assert report["lost"] == report["altered"] == report["unknown"] == 0
+    assert {again["first"] for again in report["duplicates"]} <= {"ben"}, "clean moves repeat nothing"
+    assert set(report["by_member"]) == {"ann", "ben", "cid"}
+    wanted = Totals()
+    for flight in flights(FLIGHTS):
+        wanted.add(flight)
+    found = {carrier: (row["flights"], row["mean_delay"]) for carrier, row in report["spark"].items()}
+    assert found == {
+        carrier: (delays.flights, pytest.approx(delays.mean)) for carrier, delays in wanted.by_carrier.items()
+    }
+    assert "\x1b" not in output, "no control codes into a pipe"
+    assert max(map(len, output.splitlines())) <= 80
+    assert "All numbers agree. Nothing is left running." in output
+    assert not left_behind(tmp_path)
+    assert not list((tmp_path / "tmp").glob("zkconsumer-*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_it_is_interrupted_or_killed(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    process = start("--no-spark", "--flights", "200000")
+    assert process.stdout is not None
+    story = iter(process.stdout.readline, "")
+    assert any("cid is process" in line for line in story), "it ended before the third member joined"
+    assert left_behind(tmp_path)
+
+    process.send_signal(number)
+
+    process.communicate(timeout=scaled(ENDING_S))
+    assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    eventually(lambda: not left_behind(tmp_path), ENDING_S, "the end of all processes")
+    eventually(lambda: not list((tmp_path / "tmp").glob("zkconsumer-*")), ENDING_S, "the removal of all files")

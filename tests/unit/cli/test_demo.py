@@ -1,0 +1,108 @@
+"""What the demo works out, and what it calls a success."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from zkconsumer import cli
+from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, Totals, airlines, flights
+from zkconsumer.cli.demo.group import View
+from zkconsumer.cli.demo.ledger import Account, Again, Ledger
+from zkconsumer.cli.demo.report import cause, is_good
+from zkconsumer.cli.demo.spark import CarrierReport, compare
+
+PERFECT = Account(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
+
+
+def test_the_books_tell_lost_repeated_altered_and_unknown_messages_apart() -> None:
+    ledger = Ledger()
+    for offset in range(4):
+        ledger.produced((0, offset), 100 + offset)
+    ledger.consumed("ann", [((0, 0), 100), ((0, 1), 999)])
+    ledger.begin(4)
+    ledger.consumed("ben", [((0, 0), 100), ((0, 2), 102), ((7, 7), 1)])
+
+    account = ledger.account()
+
+    assert (account.produced, account.consumed, account.lost) == (4, 4, 1)
+    assert (account.altered, account.unknown) == (1, 1)
+    assert account.duplicates == {Again("ann", "ben", 4): 1}
+    assert account.by_member == {"ann": 2, "ben": 3}
+    assert ledger.ends() == {0: 4}
+    assert ledger.consumed_of(0) == 3
+
+
+def test_a_message_may_be_consumed_before_the_producer_hears_of_it() -> None:
+    ledger = Ledger()
+    ledger.consumed("ann", [((0, 0), 5)])
+    ledger.produced((0, 0), 5)
+
+    account = ledger.account()
+
+    assert (account.lost, account.altered, account.unknown) == (0, 0, 0)
+
+
+def test_duplicates_are_no_failure_but_everything_else_is() -> None:
+    assert is_good(PERFECT, {0: 3}, 3)
+    assert is_good(replace(PERFECT, duplicates={Again("ben", "cid", 4): 9}), {0: 3}, 3)
+    assert not is_good(replace(PERFECT, consumed=2, lost=1), {0: 3}, 3)
+    assert not is_good(replace(PERFECT, altered=1), {0: 3}, 3)
+    assert not is_good(replace(PERFECT, unknown=1), {0: 3}, 3)
+    assert not is_good(PERFECT, {0: 2}, 3), "not everything is committed"
+    assert not is_good(PERFECT, {0: 3}, 4), "not everything was produced"
+
+
+def test_duplicates_are_put_down_to_a_step() -> None:
+    assert cause(Again("ben", "cid", 5)).startswith("step 4: ben was killed")
+    assert cause(Again("ann", "cid", 5)).startswith("step 5: read by ann")
+    assert cause(Again("ann", "ann", 3)) == "step 3: read twice by ann"
+
+
+def test_a_group_is_settled_when_every_stream_has_its_share() -> None:
+    both = {0: ("ann", 0), 1: ("ann", 1), 2: ("ben", 0), 3: ("ben", 1)}
+    members = frozenset({"ann", "ben"})
+    assert View(members, both).settled({"ann", "ben"}, 4, 2)
+    assert not View(members, {**both, 3: ("ben", 0)}).settled({"ann", "ben"}, 4, 2), "a stream has nothing"
+    assert not View(members, both).settled({"ann"}, 4, 2), "another one is there"
+    assert not View(members, {n: both[n] for n in range(3)}).settled({"ann", "ben"}, 4, 2), "one has no owner"
+    assert str(View(members, both)) == "ann/0: 0  ann/1: 1  ben/0: 2  ben/1: 3"
+
+
+def test_the_file_is_read_as_it_is() -> None:
+    totals = Totals()
+    rows = list(flights(1000))
+    for row in rows:
+        totals.add(row)
+
+    assert rows[0].carrier == "UA"
+    assert b'"dep_delay":2,' in rows[0].json
+    assert b'"tailnum":"N14228"' in rows[0].json
+    assert any(b'"dep_delay":null' in row.json for row in rows), "a cancelled flight"
+    assert sum(delays.flights for delays in totals.by_carrier.values()) == 1000
+    assert totals.by_carrier.keys() <= airlines().keys()
+
+
+@pytest.mark.timeout(60)
+def test_the_file_has_as_many_flights_as_we_say() -> None:
+    assert sum(1 for _ in flights()) == ALL_FLIGHTS
+
+
+def test_spark_agrees_only_with_the_same_numbers() -> None:
+    wanted = {"UA": Delays(3, 2, 5), "OO": Delays(1, 0, 0)}
+    same = {"UA": CarrierReport(Delays(3, 2, 5), 2.5), "OO": CarrierReport(Delays(1, 0, 0), None)}
+
+    assert compare(same, wanted)[1]
+    assert not compare({"UA": same["UA"]}, wanted)[1], "a carrier is missing"
+    assert not compare({**same, "AA": same["UA"]}, wanted)[1], "a carrier too many"
+    assert not compare({**same, "UA": CarrierReport(Delays(3, 2, 5), 2.6)}, wanted)[1]
+    assert not compare({**same, "OO": CarrierReport(Delays(1, 0, 0), 0.0)}, wanted)[1]
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--flights", "3"], ["demo", "--flights", "many"], ["demo", "--keep=yes"]])
+def test_wrong_usage_of_the_demo(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert "usage: zkconsumer demo" in capsys.readouterr().err
