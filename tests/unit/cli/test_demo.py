@@ -100,7 +100,9 @@ def test_spark_agrees_only_with_the_same_numbers() -> None:
     assert not compare({**same, "OO": CarrierReport(Delays(1, 0, 0), 0.0)}, wanted)[1]
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--flights", "3"], ["demo", "--flights", "many"], ["demo", "--keep=yes"]])
+@pytest.mark.parametrize(
+    "arguments", [["demo", "--flights", "3"], ["demo", "--flights", "many"], ["demo", "--keep=yes"]]
+)
 def test_wrong_usage_of_the_demo(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)

@@ -17,6 +17,7 @@ def main(arguments: list[str]) -> None:
     task = json.loads(arguments[0])
     # Workers are started with whatever python3 is in PATH unless told otherwise.
     os.environ |= {"JAVA_HOME": task["java_home"], "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    Path(task["folder"]).mkdir(exist_ok=True)  # whatever Spark leaves behind when it is interrupted is in there
     rows = report(task["options"], task["folder"])
     Path(task["result"]).write_text(json.dumps(rows))
 
@@ -36,6 +37,7 @@ def report(options: dict[str, str], folder: str) -> list[list[Any]]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", folder)
         .config("spark.local.dir", folder)
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
         .getOrCreate()
     )
     try:
