@@ -29,7 +29,8 @@ def register(spark: SparkSession) -> None:
 
     Raises MissingExtraError where pyspark (4.2 or later) or pyarrow is not installed.
     """
-    spark.dataSource.register(_data_source())
+    source = _data_source()  # first, so that what is missing is said before Spark complains
+    spark.dataSource.register(source)
 
 
 def _data_source() -> Any:

@@ -158,7 +158,9 @@ class Cluster:
         unreachable: NoReachableEndpointError | None = None
         for broker in brokers:
             try:
-                endpoints[broker.broker_id] = choose_endpoint(broker.endpoints, self._config.security_protocol)
+                endpoints[broker.broker_id] = choose_endpoint(
+                    broker.endpoints, self._config.security_protocol, self._config.broker_addresses
+                )
             except NoReachableEndpointError as error:
                 unreachable = error
         if not endpoints and unreachable is not None:

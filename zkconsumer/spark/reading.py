@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import Any, Final
@@ -48,11 +48,18 @@ class _Moved(BrokerUnavailableError):
 class RangeReader:
     """Reads ranges one after the other.
 
-    Arguments: ``leaders`` says where to begin with each partition; one that it lacks is looked up.
+    Arguments: ``leaders`` says where to begin with each partition; one that it lacks is looked up in what
+    ``open_cluster`` gives, by default ZooKeeper.
     """
 
-    def __init__(self, options: ReadOptions, leaders: Mapping[TopicPartition, Endpoint]) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        leaders: Mapping[TopicPartition, Endpoint],
+        open_cluster: Callable[[], Cluster] | None = None,
+    ) -> None:
         self._options = options
+        self._open_cluster = open_cluster or (lambda: Cluster(options.config, options.isolation_level))
         self._config = options.config
         self._timeout = options.config.socket_timeout_ms / 1000
         self._leaders = dict(leaders)
@@ -170,7 +177,7 @@ class RangeReader:
     def _left(self, range_: OffsetRange) -> OffsetRange:
         """What of a range there still is. Raises OffsetOutOfRangeError where some is missing and that is an error."""
         where = TopicPartition(range_.topic, range_.partition)
-        with Cluster(self._config, self._options.isolation_level) as cluster:
+        with self._open_cluster() as cluster:
             span: LogSpan = cluster.log_spans([where])[where]
         problem = out_of_log(range_, span)
         if problem is None:
@@ -184,7 +191,7 @@ class RangeReader:
     def _channel(self, where: TopicPartition) -> BrokerChannel:
         endpoint = self._leaders.get(where)
         if endpoint is None:
-            with Cluster(self._config) as cluster:
+            with self._open_cluster() as cluster:
                 self._leaders.update(cluster.leaders([where]))
             endpoint = self._leaders.get(where)
         if endpoint is None:

@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 
 
 class StreamRun:
-    """The run of one query."""
+    """The run of one query. The constructor does no I/O."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
         self._options = options
-        self._cluster = Cluster(options.config, options.isolation_level)
+        self._cluster = cluster
         self._membership: Membership = Bystander(
             self._cluster, options.group, allow_live_members=options.allow_live_members
         )

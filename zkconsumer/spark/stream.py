@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from zkconsumer.spark.cluster import Cluster
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.partition import read_partition
 from zkconsumer.spark.run import StreamRun, end_cleanly_on_sigterm
@@ -38,8 +39,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running(self) -> StreamRun:
         if self._run is None:
             end_cleanly_on_sigterm()
-            self._run = StreamRun(self._options)
-            self._run.open()
+            run = StreamRun(self._options, Cluster(self._options.config, self._options.isolation_level))
+            try:
+                run.open()
+            except BaseException:
+                run.close()
+                raise
+            self._run = run
         return self._run
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

@@ -1,0 +1,116 @@
+"""Columns say the same as the records they are made of, read one by one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.brokers.sets import SETS, WHERE, Batch, MessageSet, Written
+from zkconsumer.brokers import columns
+from zkconsumer.brokers.columns import HEADERS, NAMES, ColumnBuilder, read_columns, slabs
+from zkconsumer.brokers.records import batches
+from zkconsumer.model import TopicPartition
+
+ALL = (*NAMES, HEADERS)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def all_batches(data: bytes, fetch_offset: int = 0) -> Any:
+    return batches(data, check_crc=True, where=WHERE, fetch_offset=fetch_offset)
+
+
+def slowly(data: bytes, fetch_offset: int = 0, end: int | None = None) -> list[tuple[Any, ...]]:
+    """The rows as a plain loop over the records finds them."""
+    rows = []
+    for batch in all_batches(data, fetch_offset):
+        for record in batch:
+            if end is not None and record.offset >= end:
+                continue
+            stamp = None if record.timestamp in (-1, None) else EPOCH + timedelta(milliseconds=record.timestamp)
+            kind = -1 if record.timestamp_type is None else record.timestamp_type
+            headers = [{"key": name, "value": content} for name, content in record.headers] or None
+            rows.append((record.key, record.value, *WHERE, record.offset, stamp, kind, headers))
+    return rows
+
+
+def rows_of(arrays: list[Any], names: tuple[str, ...] = ALL) -> list[tuple[Any, ...]]:
+    return list(zip(*(pa.chunked_array([array]).to_pylist() for array in arrays), strict=True)) if names else []
+
+
+@given(SETS, st.integers(0, 40), st.none() | st.integers(0, 60))
+def test_columns_equal_the_records_read_one_by_one(written: MessageSet, skipped: int, length: int | None) -> None:
+    first = written.base + skipped
+    end = None if length is None else first + length
+    arrays = read_columns(all_batches(written.data, first), ALL, end=end)
+    assert rows_of(arrays) == slowly(written.data, first, end)
+
+
+@given(SETS)
+def test_only_the_wanted_columns_are_made_in_the_wanted_order(written: MessageSet) -> None:
+    whole = dict(zip(ALL, read_columns(all_batches(written.data), ALL), strict=True))
+    for names in (("value",), ("offset", "key"), ("partition", "topic"), ()):
+        arrays = read_columns(all_batches(written.data), names)
+        assert [array.to_pylist() for array in arrays] == [whole[name].to_pylist() for name in names]
+
+
+def test_columns_have_the_types_they_claim_even_without_rows() -> None:
+    types = columns.arrow_types()
+    assert [array.type for array in ColumnBuilder(ALL).take()] == [types[name] for name in ALL]
+    full = read_columns(all_batches(MessageSet([Batch()]).data), ALL)
+    assert [array.type for array in full] == [types[name] for name in ALL]
+    for array in full:
+        array.validate(full=True)
+
+
+def test_transaction_markers_are_no_rows() -> None:
+    marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
+    written = MessageSet([Batch([Written(value=b"a")], transactional=True, producer_id=7), marker])
+    assert [row[1] for row in rows_of(read_columns(all_batches(written.data), ALL))] == [b"a"]
+
+
+def test_a_timestamp_that_microseconds_cannot_express_is_null() -> None:
+    stamps = [1_500_000_000_000, 2**62, -1, 1_500_000_000_001]
+    written = MessageSet([Batch([Written(timestamp=stamp) for stamp in stamps])])
+    (array,) = read_columns(all_batches(written.data), ("timestamp",))
+    assert [value is None for value in array.to_pylist()] == [False, True, True, False]
+
+
+def test_rows_of_several_partitions_keep_their_place() -> None:
+    builder = ColumnBuilder(("topic", "partition", "offset"))
+    places = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("a", 0)]
+    data = MessageSet([Batch([Written(), Written()])]).data
+    for place in places:
+        for batch in all_batches(data):
+            for slab in slabs(batch):
+                builder.add(place, slab)
+    assert builder.rows == 8
+    found = rows_of(builder.take())
+    assert found == [(*place, offset) for place in places for offset in (0, 1)]
+    assert (builder.rows, builder.size) == (0, 0)
+
+
+def test_many_records_come_in_slabs_and_end_where_they_shall() -> None:
+    written = MessageSet([Batch([Written()] * 2500)])
+    (batch,) = all_batches(written.data)
+    assert [len(slab) for slab in slabs(batch)] == [1024, 1024, 452]
+    assert [len(slab) for slab in slabs(batch, 1500)] == [1024, 476]
+    assert [len(slab) for slab in slabs(batch, 1024)] == [1024]
+    assert list(slabs(batch, 0)) == []
+
+
+def test_the_size_is_known_early_where_messages_are_large() -> None:
+    builder = ColumnBuilder()
+    for batch in all_batches(MessageSet([Batch([Written(value=b"x" * 50_000)] * 3)]).data):
+        for slab in slabs(batch):
+            builder.add(WHERE, slab)
+    assert builder.size > 150_000
+
+
+def test_an_unknown_column_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such column: bytes"):
+        ColumnBuilder(("value", "bytes"))

@@ -1,0 +1,134 @@
+"""What each option means, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark.options import parse
+from zkconsumer.spark.ranges import EARLIEST, GROUP, LATEST, Offsets
+
+BASE = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g", "subscribe": "t"}
+
+
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
+    options = parse(BASE)
+    assert options.selection.topics == ("t",)
+    assert (options.starting, options.ending, options.max_offsets, options.min_partitions) == (None, None, None, None)
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert options.isolation_level == 0
+    assert options.group == "g"
+    assert options.config.fetch_message_max_bytes == 4 * 1024 * 1024
+
+
+def test_names_are_read_in_any_case() -> None:
+    options = parse({**BASE, "MAXOFFSETSPERTRIGGER": "5", "includeheaders": "TRUE", "minPartitions": "7"})
+    assert (options.max_offsets, options.include_headers, options.min_partitions) == (5, True, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("startingOffsets", "earliest", EARLIEST),
+        ("startingOffsets", " Latest ", LATEST),
+        ("startingOffsets", "group", GROUP),
+        ("startingOffsets", '{"t":{"0":23,"1":-2,"2":-1}}', {("t", 0): 23, ("t", 1): -2, ("t", 2): -1}),
+        ("endingOffsets", "latest", LATEST),
+        ("endingOffsets", '{"t":{"0":-1}}', {("t", 0): -1}),
+    ],
+)
+def test_offsets_are_a_word_or_json(name: str, value: str, wanted: object) -> None:
+    options = parse({**BASE, name: value})
+    found = options.starting if name == "startingOffsets" else options.ending
+    assert found == (wanted if isinstance(wanted, Offsets) else Offsets("given", wanted))  # type: ignore[arg-type]
+
+
+def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
+    named = parse({**BASE, "subscribe": " b, a ,b"}).selection
+    assert named.topics == ("a", "b")
+    without = {key: value for key, value in BASE.items() if key != "subscribe"}
+    matched = parse({**without, "subscribePattern": "fl.*"}).selection
+    assert matched.allowed is not None
+    assert matched.allowed.allows("flights", True)
+    single = parse({**without, "assign": '{"t":[2,0]}'}).selection
+    assert single.partitions == (TopicPartition("t", 0), TopicPartition("t", 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subscrib": "x"}, "subscrib: 'x': unknown option; did you mean 'subscribe'?"),
+        ({"startingoffset": "x"}, "startingoffset: 'x': unknown option; did you mean 'startingOffsets'?"),
+        ({"max_offsets_per_trigger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
+        ({"kafka.bootstrap.servers": "b:9092"}, "'b:9092': unknown option; brokers are found through zookeeper.con"),
+        ({"kafka.isolation.level": "x"}, "kafka.isolation.level: 'x': unknown option; write 'isolation.level'"),
+        ({"path": "t"}, "path: 't': unknown option; load() takes no path"),
+        ({"zzz": "1"}, "zzz: '1': unknown option"),
+        ({"auto.commit.enable": "true"}, "auto.commit.enable: 'true': unknown option"),
+        ({"startingOffsets": "soon"}, "startingOffsets: 'soon': must be earliest, latest, group, or JSON"),
+        ({"startingOffsets": "{}"}, "startingOffsets: '{}': must be"),
+        ({"startingOffsets": '{"t":[1]}'}, "must be"),
+        ({"startingOffsets": '{"t":{"x":1}}'}, "'x' is no partition"),
+        ({"startingOffsets": '{"t":{"0":-3}}'}, "-3 is no offset here"),
+        ({"startingOffsets": '{"t":{"0":true}}'}, "True is no offset here"),
+        ({"startingOffsets": "[" * 100_000}, "must be"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: 'earliest': nothing lies before it"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "-2 is no offset here"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0': must be a whole number"),
+        ({"minPartitions": "many"}, "minPartitions: 'many': must be a whole number"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe': must be true or false"),
+        ({"membership": "some"}, "membership: 'some': must be none"),
+        ({"subscribe": "a,,b"}, "subscribe: 'a,,b': '' cannot be a name"),
+        ({"subscribe": "a/b"}, "subscribe: 'a/b'"),
+        ({"assign": '{"t":[0]}'}, "assign: '{\"t\":[0]}': contradicts subscribe='t'"),
+        ({"group.id": "a b"}, "group.id: 'a b' contains ' '"),
+        ({"isolation.level": "none"}, "isolation.level: must be 'read_uncommitted' or 'read_committed', not 'none'"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_name_and_value(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, **given})
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["zookeeper.connect", "group.id", "subscribe"])
+def test_what_must_be_said_is_asked_for(name: str) -> None:
+    with pytest.raises(ConfigException, match=f"{name}: is missing"):
+        parse({key: value for key, value in BASE.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: '5'"),
+        ({"startingOffsets": "latest"}, "startingOffsets: 'latest'"),
+        ({"membership": "member"}, "membership: 'member'"),
+        ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true'"),
+    ],
+)
+def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigException, match=message):
+        parse({**BASE, **given}).check_batch()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"membership: '\(not given\)'.*say membership=none"),
+        ({"membership": "member"}, "membership: 'member'.*say membership=none"),
+        ({"membership": "none", "endingOffsets": "latest"}, "endingOffsets: 'latest'"),
+    ],
+)
+def test_a_stream_refuses_what_it_cannot_do(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigException, match=message):
+        parse({**BASE, **given}).check_stream()
+
+
+def test_options_travel_to_other_processes() -> None:
+    for how in ({"subscribe": "t"}, {"subscribePattern": "a.*"}, {"assign": '{"t":[1]}'}):
+        options = parse({"zookeeper.connect": "zk", "group.id": "g", **how, "startingOffsets": '{"t":{"1":4}}'})
+        assert pickle.loads(pickle.dumps(options)) == options

@@ -1,0 +1,249 @@
+"""A query's run against a cluster of dictionaries: what is read, when the group's offsets move, what is refused."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
+from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.options import Selection, parse
+from zkconsumer.spark.ranges import LogSpan
+from zkconsumer.spark.run import StreamRun
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+HERE = Endpoint(1, "h", 9092)
+
+
+class FakeCluster(Cluster):
+    """Logs, offsets and members as dictionaries."""
+
+    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]], members: tuple[str, ...] = ()) -> None:
+        self.logs = dict(logs)
+        self.offsets: dict[TopicPartition, int] = {}
+        self.members = members
+        self.writes = 0
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        missing = set(selection.topics) - {tp.topic for tp in self.logs}
+        return tuple(sorted(self.logs)), tuple(sorted(missing))
+
+    def live_members(self, group: str) -> tuple[str, ...]:
+        return self.members
+
+    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        return dict.fromkeys(partitions, HERE)
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.writes += 1
+        self.offsets.update({tp: max(offset, self.offsets.get(tp, 0)) for tp, offset in offsets.items()})
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp][1] for tp in partitions}
+
+    def log_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+        return {tp: LogSpan(*self.logs[tp]) for tp in partitions}
+
+
+def run_on(cluster: FakeCluster, **options: str) -> StreamRun:
+    base = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", "membership": "none"}
+    run = StreamRun(parse({**base, **options}), cluster)
+    run.open()
+    return run
+
+
+def offset(**spans: tuple[int, int]) -> dict[str, Any]:
+    """``offset(p0=(1, 2))`` -> the end offset of topic t."""
+    return {"v": 1, "topics": {"t": {name[1:]: {"from": a, "to": b} for name, (a, b) in spans.items()}}}
+
+
+def test_a_query_reads_what_is_there_and_then_what_came() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 0)})
+    run = run_on(cluster, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10), p1=(0, 0))
+    assert [part.ranges for part in run.plan(first)] == [(OffsetRange("t", 0, 0, 10),)]
+    assert run.latest(first, None) is first
+    cluster.logs[B] = (0, 5)
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 5))
+    assert run.log_ends() == {"t": {"0": 10, "1": 5}}
+
+
+def test_offsets_are_written_for_finished_batches_only_and_once() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 4)})
+    run = run_on(cluster, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert cluster.offsets == {}
+    run.settle(first)
+    assert cluster.offsets == {A: 10, B: 4}
+    for _ in range(3):
+        assert run.latest(first, None) is first
+        run.settle(first)
+    assert cluster.writes == 1
+
+
+def test_the_end_of_the_log_is_remembered_where_a_query_starts_there() -> None:
+    # Without a first, empty batch the next trigger would start at a later end, and what came between would be missed.
+    cluster = FakeCluster({A: (0, 10)})
+    run = run_on(cluster, startingOffsets="latest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(10, 10))
+    assert run.plan(first) == []
+    cluster.logs[A] = (0, 12)
+    assert run.latest(first, None) == offset(p0=(10, 12))
+
+
+def test_a_limit_holds_batch_after_batch() -> None:
+    cluster = FakeCluster({A: (0, 100), B: (0, 3)})
+    run = run_on(cluster, startingOffsets="earliest")
+    first = run.latest({}, 10)
+    assert first == offset(p0=(0, 7), p1=(0, 3))
+    assert run.latest(first, 10) == offset(p0=(7, 17), p1=(3, 3))
+
+
+def test_available_now_stops_at_what_was_there_and_ignores_new_partitions() -> None:
+    cluster = FakeCluster({A: (0, 10)})
+    run = run_on(cluster, startingOffsets="earliest")
+    run.fix_targets()
+    cluster.logs |= {A: (0, 15), B: (0, 5)}
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10))
+    assert run.latest(first, None) is first
+    assert cluster.offsets == {A: 10}
+
+
+def test_a_new_query_goes_on_where_the_group_is() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
+    cluster.offsets = {A: 4}
+    assert run_on(cluster, startingOffsets="earliest").latest({}, None) == offset(p0=(4, 10), p1=(0, 10))
+
+
+def test_a_restarted_query_skips_what_others_of_the_group_consumed_meanwhile() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
+    cluster.offsets = {A: 8, B: 1}
+    run = run_on(cluster)
+    second = run.latest(offset(p0=(0, 5), p1=(0, 5)), None)
+    assert second == offset(p0=(8, 10), p1=(5, 10))
+    assert cluster.offsets == {A: 8, B: 5}
+    cluster.offsets[A] = 30  # while it runs its own place counts
+    assert run.latest(second, None) is second
+
+
+def test_a_partition_that_comes_later_is_read_from_its_beginning() -> None:
+    cluster = FakeCluster({A: (0, 10)})
+    run = run_on(cluster, startingOffsets="latest")
+    first = run.latest({}, None)
+    cluster.logs[B] = (3, 9)
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(3, 9))
+
+
+def test_a_batch_is_planned_from_its_end_offset_alone() -> None:
+    run = run_on(FakeCluster({}), minPartitions="3")
+    parts = run.plan(offset(p0=(600, 800), p1=(5, 5), p2=(0, 100)))
+    assert [part.ranges for part in parts] == [
+        (OffsetRange("t", 0, 600, 700),),
+        (OffsetRange("t", 0, 700, 800),),
+        (OffsetRange("t", 2, 0, 100),),
+    ]
+    assert parts[0].leaders == {A: HERE}
+
+
+def test_a_group_with_live_members_is_refused_unless_told() -> None:
+    with pytest.raises(ConfigException, match=r"membership: 'none': group 'g' has live members \(m1\)"):
+        run_on(FakeCluster({}, members=("m1",)))
+    run_on(FakeCluster({}, members=("m1",)), allowLiveMembers="true")
+
+
+def test_a_member_that_joins_later_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster({A: (0, 1)})
+    run = run_on(cluster, startingOffsets="earliest")
+    cluster.members = ("m1",)
+    with caplog.at_level(logging.WARNING):
+        first = run.latest({}, None)
+        run.latest(first, None)
+    assert [record.message.partition(" while")[0] for record in caplog.records] == ["m1 joined group g"]
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster({})
+    run = run_on(cluster, startingOffsets="earliest")
+    with caplog.at_level(logging.WARNING):
+        assert run.latest({}, None) == {}
+        assert run.latest({}, None) == {}
+    assert [record.message for record in caplog.records] == ["there is no topic t (yet); waiting for it"]
+    cluster.logs[A] = (0, 2)
+    assert run.latest({}, None) == offset(p0=(0, 2))
+
+
+def test_lost_messages_fail_the_query_or_are_passed_over() -> None:
+    gone, shorter = FakeCluster({}), FakeCluster({A: (0, 3)})
+    with pytest.raises(OffsetOutOfRangeError, match="t-0 was read before and is there no more"):
+        run_on(gone).latest(offset(p0=(0, 5)), None)
+    with pytest.raises(OffsetOutOfRangeError, match="t-0: offset 5 was read before, but the log ends at 3"):
+        run_on(shorter).latest(offset(p0=(0, 5)), None)
+    start = offset(p0=(0, 5))
+    assert run_on(gone, failOnDataLoss="false").latest(start, None) is start
+    assert run_on(shorter, failOnDataLoss="false").latest(start, None) == offset(p0=(3, 3))
+
+
+def test_given_offsets_must_name_every_partition() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
+    with pytest.raises(ConfigException, match="startingOffsets: its JSON must name every partition; t-1 is missing"):
+        run_on(cluster, startingOffsets='{"t":{"0":5}}').latest({}, None)
+    with pytest.raises(ConfigException, match="names t-7, which is not read"):
+        run_on(cluster, startingOffsets='{"t":{"0":5,"1":5,"7":5}}').latest({}, None)
+    run = run_on(cluster, startingOffsets='{"t":{"0":5,"1":-2}}')
+    assert run.latest({}, None) == offset(p0=(5, 10), p1=(0, 10))
+
+
+def test_the_end_of_a_run_closes_what_it_opened() -> None:
+    cluster = FakeCluster({})
+    run_on(cluster).close()
+    assert cluster.closed
+
+
+_STOPPED_TWICE = """
+import os, signal, threading
+from zkconsumer.spark.run import end_cleanly_on_sigterm
+end_cleanly_on_sigterm()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(20)
+finally:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("stopped", flush=True)
+"""
+
+
+def test_the_driver_process_ends_cleanly_although_spark_sends_sigterm_twice() -> None:
+    # Spark stops a query so: the default action killed the process before stop() could give anything back.
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPED_TWICE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "stopped\n")
+
+
+def test_signals_are_left_alone_on_other_threads() -> None:
+    import threading
+
+    from zkconsumer.spark.run import end_cleanly_on_sigterm
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=end_cleanly_on_sigterm)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is before
