@@ -35,6 +35,7 @@ from zkconsumer.errors import (
     ConsumerIdInUseError,
     ConsumerRebalanceFailedException,
     MessageStreamsExistException,
+    NoReachableEndpointError,
     ZkConsumerError,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
@@ -245,12 +246,18 @@ class ZookeeperConsumerConnector:
             ) from e
 
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        session = self._session
+        session, config = self._session, self.config
         assert session is not None
-        return [
-            choose_endpoint(broker.endpoints, self.config.security_protocol)
-            for broker in registered_brokers(session, deadline)
-        ]
+        found: list[Endpoint] = []
+        unreachable: NoReachableEndpointError | None = None
+        for broker in registered_brokers(session, deadline):
+            try:
+                found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
+            except NoReachableEndpointError as e:
+                unreachable = e  # it harms only its own partitions (in the original: those of all brokers)
+        if not found and unreachable is not None:
+            raise unreachable
+        return found
 
     # ---- offsets and state ----
 

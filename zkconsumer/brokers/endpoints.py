@@ -48,7 +48,8 @@ def choose_endpoint(
 
     Arguments: ``endpoints`` as the broker registered them; ``security_protocol`` as in ``security.protocol``;
     ``address_map`` (``broker.address.map``) from a registered ``host:port``, or a ``host`` alone, to ``host:port``,
-    or to a ``host`` alone that keeps the port, for brokers in containers or behind tunnels. The longer key wins.
+    or to a ``host`` alone that keeps the port, for brokers in containers or behind tunnels. Its keys are in lower case
+    and IPv6 hosts in brackets, as ``config.broker_addresses`` has them. The longer key wins.
     Raises NoReachableEndpointError naming the broker and what it offers, ValueError for a target that is no address.
     """
     offered = tuple(endpoints)
@@ -62,8 +63,8 @@ def choose_endpoint(
 
 
 def _mapped(endpoint: Endpoint, address_map: Mapping[str, str]) -> Endpoint:
-    registered = address(endpoint.host, endpoint.port)
-    target = address_map.get(registered, address_map.get(endpoint.host))
+    registered = address(endpoint.host, endpoint.port).lower()
+    target = address_map.get(registered, address_map.get(registered.rpartition(":")[0]))
     if target is None:
         return endpoint
     host, port = parse_address(target, endpoint.port)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, cast
 
+from zkconsumer.config.addresses import format_address_map, parse_address_map
 from zkconsumer.config.keys import (
     Value,
     boolean,
@@ -95,9 +96,14 @@ class ConsumerConfig:
         "a stream without a message for so long raises ConsumerTimeoutException; negative waits for ever", default=-1
     )
     rebalance_max_retries: int = integer(
-        "attempts of one rebalance", least=1, advice="it counts all attempts, also the first", default=4
+        "with the next one, how long joining may take at the start; later we try for ever",
+        least=1,
+        advice="it counts all attempts, also the first",
+        default=4,
     )
-    rebalance_backoff_ms: int = integer("between two attempts", least=0, **same_as("zookeeper.sync.time.ms"))
+    rebalance_backoff_ms: int = integer(
+        "the longest pause between two attempts", least=0, **same_as("zookeeper.sync.time.ms")
+    )
     refresh_leader_backoff_ms: int = integer(
         "before asking for leaders again, and after a failed fetch", least=0, default=200
     )
@@ -163,6 +169,21 @@ class ConsumerConfig:
         default="PLAINTEXT",
         ours=True,
     )
+    broker_address_map: str = text(
+        "where to reach brokers that registered addresses of another network: `registered=reachable`, separated by"
+        " commas, each `host:port` or a `host` for any port",
+        check=lambda value: format_address_map(parse_address_map(value)),
+        default="",
+        default_text="none",
+        ours=True,
+    )
+    corrupt_message_policy: str = choice(
+        "what a stream does where messages cannot be read: `raise`, at each ask until `stream.skip()` is called, or"
+        " `skip`, which logs and counts them",
+        {"raise": "raise", "skip": "skip"},
+        default="raise",
+        ours=True,
+    )
     scala_compat_version: str = choice(
         "which release of the original to agree with where releases differ, as in `roundrobin`",
         {version: version for version in ("0.8.2", "0.9", "0.10", "0.11", "1.0", "1.1")},
@@ -214,6 +235,11 @@ class ConsumerConfig:
     def zookeeper_hosts(self) -> tuple[tuple[str, int], ...]:
         """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets."""
         return parse_connect(self.zookeeper_connect)[0]
+
+    @property
+    def broker_addresses(self) -> Mapping[str, str]:
+        """``broker.address.map`` as a mapping from a registered address to the one to use."""
+        return MappingProxyType(parse_address_map(self.broker_address_map))
 
     @property
     def zookeeper_chroot(self) -> str:
