@@ -1,0 +1,67 @@
+"""The Python in README runs as it stands there, but for the address of the cluster."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import unique
+from tests.timing import scaled
+from zkconsumer.devcluster import DevCluster, java_home_for_spark
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def block(marker: str) -> str:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (found,) = [text for text in blocks if marker in text]
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def events(cluster: DevCluster) -> str:
+    name = unique("events")
+    cluster.create_topic(name, 4)
+    return name
+
+
+def run(code: str, cluster: DevCluster, topic: str) -> str:
+    assert "127.0.0.1:2181" in code
+    code = code.replace("127.0.0.1:2181", cluster.zookeeper_connect).replace('"events"', repr(topic))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(Path.home()),
+            "JAVA_HOME": str(java_home_for_spark()),
+            # Spark lists the modules of the path, and those of an editable installation are not to be listed; that it
+            # finds the installed one is tested with a wheel
+            "PYTHONPATH": str(README.parent / "zkconsumer" / "spark" / "discovered"),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
+    produce(events, [b"%d" % n for n in range(100)])
+    printed = run(block("create_message_streams"), cluster, events).splitlines()
+    values = {line.split()[-1] for line in printed[:-1]}
+    assert values == {repr(b"%d" % n) for n in range(100)}
+    assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
+
+
+@pytest.mark.spark
+def test_a_dataframe_in_ten_lines(cluster: DevCluster, events: str) -> None:
+    printed = run(block("SparkSession"), cluster, events)
+    assert "partition" in printed
+    assert printed.count("|") > 20
