@@ -180,7 +180,7 @@ class ZookeeperConsumerConnector:
             self._start(registration, session)
             self._await_first_round()
         except BaseException:
-            self._shut_down(holder=0)
+            self._shut_down(finished=False)
             raise
 
     def _start(self, registration: Registration, session: Session) -> None:
@@ -304,15 +304,15 @@ class ZookeeperConsumerConnector:
         be called from a signal handler. A message that the calling thread holds counts as finished; other threads
         have ``rebalance.drain.timeout.ms`` to finish theirs, after which those are consumed again by the next owner.
         """
-        self._shut_down(holder=get_ident())
+        self._shut_down(finished=True)
 
-    def _shut_down(self, holder: int) -> None:
+    def _shut_down(self, *, finished: bool) -> None:
         if self._closing:
             self._await_closed()
             return
         self._closing = True  # no lock: the only thing that a second entry must see
         try:
-            self._close(holder)
+            self._close(finished)
         finally:
             self._closed.put(True)
 
@@ -323,11 +323,11 @@ class ZookeeperConsumerConnector:
             return
         self._closed.put(True)
 
-    def _close(self, holder: int) -> None:
+    def _close(self, finished: bool) -> None:
         deadline = Deadline(CLOSE_WITHIN)
         rebalancer, session = self._rebalancer, self._session
         if rebalancer is not None:
-            self._events.put(StopRequested(holder))
+            self._events.put(StopRequested(get_ident(), finished))
             if not rebalancer.join(Deadline(deadline.bounded(CLOSE_WITHIN - 1.5))) and session is not None:
                 # it waits for an answer that does not come: take the session away under it
                 session.close(Deadline(deadline.bounded(1.0)))
@@ -346,7 +346,7 @@ class ZookeeperConsumerConnector:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shut_down(holder=get_ident() if kind is None else 0)
+        self._shut_down(finished=kind is None)
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"

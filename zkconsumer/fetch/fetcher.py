@@ -118,6 +118,7 @@ class Fetcher:
             receive_buffer=settings.receive_buffer,
         )
         self._connected = False
+        self._failing = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -170,7 +171,10 @@ class Fetcher:
                 self.step()
             except BrokerError as e:
                 if not self._stopping:
-                    log.warning("fetching from broker %d failed: %s", self.endpoint.broker_id, e)
+                    # once, not at every try while a broker is away
+                    level = logging.DEBUG if self._failing else logging.WARNING
+                    log.log(level, "fetching from broker %d failed: %s", self.endpoint.broker_id, e)
+                self._failing = True
                 self._lose_connection()
             except Exception:
                 # whatever it was, the partitions must not stall behind a dead thread
@@ -243,6 +247,7 @@ class Fetcher:
         request = FetchRequest(positions, max_wait, settings.min_bytes, settings.max_bytes, settings.isolation_level)
         deadline = Deadline(settings.socket_timeout + max_wait)
         answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
+        self._failing = False
         moved: list[Flow] = []
         served: list[Flow] = []
         out_of_range: list[Flow] = []

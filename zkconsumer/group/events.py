@@ -46,9 +46,14 @@ class CommitsRefused:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The connector is to be shut down. ``holder`` is the thread whose message in hand counts as finished (0: none)."""
+    """The connector is to be shut down by the thread ``holder``, which waits for that and so finishes no message
+    meanwhile.
+
+    ``finished`` says whether the message in its hands counts as finished.
+    """
 
     holder: int
+    finished: bool = True
 
 
 Event = SessionChanged | NodeChanged | StartResolved | StartStored | CommitsRefused | StopRequested

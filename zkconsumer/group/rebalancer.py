@@ -462,9 +462,9 @@ class Rebalancer:
         self._ended = True
 
         def holds(position: PartitionPosition) -> bool:
-            return request.holder != 0 and self._delivery.held_by(position, request.holder)
+            return self._delivery.held_by(position, request.holder)
 
-        # the messages of the thread that asked are as good as finished, it waits for us
+        # the thread that asked waits for us and will not ask for another message
         waiting_for = [position for position in positions if not holds(position)]
         self._delivery.end()
         self._delivery.revoke(positions, Deadline(0.0))
@@ -475,7 +475,10 @@ class Rebalancer:
         known: Mapping[TopicPartition, KnownOffset] = {}
         try:
             known = self._offsets.surrender(
-                positions, commit=self._settings.auto_commit, count_held=holds, deadline=deadline
+                positions,
+                commit=self._settings.auto_commit,
+                count_held=lambda position: request.finished and holds(position),
+                deadline=deadline,
             )
         except (RegistryError, OffsetCommitError) as e:
             log.warning("the last commit failed; what was not committed is consumed again by the next owner: %s", e)
