@@ -1,0 +1,218 @@
+"""Groups of ours on brokers and ZooKeepers of every age: nothing tells the connector what it talks to but the nodes.
+
+Each generation's servers are started once; ``test_brokers.py`` looks at single requests, here whole members work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import TICK_MS, owners_of, produce_to, unique
+from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.member_process import QUICK
+from tests.timing import eventually, scaled
+from zkconsumer import KafkaStream, MessageAndMetadata, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
+
+PARTITIONS = 2
+BUNCH = 40
+"""Messages that are written with one codec, to one topic."""
+CODECS = ("none", "gzip", "snappy", "lz4")
+OLD = {"api_version_request": False}
+
+
+class Generation(NamedTuple):
+    """A broker and a ZooKeeper of its time.
+
+    ``formats`` are the message formats that it keeps: the topic's ``message.format.version`` (None: the broker has no
+    such choice) and the format's number.
+    """
+
+    kafka: str
+    zookeeper: str | None
+    formats: tuple[tuple[str | None, int], ...]
+    producer: Mapping[str, Any] = {}
+    zstd: bool = False
+    transactions: bool = True
+
+
+GENERATIONS = [
+    Generation("0.8.2.2", "3.4.6", ((None, 0),), {**OLD, "broker_version_fallback": "0.8.2.2"}, transactions=False),
+    Generation("0.10.2.2", "3.4.9", (("0.9.0", 0), ("0.10.2", 1)), transactions=False),
+    Generation("1.1.1", "3.4.10", (("0.9.0", 0), ("0.10.2", 1), ("1.1", 2))),
+    Generation("2.8.2", "3.8.4", (("0.9.0", 0), ("0.10.2", 1), ("2.8", 2)), zstd=True),
+    Generation("3.9.1", None, ((None, 2),), zstd=True),  # ZooKeeper 3.9
+]
+
+
+@pytest.fixture(scope="module", params=GENERATIONS, ids=lambda generation: generation.kafka)
+def generation(request: pytest.FixtureRequest) -> Generation:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def servers(generation: Generation) -> Iterator[DevCluster]:
+    with DevCluster(kafka_version=generation.kafka, zookeeper_version=generation.zookeeper, tick_ms=TICK_MS) as made:
+        yield made
+
+
+@pytest.fixture
+def nodes(servers: DevCluster) -> Iterator[KazooClient]:
+    with zookeeper_client(servers) as client:
+        yield client
+
+
+@contextmanager
+def zookeeper_client(servers: DevCluster) -> Iterator[KazooClient]:
+    client = KazooClient(servers.zookeeper_connect, timeout=10.0)
+    client.start(timeout=scaled(10.0))
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def join(servers: DevCluster) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
+    """Makes members: ``join(group, **properties)``; all leave with the test."""
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(group: str, **properties: Any) -> ZookeeperConsumerConnector:
+        base = {**QUICK, "zookeeper.connect": servers.zookeeper_connect, "group.id": group}
+        made.append(ZookeeperConsumerConnector(base, **properties))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def read(stream: KafkaStream[Any, Any], count: int) -> list[MessageAndMetadata[Any, Any]]:
+    return [stream.get(timeout=scaled(20)) for _ in range(count)]
+
+
+def test_whatever_a_generation_can_write_is_read(
+    generation: Generation,
+    servers: DevCluster,
+    nodes: KazooClient,
+    join: Callable[..., ZookeeperConsumerConnector],
+) -> None:
+    group, prefix = unique("group"), unique("written")
+    expected = Counter[tuple[str, int, bytes | None]]()
+    for release, number in generation.formats:
+        topic = f"{prefix}.{number}"
+        servers.create_topic(topic, PARTITIONS, {"message.format.version": release} if release else {})
+        for codec in (*CODECS, "zstd") if generation.zstd and number == 2 else CODECS:
+            values = [None if n == 3 else b"%s %d " % (codec.encode(), n) + b"x" * n for n in range(BUNCH)]
+            produce_to(
+                servers.bootstrap_servers,
+                topic,
+                values,
+                partitions=PARTITIONS,
+                key=lambda n: str(n),
+                compression_codec=codec,
+                **generation.producer,
+            )
+            expected.update((topic, n % PARTITIONS, value) for n, value in enumerate(values))
+    with join(group) as connector:
+        (stream,) = connector.create_message_streams_by_filter(Whitelist(rf"{prefix}\..*"))
+        messages = read(stream, expected.total())
+        assert Counter((m.topic, m.partition, m.value) for m in messages) == expected
+        connector.commit_offsets()
+    for release, number in generation.formats:
+        topic = f"{prefix}.{number}"
+        of_topic = [m for m in messages if m.topic == topic]
+        each = len(of_topic) // PARTITIONS
+        for partition in range(PARTITIONS):
+            assert [m.offset for m in of_topic if m.partition == partition] == list(range(each)), (release, partition)
+        assert {m.timestamp_type for m in of_topic} == {-1 if number == 0 else 0}
+        assert all((m.timestamp > 1.5e12) == (number > 0) for m in of_topic)
+        assert all(m.key is not None and m.headers == [] for m in of_topic)
+        assert offsets_of(nodes, group, topic) == dict.fromkeys(range(PARTITIONS), each)
+
+
+def test_two_members_share_and_live_through_a_restart_of_the_broker(
+    generation: Generation,
+    servers: DevCluster,
+    nodes: KazooClient,
+    join: Callable[..., ZookeeperConsumerConnector],
+) -> None:
+    group, topic = unique("group"), unique("shared")
+    servers.create_topic(topic, 4)
+
+    def produce(start: int) -> None:
+        values = [str(n) for n in range(start, start + BUNCH)]
+        produce_to(servers.bootstrap_servers, topic, values, partitions=4, **generation.producer)
+
+    first, second = join(group, consumer_id="a"), join(group, consumer_id="b")
+    produce(0)
+    readers = [Reader(first.create_message_streams({topic: 1})[topic][0])]
+    readers[0].wait_for(BUNCH)
+    readers.append(Reader(second.create_message_streams({topic: 1})[topic][0]))
+    shares = {0: f"{group}_a-0", 1: f"{group}_a-0", 2: f"{group}_b-0", 3: f"{group}_b-0"}
+    eventually(lambda: owners_of(nodes, group, topic) == shares, 20, "an even share")
+
+    def all_read(count: int) -> bool:
+        return all(r.error is None for r in readers) and sum(len(r.got) for r in readers) >= count
+
+    produce(BUNCH)
+    eventually(lambda: all_read(2 * BUNCH), 20, "what came after the second member")
+    kept = {p: nodes.get(f"/consumers/{group}/owners/{topic}/{p}")[1].czxid for p in range(4)}
+    servers.kafka.stop()
+    servers.kafka.start()
+    produce(2 * BUNCH)
+    eventually(lambda: all_read(3 * BUNCH), 30, "what came after the restart")
+    values = [int(m.value or b"") for r in readers for m in r.got]
+    assert sorted(values) == list(range(3 * BUNCH)), "each message once"
+    assert len(readers[1].got) == BUNCH, "half of what came after it joined"
+    owned = {p: nodes.get(f"/consumers/{group}/owners/{topic}/{p}")[1].czxid for p in range(4)}
+    assert owned == kept, "a broker that comes and goes is no reason to rebalance"
+    second.shutdown()
+    first.shutdown()
+    assert offsets_of(nodes, group, topic) == dict.fromkeys(range(4), 3 * BUNCH // 4)
+
+
+def test_headers_times_and_transactions_where_the_generation_has_them(
+    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    from confluent_kafka import Producer
+
+    if generation.formats[-1][1] == 0:
+        pytest.skip(f"{generation.kafka} knows none of them")
+    topic, other = unique("stamped"), unique("transactional")
+    servers.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    servers.create_topic(other, 1)
+    settings = {"bootstrap.servers": servers.bootstrap_servers, "log_level": 0}
+    headers = [("a", b"1"), ("a", None), ("\u00fc", b"")] if generation.transactions else []
+    producer = Producer(settings)
+    producer.produce(topic, b"v", timestamp=1_500_000_000_000, headers=headers)
+    assert producer.flush(scaled(20)) == 0
+    with join(unique("group")) as connector:
+        (message,) = read(connector.create_message_streams({topic: 1})[topic][0], 1)
+        assert (message.value, message.timestamp_type, message.headers) == (b"v", 1, headers)
+        assert message.timestamp > 1_600_000_000_000
+    if not generation.transactions:
+        return
+    producer = Producer({**settings, "transactional.id": other})
+    producer.init_transactions(scaled(30))
+    for ending in ("commit", "abort", "commit"):
+        producer.begin_transaction()
+        for n in range(3):
+            producer.produce(other, f"{ending} {n}")
+        producer.flush(scaled(20))
+        getattr(producer, f"{ending}_transaction")(scaled(20))
+    committed, aborted = ([b"%s %d" % (ending, n) for n in range(3)] for ending in (b"commit", b"abort"))
+    for level, wanted in {
+        "read_committed": committed * 2,
+        "read_uncommitted": committed + aborted + committed,
+    }.items():
+        with join(unique("group"), isolation_level=level) as connector:
+            stream = connector.create_message_streams({other: 1})[other][0]
+            assert [m.value for m in read(stream, len(wanted))] == wanted
