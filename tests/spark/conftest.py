@@ -1,0 +1,121 @@
+"""One Spark session and one cluster for all tests here; every test has topics, groups and folders of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import zkconsumer.spark
+from tests.cluster.conftest import _java, cluster, new_group, new_topic, produce, unique, zookeeper
+from tests.timing import scaled
+from zkconsumer.devcluster import DevCluster, java_home_for_spark
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["_java", "cluster", "new_group", "new_topic", "produce", "unique", "zookeeper"]
+
+# PySpark warns of versions of pandas that it was not tested with, although nothing here uses pandas.
+_PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
+DISCOVERED = Path(zkconsumer.spark.__file__).parent / "discovered"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            for mark in (pytest.mark.spark, pytest.mark.cluster, pytest.mark.java):
+                item.add_marker(mark)
+            item.add_marker(pytest.mark.filterwarnings(_PANDAS))
+
+
+@pytest.fixture(scope="session")
+def spark(_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that finds the data source by itself: the folder stands in for the top level of an installed wheel."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(java_home_for_spark()))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(DISCOVERED), os.environ.get("PYTHONPATH", "")]))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("zkconsumer tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.driver.memory", "1g")
+            .config("spark.local.dir", str(folder))
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()
+
+
+class Reader:
+    """Reads one topic in one group."""
+
+    def __init__(self, spark: SparkSession, connect: str, group: str, topic: str) -> None:
+        self.spark = spark
+        self.options = {"zookeeper.connect": connect, "group.id": group, "subscribe": topic}
+
+    def batch(self, schema: str | None = None, **options: str) -> DataFrame:
+        reader = self.spark.read.format("zkconsumer").options(**{**self.options, **options})
+        return (reader.schema(schema) if schema else reader).load()
+
+    def stream(self, **options: str) -> DataFrame:
+        given = {**self.options, "membership": "none", "startingOffsets": "earliest", **options}
+        return self.spark.readStream.format("zkconsumer").options(**given).load()
+
+
+@pytest.fixture
+def reader(spark: SparkSession, cluster: DevCluster, new_group: Callable[[], str]) -> Callable[[str], Reader]:
+    """``reader(topic)``: reads a topic in a group of its own."""
+    return lambda topic: Reader(spark, cluster.zookeeper_connect, new_group(), topic)
+
+
+class Sink:
+    """Where a query writes: the values of each batch, so that a batch that comes again replaces itself."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[Any, ...]]] = {}
+        self.fail_at: int | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        self.batches[number] = [tuple(row) for row in frame.select("partition", "offset", "value").collect()]
+        if number == self.fail_at:
+            raise RuntimeError("the sink fails here, as the test wants")
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+    def start(self, frame: DataFrame, checkpoint: Path, **trigger: Any) -> Any:
+        writer = frame.writeStream.foreachBatch(self).option("checkpointLocation", str(checkpoint))
+        return writer.trigger(**trigger or {"availableNow": True}).start()
+
+    def drain(self, frame: DataFrame, checkpoint: Path) -> None:
+        """Run a query over all that is there now."""
+        query = self.start(frame, checkpoint)
+        try:
+            assert query.awaitTermination(scaled(60)), "the query did not end in time"
+        finally:
+            query.stop()
+
+
+def offsets_of(client: KazooClient, group: str, topic: str) -> dict[int, int]:
+    """Partition -> the group's offset as written in ZooKeeper."""
+    path = f"/consumers/{group}/offsets/{topic}"
+    if client.exists(path) is None:
+        return {}
+    return {int(name): int(client.get(f"{path}/{name}")[0]) for name in client.get_children(path)}

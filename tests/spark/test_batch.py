@@ -1,0 +1,143 @@
+"""``spark.read``: DataFrames equal to what was produced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import NewTopic
+from tests.spark.conftest import Reader, offsets_of
+from tests.timing import scaled
+from zkconsumer.devcluster import DevCluster
+
+MakeReader = Callable[[str], Reader]
+
+
+def test_a_batch_holds_what_was_produced(reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]) -> None:
+    topic = new_topic(3)
+    began = datetime.now(UTC) - timedelta(seconds=5)
+    values: list[bytes | None] = [b"value %d" % n if n % 10 else None for n in range(900)]
+    produce(topic, values[:600], partitions=3, key=lambda n: b"key %d" % n if n % 2 else None)
+    produce(topic, values[600:], partitions=3, key=lambda n: b"key %d" % n if n % 2 else None, compression_type="zstd")
+    rows = reader(topic).batch().orderBy("offset", "partition").collect()
+    assert [row.value for row in rows] == values
+    assert [row.key for row in rows] == [b"key %d" % (n % 600) if n % 2 else None for n in range(900)]
+    assert [(row.topic, row.partition, row.offset) for row in rows] == [(topic, n % 3, n // 3) for n in range(900)]
+    assert {row.timestampType for row in rows} == {0}
+    assert all(began <= row.timestamp.replace(tzinfo=UTC) <= datetime.now(UTC) for row in rows)
+
+
+def test_the_brokers_own_time_is_told_apart(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(config={"message.timestamp.type": "LogAppendTime"})
+    produce(topic, [b"a"])
+    assert [row.timestampType for row in reader(topic).batch().collect()] == [1]
+
+
+def test_headers_come_on_request(cluster: DevCluster, reader: MakeReader, new_topic: NewTopic) -> None:
+    from confluent_kafka import Producer
+
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for headers in ([("a", b"1"), ("a", None), ("ü", b"")], None):
+        producer.produce(topic, b"v", headers=headers)
+    assert producer.flush(scaled(20)) == 0
+    rows = reader(topic).batch(includeHeaders="true").orderBy("offset").collect()
+    found = [None if row.headers is None else [(h.key, h.value) for h in row.headers] for row in rows]
+    assert found == [[("a", b"1"), ("a", None), ("ü", b"")], None]
+    assert "headers" not in reader(topic).batch().columns
+
+
+def test_a_schema_names_the_columns_to_read(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic()
+    produce(topic, [b"a", b"b"])
+    frame = reader(topic).batch("offset bigint, value binary")
+    assert frame.columns == ["offset", "value"]
+    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, b"a"), (1, b"b")]
+
+
+def test_an_empty_topic_is_an_empty_frame(reader: MakeReader, new_topic: NewTopic) -> None:
+    frame = reader(new_topic(2)).batch()
+    assert frame.collect() == []
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+
+
+def test_the_ends_are_fixed_when_a_frame_is_first_used(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(2)
+    produce(topic, [b"x"] * 10, partitions=2)
+    of_topic = reader(topic)
+    frame = of_topic.batch()
+    assert frame.count() == 10
+    produce(topic, [b"x"] * 4, partitions=2)
+    assert (frame.count(), frame.where("partition = 0").count()) == (10, 5)
+    assert of_topic.batch().count() == 14
+
+
+def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
+) -> None:
+    topic = new_topic(2)
+    produce(topic, [b"x"] * 200, partitions=2)
+    of_topic = reader(topic)
+    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/offsets/{topic}/1", b"70", makepath=True)
+
+    def read(**options: str) -> dict[int, tuple[int, int]]:
+        frame = of_topic.batch(**options).groupBy("partition").agg({"offset": "min", "*": "count"})
+        return {row.partition: (row["min(offset)"], row["count(1)"]) for row in frame.collect()}
+
+    assert read(startingOffsets="group") == {0: (0, 100), 1: (70, 30)}
+    assert read(endingOffsets="group") == {1: (0, 70)}
+    given = f'{{"{topic}":{{"0":-2,"1":95}}}}'
+    assert read(startingOffsets=given, endingOffsets=given.replace("-2", "20").replace("95", "-1")) == {
+        0: (0, 20),
+        1: (95, 5),
+    }
+    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {1: 70}
+
+
+def test_ranges_are_packed_or_split_into_spark_partitions(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(4)
+    produce(topic, [b"x"] * 100, partitions=4)
+    for options, tasks in (({}, 1), ({"minPartitions": "6"}, 6)):
+        frame = reader(topic).batch(**options)
+        assert frame.rdd.getNumPartitions() == tasks
+        assert frame.select("partition", "offset").distinct().count() == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribed": "x"}, "subscribed: 'x': unknown option; did you mean 'subscribe'?"),
+        ({"startingOffsets": "tomorrow"}, "startingOffsets: 'tomorrow': must be earliest, latest, group, or JSON"),
+        ({"subscribe": "no-such-topic"}, "subscribe: 'no-such-topic': there is no such topic in this cluster"),
+        ({"startingOffsets": '{"TOPIC":{"0":7}}'}, "TOPIC-0: offset 7 is beyond the log's end 0"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_name_and_value(
+    reader: MakeReader, new_topic: NewTopic, options: dict[str, str], message: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    topic = new_topic()
+    given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
+    with pytest.raises(PySparkException) as refused:
+        reader(topic).batch(**given).collect()
+    assert message.replace("TOPIC", topic) in str(refused.value)
+
+
+def test_the_source_can_be_registered_by_hand(reader: MakeReader, new_topic: NewTopic) -> None:
+    from zkconsumer.spark import register
+
+    of_topic = reader(new_topic())
+    register(of_topic.spark)
+    assert of_topic.batch().count() == 0

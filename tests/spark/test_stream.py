@@ -1,0 +1,121 @@
+"""``spark.readStream`` with ``membership=none``: nothing lost, nothing twice, and the group's offsets say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import NewTopic
+from tests.spark.conftest import Reader, Sink, offsets_of
+from tests.timing import eventually
+
+MakeReader = Callable[[str], Reader]
+
+
+def wanted(count: int, partitions: int, first: int = 0) -> list[tuple[int, int, bytes]]:
+    """The rows of messages 0, 1, ... that went to the partitions in turn."""
+    return sorted((n % partitions, n // partitions, b"%d" % n) for n in range(first, count))
+
+
+def values(first: int, end: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, end)]
+
+
+def test_available_now_reads_all_and_a_restart_reads_what_came_since(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
+) -> None:
+    topic, sink = new_topic(4), Sink()
+    produce(topic, values(0, 4000), partitions=4)
+    of_topic = reader(topic)
+    group = of_topic.options["group.id"]
+    sink.drain(of_topic.stream(maxOffsetsPerTrigger="1500"), tmp_path)
+    assert sink.rows == wanted(4000, 4)
+    assert [len(rows) for rows in sink.batches.values()] == [1500, 1500, 1000]
+    # also the last batch, which Spark never reports as committed under this trigger
+    assert offsets_of(zookeeper, group, topic) == dict.fromkeys(range(4), 1000)
+
+    produce(topic, values(4000, 4400), partitions=4)
+    sink.drain(of_topic.stream(), tmp_path)
+    assert sink.rows == wanted(4400, 4)
+    assert offsets_of(zookeeper, group, topic) == dict.fromkeys(range(4), 1100)
+
+    sink.drain(of_topic.stream(), tmp_path)
+    assert sink.rows == wanted(4400, 4)
+
+
+def test_a_batch_that_failed_is_read_again_and_nothing_else(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    topic, sink = new_topic(2), Sink()
+    produce(topic, values(0, 600), partitions=2)
+    of_topic = reader(topic)
+    sink.fail_at = 1
+    with pytest.raises(StreamingQueryException):
+        sink.drain(of_topic.stream(maxOffsetsPerTrigger="200"), tmp_path)
+    seen = sink.batches[1]
+    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 100, 1: 100}
+    sink.fail_at = None
+    produce(topic, values(600, 700), partitions=2)
+    sink.drain(of_topic.stream(), tmp_path)
+    assert sink.batches[1] == seen
+    assert sink.rows == wanted(700, 2)
+    assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 350, 1: 350}
+
+
+def test_offsets_of_the_last_batch_are_written_while_a_query_is_idle(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
+) -> None:
+    # Spark reports a batch as committed only when it plans the next one, which an idle topic never brings.
+    topic, sink = new_topic(2), Sink()
+    of_topic = reader(topic)
+    group = of_topic.options["group.id"]
+    query = sink.start(of_topic.stream(startingOffsets="latest"), tmp_path, processingTime="50 milliseconds")
+    try:
+        eventually(lambda: offsets_of(zookeeper, group, topic) == {0: 0, 1: 0}, 40, "the first, empty batch")
+        produce(topic, values(0, 40), partitions=2)
+        eventually(lambda: offsets_of(zookeeper, group, topic) == {0: 20, 1: 20}, 20, "the offsets of the last batch")
+        assert sink.rows == wanted(40, 2)
+        assert query.lastProgress is not None
+    finally:
+        query.stop()
+
+
+def test_a_query_begins_where_its_group_is(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
+) -> None:
+    topic, sink = new_topic(1), Sink()
+    produce(topic, values(0, 100))
+    of_topic = reader(topic)
+    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/offsets/{topic}/0", b"90", makepath=True)
+    sink.drain(of_topic.stream(), tmp_path)
+    assert sink.rows == wanted(100, 1, first=90)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"membership": "member"}, "membership: 'member': a stream cannot join the group yet: say membership=none"),
+        ({"endingOffsets": "latest"}, "endingOffsets: 'latest': a stream has no end"),
+        ({}, "has live members (somebody)"),
+    ],
+)
+def test_a_stream_says_why_it_does_not_run(
+    reader: MakeReader,
+    new_topic: NewTopic,
+    zookeeper: Any,
+    tmp_path: Path,
+    options: dict[str, str],
+    message: str,
+) -> None:
+    from pyspark.errors import PySparkException
+
+    of_topic = reader(new_topic())
+    zookeeper.create(f"/consumers/{of_topic.options['group.id']}/ids/somebody", b"{}", ephemeral=True, makepath=True)
+    with pytest.raises(PySparkException) as refused:
+        Sink().drain(of_topic.stream(**options), tmp_path)
+    assert message in str(refused.value)
