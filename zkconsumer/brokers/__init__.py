@@ -7,6 +7,7 @@ elsewhere. Threads: see ``channel.py``; everything else here is pure.
 
 from zkconsumer.brokers import errors
 from zkconsumer.brokers.channel import BrokerChannel, Security
+from zkconsumer.brokers.coordination import CoordinatorChannel, StoredOffset
 from zkconsumer.brokers.endpoints import choose_endpoint
 from zkconsumer.brokers.fetch_answer import FetchAnswer, FetchedPartition
 from zkconsumer.brokers.protocol import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
@@ -15,6 +16,7 @@ from zkconsumer.brokers.records import CorruptRecordsError, RecordBatch, batches
 __all__ = [
     "BrokerChannel",
     "ClusterMetadata",
+    "CoordinatorChannel",
     "CorruptRecordsError",
     "FetchAnswer",
     "FetchPosition",
@@ -23,6 +25,7 @@ __all__ = [
     "ListedOffset",
     "RecordBatch",
     "Security",
+    "StoredOffset",
     "batches",
     "choose_endpoint",
     "errors",
