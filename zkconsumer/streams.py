@@ -26,7 +26,7 @@ from time import monotonic
 from typing import Any, Generic, NoReturn, TypeVar
 
 from zkconsumer.brokers.records import batches
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.registry.lease import Lease
@@ -347,7 +347,7 @@ class KafkaStream(Generic[K, V]):
     def _hand_out(self) -> Generator[Any, None, None]:
         # one function for speed: whatever it calls for each message costs more than all it does itself
         queue, lease = self.queue, self._lease
-        while True:
+        while not queue.closed:
             try:
                 chunk = queue.taken or queue.take(Deadline(self._patience))
                 if chunk is None:
@@ -355,24 +355,33 @@ class KafkaStream(Generic[K, V]):
                 self._holder = get_ident()
                 position = chunk.position
                 start = self._begin(chunk)
-                fresh = True
                 # records before the start (a compressed set may begin there, KAFKA-546) are left out below
                 for batch in self._batches(chunk, start):
-                    if position.revoked:
+                    if position.revoked or queue.closed:
                         break
+                    fresh = True
                     for record in batch:
                         position.consumed = record.offset
                         if fresh:
-                            position.held = True
+                            position.held_until = batch.next_offset
                             fresh = False
                         if (position.revoked or monotonic() >= lease.until) and not self._may_go_on(position):
                             break
                         yield (record, position)
+                    else:
+                        # the last message is finished: at once "no longer held" and "consumed up to here", so that
+                        # who waits for it to be let go commits it as well
+                        position.consumed = batch.next_offset
+                        continue
+                    break
+                else:
+                    # what follows was compacted away, or a chunk came twice
+                    position.consumed = max(chunk.next_offset, position.consumed or 0)
                 self._finish(chunk)
             except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                 # the chunk stays taken: its error comes again rather than a silent gap
                 if queue.taken is not None:
-                    queue.taken.position.held = False
+                    queue.taken.position.held_until = NOTHING_HELD
                 yield _Raise(e)
 
     def _begin(self, chunk: Chunk) -> int:
@@ -404,26 +413,22 @@ class KafkaStream(Generic[K, V]):
         )
 
     def _finish(self, chunk: Chunk) -> None:
-        """Every message of the chunk is finished, or the partition is no longer ours."""
+        """Every message of the chunk is finished, or the partition is no longer ours, or the stream has ended."""
         position = chunk.position
-        # not held any more first: a commit in between takes the older of both values
-        position.held = False
+        position.held_until = NOTHING_HELD
+        self.queue.taken = None
         if position.revoked:
-            self.queue.taken = None
             self.queue.let_go()
-        elif not self.queue.closed:
-            assert position.consumed is not None
-            position.consumed = max(chunk.next_offset, position.consumed)
-            self.queue.taken = None
 
     def _may_go_on(self, position: PartitionPosition) -> bool:
         """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours."""
+        until = position.held_until
         while True:
-            position.held = False
+            position.held_until = NOTHING_HELD
             if position.revoked or self.queue.closed:
                 return False
             # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
             self._lease.wait(Deadline(0.1))
-            position.held = True
+            position.held_until = until
             if not position.revoked and self._lease.valid:
                 return True

@@ -5,10 +5,12 @@ whatever still refers to the old one (an answer under way, a queued chunk, a mes
 apart and dropped.
 
 Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed`` and
-``held`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked`` (only ever set) by the
-group's thread. The pair (``held``, ``revoked``) is the hand-over protocol: the stream announces the message it is
+``held_until`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked`` (only ever set) by
+the group's thread. The pair (``held``, ``revoked``) is the hand-over protocol: the stream announces the message it is
 about to hand out *before* it looks at ``revoked``, the group's thread sets ``revoked`` *before* it looks whether a
-message is held. One of the two always sees the other.
+message is held. One of the two always sees the other. That a message is held is told by ``consumed`` itself, so that
+finishing the last message of a batch is one write: were it two, who waits for the message to be let go could commit
+in between, and it would be consumed again.
 
 Mirrors the original's ``PartitionTopicInfo``. It counts a message as consumed when it is handed out and so loses it
 in a crash.
@@ -18,16 +20,30 @@ from __future__ import annotations
 
 from zkconsumer.model import ThreadId, TopicPartition
 
+NOTHING_HELD = -1
+"""``held_until`` while no message is in the user's hands."""
+
 
 class PartitionPosition:
     """Offsets of one owned partition; every one is "next to ...".
 
     ``consumed`` is the first offset the application has not finished, None until the start position is known;
-    ``held`` says that the message at that offset is in the user's hands; ``fetched`` is the next offset to ask the
-    broker for; ``committed`` what was last written or read; ``log_end`` the broker's high watermark (-1: unknown).
+    ``held_until`` is the end of the batch that is being handed out; ``fetched`` is the next offset to ask the broker
+    for; ``committed`` what was last written or read; ``log_end`` the broker's high watermark (-1: unknown).
     """
 
-    __slots__ = ("committed", "consumed", "fetched", "held", "log_end", "partition", "revoked", "thread", "topic", "tp")
+    __slots__ = (
+        "committed",
+        "consumed",
+        "fetched",
+        "held_until",
+        "log_end",
+        "partition",
+        "revoked",
+        "thread",
+        "topic",
+        "tp",
+    )
 
     def __init__(self, tp: TopicPartition, thread: ThreadId, start: int | None = None) -> None:
         self.tp = tp
@@ -37,7 +53,7 @@ class PartitionPosition:
         self.consumed: int | None = start
         self.fetched: int | None = start
         self.committed: int | None = start
-        self.held = False
+        self.held_until = NOTHING_HELD
         self.log_end = -1
         self.revoked = False
 
@@ -47,12 +63,18 @@ class PartitionPosition:
         self.committed = offset
         self.fetched = offset
 
+    @property
+    def held(self) -> bool:
+        """Whether the message at ``consumed`` is in the user's hands."""
+        consumed = self.consumed
+        return consumed is not None and consumed < self.held_until
+
     def finished(self, *, including_held: bool) -> int | None:
         """The offset to commit: the first one not finished, or the one after it if the message in hand shall count as
         finished.
         """
-        held, consumed = self.held, self.consumed
-        return consumed + 1 if including_held and held and consumed is not None else consumed
+        consumed = self.consumed
+        return consumed + 1 if including_held and consumed is not None and consumed < self.held_until else consumed
 
     @property
     def lag(self) -> int:
