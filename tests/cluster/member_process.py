@@ -177,7 +177,10 @@ class MemberProcess:
 
     def wait_messages(self, count: int, seconds: float = READY_S) -> list[Consumed]:
         """Waits until at least ``count`` messages were consumed, and returns all of them."""
-        eventually(lambda: len(self._messages) >= count, seconds, f"{count} messages, {len(self._messages)} so far")
+        try:
+            eventually(lambda: len(self._messages) >= count, seconds, f"{count} messages")
+        except AssertionError as failure:
+            raise AssertionError(f"{failure}: {len(self._messages)} so far\n{self.log_text()}") from None
         return self.messages
 
     def wait_end(self, seconds: float = END_S) -> Totals | None:
