@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_table
 from zkconsumer.config.keys import Key, keys_of
 from zkconsumer.config.properties import format_properties
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.errors import ConfigException, ZkConsumerError
 
 LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}
@@ -98,7 +99,8 @@ def test_attributes_have_the_type_the_table_says() -> None:
     hints = get_type_hints(ConsumerConfig)
     for name, key in KEYS.items():
         expected: Any = types[key.kind]
-        assert hints[keyword(name)] == (expected | None if name == "consumer.id" else expected), name
+        unset = key.default is None and (not key.derive or name == "zookeeper.sasl.mechanism") and not key.required
+        assert hints[keyword(name)] == (expected | None if unset else expected), name
 
 
 # ---- values ----
@@ -155,6 +157,7 @@ def test_a_boolean_is_exactly_true_or_false(given: object) -> None:
         ("isolation.level", "read_committed", "read_committed"),
         ("offsets.storage", "ZOOKEEPER", "zookeeper"),
         ("security.protocol", "plaintext", "PLAINTEXT"),
+        ("security.protocol", "ssl", "SSL"),
         ("scala.compat.version", "0.8.2", "0.8.2"),
         ("partition.assignment.strategy", "my-plug-in", "my-plug-in"),
         ("client.id", "", ""),
@@ -172,7 +175,7 @@ def test_words_are_taken_in_their_normal_form(name: str, given: str, value: obje
         ("auto.offset.reset", "none", "'smallest' or 'largest'"),
         ("consumed.on", "previous", "'next' or 'return'"),
         ("offsets.storage", "disk", "'zookeeper' or 'kafka'"),
-        ("security.protocol", "SSL", "'PLAINTEXT'"),
+        ("security.protocol", "TLS", "'SASL_SSL'"),
         ("message.model", "broadcasting", "'clustering'"),
         ("scala.compat.version", "2.0", "'1.1'"),
         ("group.id", "", "must not be empty"),
@@ -445,11 +448,11 @@ def test_as_dict_is_what_is_in_effect_and_makes_an_equal_config() -> None:
 
 def test_repr_shows_what_was_given_but_no_secret() -> None:
     with pytest.warns(UnknownPropertyWarning):
-        made = ConsumerConfig({**LEAST, "ssl.keystore.password": "hunter2", "sasl.jaas.config": "hunter2"})
+        made = ConsumerConfig({**LEAST, "ssl.keystore.password": "hunter2", "sasl.password": "hunter2"})
 
     assert repr(made) == (
         "ConsumerConfig({'zookeeper.connect': 'zk:2181', 'group.id': 'g', "
-        "'ssl.keystore.password': '***', 'sasl.jaas.config': '***'})"
+        "'ssl.keystore.password': '***', 'sasl.password': '***'})"
     )
 
 
@@ -465,7 +468,8 @@ def _values(key: Key) -> st.SearchStrategy[Any]:
     return st.integers(1000, 2**31 - 1)
 
 
-CHANGEABLE = {name: _values(key) for name, key in KEYS.items() if key.kind != "string"}
+# rights on nodes need a login: tests/unit/test_security_config.py
+CHANGEABLE = {n: _values(key) for n, key in KEYS.items() if key.kind != "string" and n != "zookeeper.set.acl"}
 
 
 @given(st.fixed_dictionaries({}, optional=CHANGEABLE), st.booleans())
@@ -486,7 +490,8 @@ def test_the_table_has_a_row_for_every_property() -> None:
 
     assert [row.split("`")[1] for row in rows] == [
         *(name for name, key in KEYS.items() if not key.ours),
-        *(name for name, key in KEYS.items() if key.ours),
+        *(name for name, key in KEYS.items() if key.ours and name not in keys_of(SecurityConfig)),
+        *keys_of(SecurityConfig),
     ]
     assert all(row.count(" | ") == 3 for row in rows)
     assert "| `auto.commit.enable` | bool | `true` |" in markdown_table()

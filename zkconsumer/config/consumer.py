@@ -29,6 +29,7 @@ from zkconsumer.config.keys import (
 )
 from zkconsumer.config.names import is_unused, nearest
 from zkconsumer.config.properties import parse_properties
+from zkconsumer.config.security import SecurityConfig, check_security
 from zkconsumer.config.zookeeper import format_connect, parse_connect
 from zkconsumer.errors import ConfigException
 
@@ -42,7 +43,7 @@ class SuspectConfigWarning(UserWarning):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ConsumerConfig:
+class ConsumerConfig(SecurityConfig):
     """The configuration of one consumer.
 
     ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
@@ -162,13 +163,6 @@ class ConsumerConfig:
         default="read_uncommitted",
         ours=True,
     )
-    security_protocol: str = choice(
-        "which of a broker's listeners to use; only `PLAINTEXT`",
-        {"plaintext": "PLAINTEXT"},
-        any_case=True,
-        default="PLAINTEXT",
-        ours=True,
-    )
     broker_address_map: str = text(
         "where to reach brokers that registered addresses of another network: `registered=reachable`, separated by"
         " commas, each `host:port` or a `host` for any port",
@@ -223,6 +217,10 @@ class ConsumerConfig:
         """The values in effect by dotted name, without those that are unset; ``ConsumerConfig`` takes them back."""
         values = ((name, getattr(self, name.replace(".", "_"))) for name in keys_of(type(self)))
         return {name: value for name, value in values if value is not None}
+
+    def masked(self) -> dict[str, str | int | bool]:
+        """The values in effect as :meth:`as_dict`, with ``***`` for secrets: for logs."""
+        return {name: "***" if is_secret(name) else value for name, value in self.as_dict().items()}
 
     @property
     def unused(self) -> Mapping[str, Value]:
@@ -304,6 +302,7 @@ def _values(given: Mapping[str, Value]) -> dict[str, Value]:
             raise ConfigException(name, "is missing; it has no default")
         else:
             values[name] = key.derive(values) if key.derive else key.default
+    check_security(values)
     values["zookeeper.connect"] = format_connect(*parse_connect(str(values["zookeeper.connect"])))
     return values
 

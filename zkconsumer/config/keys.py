@@ -43,7 +43,9 @@ class Key:
         try:
             return self.read(value.strip() if isinstance(value, str) else value)
         except ValueError as error:
-            raise ConfigException(name, str(error)) from None
+            # such a reason quotes the value
+            reason = "has a value of the wrong type or form" if is_secret(name) else str(error)
+            raise ConfigException(name, reason) from None
 
 
 def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any) -> Any:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from zkconsumer.config.consumer import ConsumerConfig
 from zkconsumer.config.keys import Key, keys_of
+from zkconsumer.config.security import SecurityConfig
 
 
 def markdown_table() -> str:
-    """All properties as a Markdown table, the original's first and then our own; ends with a newline."""
+    """All properties as Markdown tables: the original's, then our own, then security's; ends with a newline."""
     rows = keys_of(ConsumerConfig)
-    original = [_row(name, key) for name, key in rows.items() if not key.ours]
-    ours = [_row(name, key) for name, key in rows.items() if key.ours]
+    security = keys_of(SecurityConfig)
+    parts = {
+        "The original's": [name for name, key in rows.items() if not key.ours],
+        "Ours": [name for name, key in rows.items() if key.ours and name not in security],
+        "Security": list(security),
+    }
     head = "| key | type | default | note |\n|---|---|---|---|\n"
-    return f"The original's:\n\n{head}{''.join(original)}\nOurs:\n\n{head}{''.join(ours)}"
+    return "\n".join(
+        f"{title}:\n\n{head}{''.join(_row(name, rows[name]) for name in names)}" for title, names in parts.items()
+    )
 
 
 def _row(name: str, key: Key) -> str:
