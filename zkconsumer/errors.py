@@ -12,25 +12,31 @@
     ├── UnknownAssignorError                a strategy that no plug-in provides
     ├── RegistryError                       anything between us and ZooKeeper
     │   ├── RegistryUnavailableError        not reachable within zookeeper.connection.timeout.ms
+    │   ├── RegistryAuthenticationError     ZooKeeper refused our login, or its certificate is not to be trusted
     │   ├── ChrootMissingError              the chroot of zookeeper.connect does not exist
     │   ├── SessionLostError                the session ended under the operation
     │   ├── ConsumerIdInUseError            another live session holds our consumer.id
     │   └── MalformedNodeError              a node's content cannot be read; names the path
     ├── BrokerError                         anything between us and a Kafka broker
     │   ├── BrokerUnavailableError          not reachable, or did not answer in time
+    │   │   └── CoordinatorUnavailableError the broker that keeps the group's offsets cannot be found now
+    │   ├── BrokerAuthenticationError       a broker refused our login, or its certificate is not to be trusted
     │   ├── NoBrokersError                  no broker is registered in ZooKeeper
     │   ├── NoReachableEndpointError        a broker registered no endpoint of the wanted protocol
     │   └── BrokerResponseError             the broker answered with an error code
     ├── OffsetOutOfRangeError               an offset is not in the log (any more); never guessed around
     ├── OffsetCommitError                   offsets could not be written
-    ├── InvalidMessageException             corrupt data; names topic, partition and offset
-    └── MessageSizeTooLargeException        a message is larger than the largest fetch; names its position
+    └── UnreadableMessageError              a place in a partition, which it names; KafkaStream.skip() goes on after it
+        ├── InvalidMessageException         corrupt data
+        └── MessageSizeTooLargeException    a message is larger than the largest fetch
 
 The names are those of the original connector where it had one, so that a search for them finds Kafka's own
 documentation.
 """
 
 from __future__ import annotations
+
+from zkconsumer.model import TopicPartition
 
 
 class ZkConsumerError(Exception):
@@ -86,6 +92,13 @@ class RegistryUnavailableError(RegistryError):
     """ZooKeeper was not reachable in time."""
 
 
+class RegistryAuthenticationError(RegistryError):
+    """ZooKeeper refused our login, or TLS failed: a certificate that one side does not trust, a wrong host name.
+
+    Trying again cures it only after somebody changed a password or a certificate.
+    """
+
+
 class ChrootMissingError(RegistryError):
     """The chroot of ``zookeeper.connect`` does not exist; nobody but the brokers' operator should create it."""
 
@@ -115,6 +128,17 @@ class BrokerUnavailableError(BrokerError):
     """A broker is not reachable or did not answer in time."""
 
 
+class CoordinatorUnavailableError(BrokerUnavailableError):
+    """The broker that keeps the group's offsets (``offsets.storage=kafka``) is not known, or not there, at present."""
+
+
+class BrokerAuthenticationError(BrokerError):
+    """A broker refused our login, or TLS failed: a certificate that one side does not trust, a wrong host name.
+
+    Trying again cures it only after somebody changed a password or a certificate, so it is tried ever more seldom.
+    """
+
+
 class NoBrokersError(BrokerError):
     """No broker is registered under ``/brokers/ids``."""
 
@@ -140,9 +164,24 @@ class OffsetCommitError(ZkConsumerError):
     """Offsets could not be committed."""
 
 
-class InvalidMessageException(ZkConsumerError):
+class UnreadableMessageError(ZkConsumerError):
+    """A place in a partition that cannot be read. ``KafkaStream.skip`` gives it up and goes on after it.
+
+    ``where`` and ``offset`` name it, ``next_offset`` is where one can go on, -1 where that is not known.
+    """
+
+    def __init__(
+        self, message: str, where: TopicPartition | None = None, offset: int = -1, next_offset: int = -1
+    ) -> None:
+        super().__init__(message)
+        self.where = where
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class InvalidMessageException(UnreadableMessageError):
     """A message set is corrupt: names topic, partition and offset."""
 
 
-class MessageSizeTooLargeException(ZkConsumerError):
+class MessageSizeTooLargeException(UnreadableMessageError):
     """A message does not fit into the largest allowed fetch: names topic, partition and offset."""

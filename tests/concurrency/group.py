@@ -20,6 +20,7 @@ from zkconsumer.group.membership import Membership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry import paths
 from zkconsumer.registry.watches import NodeCache
@@ -92,7 +93,7 @@ class SteppedMember:
         self.delivery = RecordingDelivery()
         self.committer = InlineCommitter(
             name,
-            ZooKeeperOffsets(self.session, GROUP),
+            OwnedOffsets(ZooKeeperOffsets(self.session, GROUP)),
             self.session.lease,
             interval=None,
             timeout=1.0,

@@ -21,6 +21,15 @@ class NodeChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StartsFound:
+    """The store outside ZooKeeper told where partitions start; None: nothing is stored, so ``auto.offset.reset``
+    decides.
+    """
+
+    starts: Mapping[PartitionPosition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
 class StartResolved:
     """The broker told where a partition without a stored offset begins."""
 
@@ -56,4 +65,4 @@ class StopRequested:
     finished: bool = True
 
 
-Event = SessionChanged | NodeChanged | StartResolved | StartStored | CommitsRefused | StopRequested
+Event = SessionChanged | NodeChanged | StartsFound | StartResolved | StartStored | CommitsRefused | StopRequested

@@ -35,8 +35,10 @@ class Claimed:
 class Ownership:
     """The owner nodes of one group, as one session may touch them."""
 
-    def __init__(self, session: Session, cache: NodeCache, group: str) -> None:
+    def __init__(self, session: Session, cache: NodeCache, group: str, *, reads_offsets: bool = True) -> None:
+        """``reads_offsets`` False: offsets are kept elsewhere only, so what the offset nodes say does not matter."""
         self._session = session
+        self._reads_offsets = reads_offsets
         self._cache = cache
         self._group = group
         self._parents: set[str] = set()
@@ -120,6 +122,9 @@ class Ownership:
             try:
                 found[tp] = KnownOffset(codecs.decode_offset(node.data, path), node.version)
             except MalformedNodeError as e:
+                if not self._reads_offsets:
+                    found[tp] = ABSENT
+                    continue
                 log.error(
                     "%s is not claimed: %s; write a number there, or delete the node for auto.offset.reset", tp, e
                 )

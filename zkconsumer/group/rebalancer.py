@@ -25,7 +25,15 @@ from zkconsumer.core.planner import Assign, GroupView, Plan, plan
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, OffsetCommitError, RegistryError, RegistryUnavailableError
-from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StartResolved, StartStored, StopRequested
+from zkconsumer.group.events import (
+    CommitsRefused,
+    Event,
+    NodeChanged,
+    StartResolved,
+    StartsFound,
+    StartStored,
+    StopRequested,
+)
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Claimed, Ownership
 from zkconsumer.group.state import ConnectorState, Phase
@@ -64,6 +72,19 @@ class Delivery(Protocol):
 
 class Offsets(Protocol):
     """The committer, as the group's thread sees it."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether starts are to be asked for."""
+
+    @property
+    def reads_nodes(self) -> bool:
+        """Whether the offset nodes matter."""
+
+    def find_starts(
+        self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]
+    ) -> Sequence[PartitionPosition]:
+        """Have starts looked up; returns those that need none."""
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         """Partitions were claimed."""
@@ -127,7 +148,7 @@ class Rebalancer:
         self._session = session
         self._cache = cache
         self._membership = membership
-        self._ownership = Ownership(session, cache, group)
+        self._ownership = Ownership(session, cache, group, reads_offsets=offsets.reads_nodes)
         self._delivery = delivery
         self._offsets = offsets
         self._assign = assign
@@ -226,20 +247,35 @@ class Rebalancer:
                 self._want(f"{path} changed", quiet=OWNER_QUIET if path in self._owner_paths else None)
             case SessionChanged():
                 self._session_changed(event)
+            case StartsFound(starts):
+                self._starts_found(starts)
             case StartResolved(position, offset):
                 if self._owned.get(position.tp) is position:
                     self._offsets.store_start(
                         position, offset, lambda stored: self._events.put(StartStored(position, offset, stored))
                     )
             case StartStored(position, offset, stored):
-                if self._owned.get(position.tp) is position:
-                    if stored:
-                        position.begin(offset)
-                        self._delivery.wake()
-                    else:
-                        self._restart([position], "its start offset could not be stored")
+                self._start_stored(position, offset, stored)
             case CommitsRefused(outcomes):
                 self._commits_refused(outcomes)
+
+    def _starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
+        ours = [position for position in starts if self._owned.get(position.tp) is position]
+        for position in ours:
+            start = starts[position]
+            if start is not None:
+                position.begin(start)
+        if ours:
+            self._delivery.start(ours)
+
+    def _start_stored(self, position: PartitionPosition, offset: int, stored: bool) -> None:
+        if self._owned.get(position.tp) is not position:
+            return
+        if stored:
+            position.begin(offset)
+            self._delivery.wake()
+        else:
+            self._restart([position], "its start offset could not be stored")
 
     def _session_changed(self, event: SessionChanged) -> None:
         if event.state is SessionState.SUSPENDED:
@@ -366,14 +402,23 @@ class Rebalancer:
         self._leftover.difference_update(todo.claim)
         started = []
         for tp, known in claimed.ours.items():
-            start = known.offset if known.offset is not None and known.offset >= 0 else None
-            started.append((PartitionPosition(tp, todo.claim[tp], start), known))
+            started.append((PartitionPosition(tp, todo.claim[tp], self._start(known)), known))
         # the committer first: it must know a partition before anything of it can be finished
         self._offsets.track(started)
         for position, _ in started:
             self._owned[position.tp] = position
-        self._delivery.start([position for position, _ in started])
+        self._deliver([position for position, _ in started])
         return claimed
+
+    def _start(self, known: KnownOffset) -> int | None:
+        """The start that the offset node tells, None where it tells none or is not the only one to be asked."""
+        return None if self._offsets.asks or known.offset is None or known.offset < 0 else known.offset
+
+    def _deliver(self, positions: Sequence[PartitionPosition]) -> None:
+        """Fetch what is ours now; what starts where another store than ZooKeeper says, once that has answered."""
+        ready = self._offsets.find_starts(positions, lambda starts: self._events.put(StartsFound(starts)))
+        if ready:
+            self._delivery.start(ready)
 
     def _conclude(
         self, todo: Plan, view: GroupView, claimed: Claimed, registered: bool, why: str, seconds: float
@@ -438,8 +483,7 @@ class Rebalancer:
             for old in positions:
                 known = self._ownership.read_offset(old.tp, deadline)
                 if known is not None:
-                    start = known.offset if known.offset is not None and known.offset >= 0 else None
-                    restarted.append((PartitionPosition(old.tp, old.thread, start), known))
+                    restarted.append((PartitionPosition(old.tp, old.thread, self._start(known)), known))
         except RegistryError as e:
             # the partitions are given back in the next round and claimed anew
             self._retry(str(e))
@@ -448,7 +492,7 @@ class Rebalancer:
         for position, _ in restarted:
             self._owned[position.tp] = position
             self._leftover.discard(position.tp)
-        self._delivery.start([position for position, _ in restarted])
+        self._deliver([position for position, _ in restarted])
         if len(restarted) < len(positions):
             self._want("an offset cannot be read")
 

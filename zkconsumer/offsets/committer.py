@@ -1,8 +1,9 @@
 """When offsets are written, and the one thread that writes them.
 
 Everything that touches offset state runs on the committer's thread, in the order it was asked for: the timer's
-commits, the user's, the last one before a release, and the store of a resolved start position. So a user's commit is
-served also while a rebalance waits for that user to finish a message, and no lock is held over a request.
+commits, the user's, the last one before a release, the search for a start position outside ZooKeeper and the store of
+a resolved one. So a user's commit is served also while a rebalance waits for that user to finish a message, no lock is
+held over a request, and a store that does not answer keeps the group's thread waiting for a bounded time only.
 
 Threads: every method may be called from any thread; those that wait take a deadline.
 
@@ -19,12 +20,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.owned import Failures, OwnedOffsets
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
 
@@ -32,23 +36,16 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _IDLE = 60.0
-
-
-class OffsetStore(Protocol):
-    """Where offsets live; called on the committer's thread only."""
-
-    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed."""
-
-    def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """The partition is given up or lost."""
-
-    def commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, Outcome]:
-        """Write offsets; returns what became of each. Raises RegistryError where nothing is known of the outcome."""
+NEVER = float("inf")
+TO_DRAIN = 1.0
+"""Seconds that what was asked before the end may still take before the stores are closed under it."""
 
 
 Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 """Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
+
+Found = Callable[[Mapping[PartitionPosition, int | None]], None]
+"""Told, on the committer's thread, where partitions start; None: nothing is stored."""
 
 
 class Committer:
@@ -56,29 +53,39 @@ class Committer:
 
     Arguments: ``interval`` in seconds between automatic commits, None for none (``auto.commit.enable=false``);
     ``timeout`` in seconds for one automatic commit; ``count_held`` counts a message as consumed when it is handed out
-    (``consumed.on=return``).
+    (``consumed.on=return``); ``retry`` in seconds before a start that could not be read or stored is tried again;
+    ``refresh`` in seconds after which an unchanged offset is written again (``offsets.refresh.interval.ms``).
     """
 
     def __init__(
         self,
         name: str,
-        store: OffsetStore,
+        store: OwnedOffsets | ZooKeeperOffsets,
         lease: Lease,
         *,
         interval: float | None,
         timeout: float,
         count_held: bool,
         refused: Refused,
+        retry: float = 1.0,
+        refresh: float | None = None,
     ) -> None:
-        self._store = store
+        self._store = OwnedOffsets(store) if isinstance(store, ZooKeeperOffsets) else store
         self._lease = lease
         self._interval = interval
         self._timeout = timeout
         self._count_held = count_held
         self._refused = refused
+        self._retry = retry
+        self._refresh = refresh
+        self._finding: dict[PartitionPosition, Found] = {}
+        self._storing: dict[PartitionPosition, tuple[int, Callable[[bool], None]]] = {}
+        self._unlevel: set[TopicPartition] = set()
+        self._written: dict[TopicPartition, float] = {}
+        self._trouble = ""
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._next_auto = float("inf")
+        self._next_auto = self._next_retry = self._next_refresh = NEVER
         self._ended = False
         self._thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
@@ -91,6 +98,9 @@ class Committer:
         """End the thread after what was asked before; commits nothing by itself."""
         self._requests.put(None)
         if self._thread.is_alive():
+            self._thread.join(deadline.bounded(TO_DRAIN))
+        self._store.close()
+        if self._thread.is_alive():
             self._thread.join(deadline.remaining())
         self._ended = True
 
@@ -100,13 +110,40 @@ class Committer:
         """Partitions were claimed: write their progress from now on. Returns at once."""
         self._ask(lambda: self._track(claimed))
 
+    def find_starts(self, positions: Sequence[PartitionPosition], found: Found) -> Sequence[PartitionPosition]:
+        """Have the starts of claimed partitions looked up where they are not only in their offset nodes.
+
+        Returns those whose start needs no asking; the others are told to ``found``, on the committer's thread, as soon
+        as their start is known for certain, however long the store does not answer. Returns at once.
+        """
+        if not self._store.asks:
+            return positions
+        self._ask(lambda: self._find(positions, found))
+        return ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether starts are to be asked for, by :meth:`find_starts`."""
+        return self._store.asks
+
+    @property
+    def reads_nodes(self) -> bool:
+        """Whether what the offset nodes in ZooKeeper say matters."""
+        return self._store.in_zookeeper
+
+    @property
+    def trouble(self) -> str:
+        """Why partitions wait for their start, in words for the user; empty where none does."""
+        return self._trouble
+
     def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         """Write the resolved start position of a partition that had none, before anything of it is handed out.
 
-        ``done`` is told, on the committer's thread, whether it is stored. Without the node a member that lost the
-        partition could still commit to it, and "largest" would lose what arrives before the first commit.
+        ``done`` is told, on the committer's thread, whether it is stored; a store that does not answer is tried
+        again. Without the node a member that lost the partition could still commit to it, and "largest" would lose
+        what arrives before the first commit.
         """
-        self._ask(lambda: done(self._store_start(position, offset)))
+        self._ask(lambda: self._store_start(position, offset, done))
 
     def commit(self, count_held: Callable[[PartitionPosition], bool], deadline: Deadline) -> None:
         """Write the progress of all partitions now and wait for it.
@@ -114,7 +151,19 @@ class Committer:
         Arguments: ``count_held`` says for which partitions the message in hand counts as finished.
         Raises: :class:`OffsetCommitError` naming the partitions that could not be written, and why.
         """
-        self._wait(self._ask(lambda: self._commit(self._positions.values(), count_held, deadline)), deadline, "commit")
+        self._wait(
+            self._ask(lambda: self._commit(self._positions.values(), count_held, deadline, patient=True)),
+            deadline,
+            "commit",
+        )
+
+    def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        """Write given offsets now, as they are, and wait for it.
+
+        A partition of ours is written as its owner; one that nobody owns is written as well.
+        Raises: :class:`OffsetCommitError` naming what could not be written, and why.
+        """
+        self._wait(self._ask(lambda: self._commit_given(offsets, deadline)), deadline, "commit")
 
     def surrender(
         self,
@@ -146,7 +195,7 @@ class Committer:
         try:
             return future.result(deadline.remaining())
         except FutureTimeoutError as e:
-            raise OffsetCommitError(f"the {what} did not end in time; ZooKeeper may be unreachable") from e
+            raise OffsetCommitError(f"the {what} did not end in time; where offsets are kept may be unreachable") from e
 
     # ---- the thread ----
 
@@ -155,34 +204,47 @@ class Committer:
             pass
 
     def step(self) -> bool:
-        """Serve one request, or the timer; returns False at the end."""
+        """Serve one request, or the timers; returns False at the end."""
+        due = min(self._next_auto, self._next_retry, self._next_refresh)
         try:
-            request = self._requests.get(timeout=max(0.0, min(self._next_auto - monotonic(), _IDLE)))
+            request = self._requests.get(timeout=max(0.0, min(due - monotonic(), _IDLE)))
         except Empty:
-            if monotonic() >= self._next_auto:
-                self._auto_commit()
-                self._schedule()
-            return True
-        if request is None:
-            return False
-        work, future = request
-        try:
-            future.set_result(work())
-        except Exception as e:
-            if not isinstance(e, RegistryError | OffsetCommitError):
-                log.exception("an offset operation failed unexpectedly")
-            future.set_exception(e)
+            pass
+        else:
+            if request is None:
+                return False
+            work, future = request
+            try:
+                future.set_result(work())
+            except Exception as e:
+                if not isinstance(e, RegistryError | OffsetCommitError):
+                    log.exception("an offset operation failed unexpectedly")
+                future.set_exception(e)
+        self._timers(monotonic())
         return True
+
+    def _timers(self, now: float) -> None:
+        if now >= self._next_auto:
+            self._auto_commit()
+            self._next_auto = NEVER if self._interval is None else monotonic() + self._interval
+        if now >= self._next_retry:
+            self._next_retry = NEVER
+            self._begin_all()
+        if self._refresh is not None and now >= self._next_refresh:
+            self._rewrite(now - self._refresh)
+            self._next_refresh = now + self._refresh / 4
 
     def _schedule(self) -> None:
         if self._interval is not None:
             self._next_auto = monotonic() + self._interval
+        if self._refresh is not None:
+            self._next_refresh = monotonic() + self._refresh / 4
 
     def _auto_commit(self) -> None:
         if not self._lease.valid:
             return  # the session is away: what we own may be another's by now
         try:
-            self._commit(self._positions.values(), lambda _: False, Deadline(self._timeout))
+            self._commit(self._positions.values(), lambda _: False, Deadline(self._timeout), patient=False)
         except RegistryUnavailableError as e:
             log.info("the automatic commit is put off: %s", e)
         except (RegistryError, OffsetCommitError) as e:
@@ -198,18 +260,83 @@ class Committer:
         for position in positions:
             if self._positions.get(position.tp) is position:
                 del self._positions[position.tp]
+                self._unlevel.discard(position.tp)
+                self._written.pop(position.tp, None)
+                self._finding.pop(position, None)
+                self._storing.pop(position, None)
                 known[position.tp] = self._store.untrack(position.tp)
         return known
 
-    def _store_start(self, position: PartitionPosition, offset: int) -> bool:
+    # ---- starts ----
+
+    def _find(self, positions: Sequence[PartitionPosition], found: Found) -> None:
+        self._finding.update((position, found) for position in positions)
+        self._begin_all()
+
+    def _store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         if self._positions.get(position.tp) is not position:
-            return False
+            done(False)
+            return
+        if position.committed is not None:
+            # it was stored before, or the user has committed another one meanwhile, and that is where to start
+            done(position.committed == offset)
+            return
+        self._storing[position] = (offset, done)
+        self._begin_all()
+
+    def _begin_all(self) -> None:
+        """One try for every partition whose start is looked for or to be stored; the next try is scheduled."""
+        trouble = "; ".join(filter(None, (self._try_finding(), self._try_storing())))
+        if trouble and trouble != self._trouble:
+            log.warning("partitions wait for their start offsets: %s", trouble)
+        self._trouble = trouble
+        self._next_retry = monotonic() + self._retry if trouble else NEVER
+
+    def _try_finding(self) -> str:
+        finding = {position: found for position, found in self._finding.items() if not position.revoked}
+        self._finding = finding
+        if not finding:
+            return ""
         try:
-            outcomes = self._store.commit({position.tp: offset}, Deadline(self._timeout))
+            starts = self._store.starts([position.tp for position in finding], Deadline(self._timeout))
+        except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
+            return str(e) or repr(e)
+        self._finding = {}
+        told: dict[Found, dict[PartitionPosition, int | None]] = {}
+        for position, found in finding.items():
+            start = starts[position.tp]
+            if not start.level:
+                self._unlevel.add(position.tp)  # the next commit writes it to all stores
+            told.setdefault(found, {})[position] = start.offset
+        for found, offsets in told.items():
+            found(offsets)
+        return ""
+
+    def _try_storing(self) -> str:
+        storing = {position: asked for position, asked in self._storing.items() if not position.revoked}
+        self._storing = storing
+        if not storing:
+            return ""
+        wanted = {position.tp: offset for position, (offset, _) in storing.items()}
+        try:
+            failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
         except RegistryError as e:
-            log.warning("%s: its start offset %d could not be stored yet: %s", position.tp, offset, e)
-            return False
-        return self._outcome(position, offset, outcomes[position.tp])
+            return f"they cannot be stored: {e}"
+        waiting = ""
+        self._tell_refused({position.tp: position for position in storing}, failures)
+        for position, (offset, done) in storing.items():
+            failure = failures.get(position.tp)
+            if failure is not None and not isinstance(failure, CommitRefusedError):
+                waiting = f"{position.tp} cannot be stored: {failure}"
+                continue
+            self._storing.pop(position, None)
+            if failure is None:
+                self._mark(position, offset)
+            # a refusal that the group's thread was told of is dealt with there
+            done(failure is None)
+        return waiting
+
+    # ---- commits ----
 
     def _surrender(
         self,
@@ -221,7 +348,7 @@ class Committer:
         held = [p for p in positions if self._positions.get(p.tp) is p]
         if commit:
             try:
-                self._commit(held, count_held, deadline)
+                self._commit(held, count_held, deadline, patient=True)
             except (RegistryError, OffsetCommitError) as e:
                 log.warning(
                     "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
@@ -233,28 +360,69 @@ class Committer:
         positions: Collection[PartitionPosition],
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
+        *,
+        patient: bool,
     ) -> None:
-        due: dict[TopicPartition, int] = {}
-        by_tp: dict[TopicPartition, PartitionPosition] = {}
+        changed: dict[TopicPartition, int] = {}
+        unchanged: dict[TopicPartition, int] = {}
         for position in positions:
             offset = self._due(position, counting_held=self._count_held or count_held(position))
             if offset is not None:
-                due[position.tp] = offset
-                by_tp[position.tp] = position
-        if not due:
+                changed[position.tp] = offset
+            elif position.committed is not None:
+                (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
+        self._settle(changed, unchanged, self._store.commit(changed, unchanged, deadline, patient=patient))
+
+    def _commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        ours = {tp: offset for tp, offset in offsets.items() if tp in self._positions}
+        others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
+        failures = dict(self._store.commit(ours, {}, deadline, patient=True)) if ours else {}
+        if others:
+            failures |= self._store.commit_unowned(others, deadline)
+        self._settle(offsets, {}, failures)
+
+    def _rewrite(self, before: float) -> None:
+        """Write again what was last written before that time: what is committed, not what was consumed since."""
+        if not self._lease.valid:
             return
-        outcomes = self._store.commit(due, deadline)
-        failed = {
-            tp: outcome
-            for tp, outcome in outcomes.items()
-            if not self._outcome(by_tp[tp], due[tp], outcome, report=False)
+        due = {
+            tp: position.committed
+            for tp, position in self._positions.items()
+            if position.committed is not None and self._written.get(tp, NEVER) <= before
         }
-        if failed:
-            self._refused({by_tp[tp]: outcome for tp, outcome in failed.items()})
-            raise OffsetCommitError(
-                "not committed: "
-                + ", ".join(f"{tp} at {due[tp]} ({outcome.value})" for tp, outcome in sorted(failed.items()))
-            )
+        try:
+            self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
+        except (RegistryError, OffsetCommitError) as e:
+            log.info("unchanged offsets could not be written again: %s", e)
+
+    def _settle(
+        self, changed: Mapping[TopicPartition, int], unchanged: Mapping[TopicPartition, int], failures: Failures
+    ) -> None:
+        """Note what is written; report and raise what is not."""
+        for tp, offset in (*unchanged.items(), *changed.items()):
+            if tp not in failures and tp in self._positions:
+                self._mark(self._positions[tp], offset)
+        if not failures:
+            return
+        self._tell_refused(self._positions, failures)
+        offsets = {**unchanged, **changed}
+        raise OffsetCommitError(
+            "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
+        )
+
+    def _mark(self, position: PartitionPosition, offset: int) -> None:
+        position.committed = offset
+        self._unlevel.discard(position.tp)
+        self._written[position.tp] = monotonic()
+
+    def _tell_refused(self, positions: Mapping[TopicPartition, PartitionPosition], failures: Failures) -> None:
+        refused = {
+            positions[tp]: failure.outcome
+            for tp, failure in failures.items()
+            if isinstance(failure, CommitRefusedError) and tp in positions
+        }
+        if refused:
+            self._refused(refused)
 
     @staticmethod
     def _due(position: PartitionPosition, *, counting_held: bool) -> int | None:
@@ -266,11 +434,3 @@ class Committer:
         if held and offset + 1 == position.committed:
             return None  # the message in hand was committed explicitly before
         return offset
-
-    def _outcome(self, position: PartitionPosition, offset: int, outcome: Outcome, *, report: bool = True) -> bool:
-        if outcome is Outcome.DONE:
-            position.committed = offset
-            return True
-        if report:
-            self._refused({position: outcome})
-        return False

@@ -9,17 +9,20 @@ write rule" of its behaviour).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import fenced
+from zkconsumer.offsets.store import refusals
+from zkconsumer.registry import codecs, fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Commit, KnownOffset, Outcome
 from zkconsumer.registry.session import Session
 
+_ROUNDS = 5
+
 
 class ZooKeeperOffsets:
-    """The offset nodes of the partitions we own."""
+    """The offset nodes of one group (an ``OffsetStore``). Partitions that are tracked are ours."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -34,14 +37,90 @@ class ZooKeeperOffsets:
         """The partition is given up or lost; returns its offset node as last seen."""
         return self._known.pop(partition, ABSENT)
 
-    def commit(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Mapping[TopicPartition, Outcome]:
-        """Write offsets of tracked partitions, in one transaction; returns what became of each."""
-        commits: Sequence[Commit] = [
-            Commit(partition, offset, self._known.get(partition, ABSENT)) for partition, offset in offsets.items()
-        ]
+    def known(self, partition: TopicPartition) -> int | None:
+        """The offset in a tracked partition's node as last seen; None where there is no node."""
+        return self._known.get(partition, ABSENT).offset
+
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """Read offset nodes. Raises RegistryError; MalformedNodeError for one that cannot be read."""
+        wanted = list(partitions)
+        nodes = self._session.read([paths.offset(self._group, tp) for tp in wanted], Deadline(timeout))
+        return {
+            tp: codecs.decode_offset(node.data, paths.offset(self._group, tp))
+            for tp, node in zip(wanted, nodes, strict=True)
+            if node is not None
+        }
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+        """Write offsets, in one transaction those of tracked partitions and in one the others, which must have no
+        owner. Returns what was refused. Raises RegistryError where nothing is known of the outcome.
+        """
+        deadline = Deadline(timeout)
+        ours = {tp: offset for tp, offset in offsets.items() if tp in self._known}
+        outcomes = self._commit_owned(ours, deadline)
+        outcomes |= self._commit_unowned({tp: o for tp, o in offsets.items() if tp not in ours}, deadline)
+        return refusals(outcomes)
+
+    def close(self) -> None:
+        """Nothing: the session is its maker's."""
+
+    def not_ours(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, Exception]:
+        """Those whose owner node our session did not make, looked up now: the fence of offsets that are kept
+        elsewhere. Raises RegistryError.
+        """
+        ours = self._session.session_id
+        return refusals(
+            {
+                tp: Outcome.DONE if owner == ours else Outcome.NOT_OURS
+                for tp, owner in self._owners(partitions, deadline).items()
+            }
+        )
+
+    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
+        """Those that anybody owns now. Raises RegistryError."""
+        return refusals(
+            {
+                tp: Outcome.DONE if owner is None else Outcome.OWNED
+                for tp, owner in self._owners(partitions, deadline).items()
+            }
+        )
+
+    def _owners(self, partitions: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int | None]:
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
+        return {tp: None if n is None else n.ephemeral_owner for tp, n in zip(wanted, nodes, strict=True)}
+
+    def _commit_owned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+        commits: Sequence[Commit] = [Commit(tp, offset, self._known[tp]) for tp, offset in offsets.items()]
         outcomes = fenced.commit(self._session, self._group, commits, deadline)
-        for partition, outcome in outcomes.items():
-            if outcome is Outcome.DONE and partition in self._known:
-                version = self._known[partition].version
-                self._known[partition] = KnownOffset(offsets[partition], 0 if version is None else version + 1)
+        for tp, outcome in outcomes.items():
+            if outcome is Outcome.DONE:
+                version = self._known[tp].version
+                self._known[tp] = KnownOffset(offsets[tp], 0 if version is None else version + 1)
+        return outcomes
+
+    def _commit_unowned(
+        self, offsets: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, Outcome]:
+        outcomes: dict[TopicPartition, Outcome] = {}
+        left = list(offsets)
+        topics = {tp.topic for tp in left}
+        parents = [paths.owner_topic(self._group, t) for t in topics] + [
+            paths.offset_topic(self._group, t) for t in topics
+        ]
+        for _ in range(_ROUNDS):
+            if not left:
+                break
+            self._session.ensure(sorted(parents), deadline)
+            nodes = self._session.stat([paths.offset(self._group, tp) for tp in left], deadline)
+            commits = [
+                Commit(tp, offsets[tp], ABSENT if node is None else KnownOffset(None, node.version))
+                for tp, node in zip(left, nodes, strict=True)
+            ]
+            outcomes |= fenced.commit_unowned(self._session, self._group, commits, deadline)
+            left = [tp for tp in left if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)]
         return outcomes

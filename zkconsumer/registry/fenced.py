@@ -109,6 +109,31 @@ def commit(
     return _perform(session, [_committing(group, one, release=False) for one in commits], deadline)
 
 
+def commit_unowned(
+    session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Write offsets of partitions that nobody owns: refused, with :attr:`Outcome.OWNED`, where an owner node exists.
+
+    ZooKeeper cannot check that a node is absent, so the transaction makes the owner node and deletes it again.
+    """
+
+    def build(one: Commit) -> tuple[TopicPartition, int, Build]:
+        owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
+
+        def add(transaction: Transaction) -> Sequence[Outcome]:
+            transaction.create(owner, b"", ephemeral=True)
+            transaction.delete(owner)
+            if one.known.version is None:
+                transaction.create(offset, codecs.encode_offset(one.offset or 0))
+            else:
+                transaction.write(offset, codecs.encode_offset(one.offset or 0), one.known.version)
+            return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
+
+        return one.partition, 2 * len(owner) + len(offset) + 20, add
+
+    return _perform(session, [build(one) for one in commits], deadline)
+
+
 def release(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:

@@ -1,0 +1,172 @@
+"""The offsets of the partitions we own, wherever they are kept: in ZooKeeper, elsewhere (Kafka, a user's store), or
+both.
+
+Called by one thread (the committer's); ``close`` from any. In ZooKeeper every write is fenced. What is kept elsewhere
+cannot be; there the owner nodes are looked at right before each try. With ``dual.commit.enabled`` what was written
+elsewhere is written to ZooKeeper too, and a partition starts at the larger of both.
+
+Differs from the original on purpose in the number of tries: its documentation says that
+``offsets.commit.max.retries`` is for the commit at shutdown and not for the timer's, its code from 0.9 on does the
+opposite. Here the timer's commit is one try (the next is due anyway) and any other commit is repeated, within its
+deadline. As documented, a search for the coordinator that fails does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from threading import Event
+
+from zkconsumer.brokers import errors
+from zkconsumer.core.offsets import Start, merged_start
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerResponseError, CoordinatorUnavailableError, ZkConsumerError
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.store import CommitRefusedError, OffsetStore
+from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
+from zkconsumer.registry.fenced import KnownOffset
+
+log = logging.getLogger(__name__)
+
+Failures = Mapping[TopicPartition, Exception]
+Check = Callable[[Collection[TopicPartition], Deadline], Failures]
+
+ONE_TRY = 10.0
+"""Seconds for one call of a store where no deadline is nearer."""
+
+
+class OwnedOffsets:
+    """Offsets in one or two stores.
+
+    Arguments: ``elsewhere`` is the store outside ZooKeeper, None for none; ``dual`` keeps them in ZooKeeper as well;
+    ``expires`` says that unchanged offsets must be written again because the store forgets them (KAFKA-1510);
+    ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
+    """
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeperOffsets,
+        elsewhere: OffsetStore | None = None,
+        *,
+        dual: bool = False,
+        expires: bool = False,
+        backoff: float = 1.0,
+        max_retries: int = 5,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._elsewhere = elsewhere
+        self.in_zookeeper = elsewhere is None or dual
+        self._expires = expires
+        self._backoff = backoff
+        self._max_retries = max_retries
+        self._closing = Event()
+
+    @property
+    def asks(self) -> bool:
+        """Whether a start is to be asked for; else it is the one of the offset node that was read at the claim."""
+        return self._elsewhere is not None
+
+    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
+        """The partition was claimed."""
+        self._zookeeper.track(partition, known)
+
+    def untrack(self, partition: TopicPartition) -> KnownOffset:
+        """The partition is given up or lost; returns its offset node as last seen."""
+        return self._zookeeper.untrack(partition)
+
+    def starts(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Start]:
+        """Where tracked partitions begin. Raises whatever the store raises, where one is not known."""
+        stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
+        found = {}
+        for tp in partitions:
+            held = [stored.get(tp)] if self._elsewhere is not None else []
+            if self.in_zookeeper:
+                held.append(self._zookeeper.known(tp))
+            found[tp] = merged_start(held)
+        return found
+
+    def commit(
+        self,
+        changed: Mapping[TopicPartition, int],
+        unchanged: Mapping[TopicPartition, int],
+        deadline: Deadline,
+        *,
+        patient: bool,
+    ) -> Failures:
+        """Write offsets of tracked partitions. Returns what was not written, with the reason.
+
+        Arguments: ``unchanged`` are written only where a store forgets them; ``patient`` repeats what fails.
+        Raises: RegistryError where nothing is known of the outcome.
+        """
+        if self._elsewhere is None:
+            return self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
+        wanted = {**unchanged, **changed} if self._expires else changed
+        failures = self._write_elsewhere(wanted, self._zookeeper.not_ours, deadline, patient=patient)
+        also = {tp: offset for tp, offset in changed.items() if tp not in failures}
+        if self.in_zookeeper and also:
+            failures |= self._zookeeper.commit(also, deadline.bounded(ONE_TRY))
+        return failures
+
+    def commit_unowned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
+        """Write offsets of partitions that are not ours; refused for one that anybody owns now.
+
+        Raises: RegistryError where nothing is known of the outcome.
+        """
+        failures: dict[TopicPartition, Exception] = {}
+        if self.in_zookeeper:  # first, since here the check and the write are one
+            failures |= self._zookeeper.commit(offsets, deadline.bounded(ONE_TRY))
+        left = {tp: offset for tp, offset in offsets.items() if tp not in failures}
+        if self._elsewhere is not None:
+            failures |= self._write_elsewhere(left, self._zookeeper.owned, deadline, patient=True)
+        return failures
+
+    def close(self) -> None:
+        """Wake and fail whatever waits for a store."""
+        self._closing.set()
+        if self._elsewhere is not None:
+            self._elsewhere.close()
+
+    def _write_elsewhere(
+        self, offsets: Mapping[TopicPartition, int], check: Check, deadline: Deadline, *, patient: bool
+    ) -> dict[TopicPartition, Exception]:
+        failures: dict[TopicPartition, Exception] = {}
+        left, tries = dict(offsets), 0
+        while left:
+            refused = check(left, deadline)
+            failures |= refused
+            failed = self._one_try({tp: o for tp, o in left.items() if tp not in refused}, deadline)
+            for tp in [tp for tp in left if tp not in failed]:
+                if tp not in refused:
+                    failures.pop(tp, None)
+            failures |= failed
+            left = {tp: left[tp] for tp, e in failed.items() if _may_pass(e)}
+            tries += any(not isinstance(failed[tp], CoordinatorUnavailableError) for tp in left)
+            if not left or not patient or tries > self._max_retries or not self._pause(deadline):
+                break
+        return failures
+
+    def _one_try(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Exception]:
+        assert self._elsewhere is not None
+        if not offsets:
+            return {}
+        try:
+            return dict(self._elsewhere.commit(offsets, deadline.bounded(ONE_TRY)) or {})
+        except ZkConsumerError as e:
+            return dict.fromkeys(offsets, e)
+        except Exception as e:
+            log.exception("the store of offsets failed unexpectedly")
+            return dict.fromkeys(offsets, e)
+
+    def _pause(self, deadline: Deadline) -> bool:
+        """Wait before the next try; False where there is no time for one, or everything ends."""
+        left = deadline.remaining()
+        if left is not None and left <= self._backoff:
+            return False
+        return not self._closing.wait(self._backoff)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another try may succeed."""
+    if isinstance(error, BrokerResponseError):
+        return errors.retriable(error.code)
+    return not isinstance(error, CommitRefusedError)

@@ -1,0 +1,80 @@
+"""The one protocol of everything that keeps offsets, and what is common to its implementations.
+
+``ZooKeeperOffsets``, ``KafkaOffsets`` and a user's own object (``offset_store=`` of the connector) promise the same;
+``tests/contract/test_offset_stores.py`` is the promise as a suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from zkconsumer.errors import OffsetCommitError
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry.fenced import Outcome
+
+
+class OffsetStore(Protocol):
+    """Where the offsets of one group live.
+
+    A store of your own, here a file::
+
+        class FileOffsets:
+            def __init__(self, path):
+                self.path = Path(path)
+            def fetch(self, partitions, timeout):
+                stored = json.loads(self.path.read_text()) if self.path.exists() else {}
+                return {tp: stored[str(tp)] for tp in partitions if str(tp) in stored}
+            def commit(self, offsets, timeout):
+                stored = json.loads(self.path.read_text()) if self.path.exists() else {}
+                stored |= {str(tp): offset for tp, offset in offsets.items()}
+                self.path.with_suffix(".new").write_text(json.dumps(stored))
+                self.path.with_suffix(".new").replace(self.path)
+            def close(self):
+                pass
+
+        ZookeeperConsumerConnector(config, offset_store=FileOffsets("/shared/offsets.json"))
+
+    (Each partition has one owner and so one writer, but several members write: a store must not lose one member's
+    commit to another's, as this file would without a lock.)
+
+    What it promises: after ``commit`` returned, every member's ``fetch`` sees that value or a later one; what it does
+    not know it raises and never guesses; it keeps to the timeouts, for while it works nothing else is committed.
+
+    ``fetch`` and ``commit`` are called by one thread of the connector, never at the same time; ``close`` once, at the
+    end, from any thread, and should make a call that is blocked raise. Ownership is checked before each commit, but a
+    store outside ZooKeeper cannot be fenced: within the time of one request a member that has just lost the partition
+    may still write.
+    """
+
+    def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        """The stored offsets; a partition that has none is left out (or negative).
+
+        Arguments: ``timeout`` in seconds. Raises: anything, where the offset of any of them is unknown; it is asked
+        again after ``offsets.channel.backoff.ms``.
+        """
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int], timeout: float
+    ) -> Mapping[TopicPartition, Exception] | None:
+        """Write offsets. Returns those that were not written with the reason; empty or None: all are.
+
+        Arguments: ``timeout`` in seconds. Raises: anything, where nothing is known to be written. Except on the timer
+        it is tried again after ``offsets.channel.backoff.ms``, up to ``offsets.commit.max.retries`` times.
+        """
+
+    def close(self) -> None:
+        """Let go of connections; wake whoever waits."""
+
+
+class CommitRefusedError(OffsetCommitError):
+    """ZooKeeper refused the commit of one partition. Arguments: ``outcome`` says why."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.value)
+        self.outcome = outcome
+
+
+def refusals(outcomes: Mapping[TopicPartition, Outcome]) -> dict[TopicPartition, Exception]:
+    """What was not done, as exceptions."""
+    return {tp: CommitRefusedError(outcome) for tp, outcome in outcomes.items() if outcome is not Outcome.DONE}
