@@ -84,7 +84,10 @@ class ColumnBuilder:
         unknown = [name for name in names if name not in self._types]
         if unknown:
             raise ValueError(f"no such column: {', '.join(unknown)}")
+        import pyarrow as pa
+
         self._names = tuple(names)
+        self._counted = pa.array(range(2 * SLAB), pa.int64())
         self._makers = {name: maker for name, maker in self._varying().items() if name in names}
         self._clear()
 
@@ -161,26 +164,33 @@ class ColumnBuilder:
         return self._array([record.value for record in records], VALUE)
 
     def _offsets(self, records: Sequence[Any]) -> Any:
+        first, count = records[0].offset, len(records)
+        if records[-1].offset - first + 1 == count and count <= len(self._counted):
+            # the rule, without compaction: no Python number for each
+            import pyarrow.compute as pc
+
+            return pc.add(self._counted.slice(0, count), first)
         return self._array([record.offset for record in records], OFFSET)
 
     def _timestamps(self, records: Sequence[Any]) -> Any:
         import pyarrow as pa
 
         stamps = [record.timestamp for record in records]
+        milliseconds = pa.timestamp("ms", tz="UTC")
         try:
             if -1 not in stamps:
-                return pa.array(stamps, pa.timestamp("ms", tz="UTC")).cast(self._types[TIMESTAMP])
+                return pa.array(stamps, pa.int64()).view(milliseconds).cast(self._types[TIMESTAMP])
         except pa.ArrowInvalid:
             pass
-        return pa.array(map(_expressible, stamps), pa.timestamp("ms", tz="UTC")).cast(self._types[TIMESTAMP])
+        return pa.array(map(_expressible, stamps), milliseconds).cast(self._types[TIMESTAMP])
 
     def _timestamp_types(self, records: Sequence[Any]) -> Any:
         import pyarrow as pa
 
-        first = records[0].timestamp_type
-        if first == records[-1].timestamp_type and all(record.timestamp_type == first for record in records):
-            return pa.repeat(pa.scalar(-1 if first is None else first, self._types[TIMESTAMP_TYPE]), len(records))
         kinds = [record.timestamp_type for record in records]
+        first = kinds[0]
+        if kinds.count(first) == len(kinds):
+            return pa.repeat(pa.scalar(-1 if first is None else first, self._types[TIMESTAMP_TYPE]), len(records))
         return self._array([-1 if kind is None else kind for kind in kinds], TIMESTAMP_TYPE)
 
     def _headers(self, records: Sequence[Any]) -> Any:
