@@ -1,0 +1,83 @@
+"""The streams of one member, and how partitions flow into them: what the group's thread is told to call "delivery".
+
+Threads: ``start``, ``revoke``, ``wake``, ``end`` are the group's thread's; the table of streams is filled by the
+application's thread before the partitions of those streams can be ours. The queues guard themselves.
+
+Mirrors the original's map from (topic, thread) to queue. There all queues are cleared in each rebalance; here only
+what is revoked leaves them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.model import ConsumerId
+from zkconsumer.registry.lease import Lease
+from zkconsumer.streams import KafkaStream, StreamQueue
+
+log = logging.getLogger(__name__)
+
+ANY_TOPIC = ""
+"""Stands for the topic of streams that serve all topics (a subscription by filter)."""
+
+
+class Delivery:
+    """The member's streams by topic and number, and the fetching that feeds them.
+
+    Mirrors :class:`zkconsumer.group.rebalancer.Delivery`, which says what each method promises.
+    """
+
+    def __init__(self, consumer: ConsumerId, fetching: FetchManager, lease: Lease) -> None:
+        self._consumer = consumer
+        self._fetching = fetching
+        self._lease = lease
+        self._streams: dict[tuple[str, int], KafkaStream[Any, Any]] = {}
+
+    def add(self, topic: str, streams: Iterable[KafkaStream[Any, Any]]) -> None:
+        """From now on these are the streams of ``topic``, in thread order."""
+        for number, stream in enumerate(streams):
+            self._streams[topic, number] = stream
+
+    def stream_of(self, position: PartitionPosition) -> KafkaStream[Any, Any]:
+        """The stream that hands out this partition."""
+        number = int(position.thread[len(self._consumer) + 1 :])
+        streams = self._streams
+        return streams[position.topic, number] if (position.topic, number) in streams else streams[ANY_TOPIC, number]
+
+    # ---- for the group's thread ----
+
+    def start(self, positions: Sequence[PartitionPosition]) -> None:
+        """Fetch these partitions into their streams."""
+        self._fetching.start([(position, self.stream_of(position).queue) for position in positions])
+
+    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        """Hand out nothing more of these; wait until the deadline for messages of theirs in the user's hands."""
+        by_queue: dict[StreamQueue, list[PartitionPosition]] = {}
+        for position in positions:
+            position.revoked = True
+            by_queue.setdefault(self.stream_of(position).queue, []).append(position)
+        self._fetching.forget()
+        self._lease.wake()
+        for queue, of_queue in by_queue.items():
+            queue.discard_revoked()
+            if not queue.wait_let_go(of_queue, drain) and drain.at is not None:
+                log.debug("a message of %s is still in the user's hands", of_queue[0].tp)
+
+    def wake(self) -> None:
+        """A start position is known: fetch from there."""
+        self._fetching.wake()
+
+    def end(self) -> None:
+        """End all streams."""
+        for stream in list(self._streams.values()):
+            stream.queue.close()
+        self._lease.wake()
+
+    def held_by(self, position: PartitionPosition, thread: int) -> bool:
+        """Whether that thread reads the stream of this partition."""
+        return self.stream_of(position).held_by(thread)

@@ -1,0 +1,227 @@
+"""One member's parts, made from a configuration and put together. No algorithm, no decision.
+
+Threads: :class:`Member` is made and opened by the application's thread, closed by whichever shuts down; in between it
+only holds the parts, which guard themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
+from threading import get_ident
+
+from zkconsumer.brokers import BrokerChannel, choose_endpoint
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.assignors.strategy import assignment_strategy
+from zkconsumer.core.registration import Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.delivery import Delivery
+from zkconsumer.errors import ConsumerIdInUseError, ConsumerRebalanceFailedException, NoReachableEndpointError
+from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
+from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StartResolved, StopRequested
+from zkconsumer.group.membership import Membership
+from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
+from zkconsumer.model import ConsumerId, Endpoint
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.kafka import KafkaOffsets
+from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
+from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.session import Session
+from zkconsumer.registry.watches import NodeCache
+
+BACKOFF_MAX = 10.0
+
+
+class Member:
+    """The parts of one member of a group: session, fetching, delivery, and once opened committer and rebalancer.
+
+    Nothing is connected or started before :meth:`open`.
+    """
+
+    def __init__(
+        self, config: ConsumerConfig, consumer: ConsumerId, offset_store: OffsetStore | None = None
+    ) -> None:
+        self.config = config
+        self._offset_store = offset_store
+        self.consumer = consumer
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.session = Session(
+            config.zookeeper_connect,
+            timeout=config.zookeeper_session_timeout_ms / 1000,
+            on_change=self.events.put,
+        )
+        self.fetching = FetchManager(
+            consumer,
+            fetch_settings(config),
+            self._brokers,
+            fetchers_per_broker=config.num_consumer_fetchers,
+            resolved=lambda position, offset: self.events.put(StartResolved(position, offset)),
+        )
+        self.delivery = Delivery(consumer, self.fetching, self.session.lease)
+        self.committer: Committer | None = None
+        self.rebalancer: Rebalancer | None = None
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds that a request on ZooKeeper may take."""
+        return max(self.session.timeout, 5.0)
+
+    def open(self, registration: Registration) -> None:
+        """Connect, start all threads, and wait for the first rebalance.
+
+        It is awaited so that a wrong set-up is an exception here and not a silent stream.
+        Raises: what :meth:`ZookeeperConsumerConnector.create_message_streams` raises; close the member then.
+        """
+        self.session.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
+        self.committer = self._committer()
+        self.rebalancer = self._rebalancer(registration, self.committer)
+        self.committer.open()
+        self.fetching.open()
+        self.rebalancer.start()
+        self._await_first_round(self.rebalancer)
+
+    def close(self, deadline: Deadline, *, finished: bool) -> None:
+        """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished."""
+        if self.rebalancer is not None:
+            self.events.put(StopRequested(get_ident(), finished))
+            if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
+                # it waits for an answer that does not come: take the session away under it
+                self.session.close(Deadline(deadline.bounded(1.0)))
+                self.rebalancer.join(deadline)
+        self.delivery.end()
+        self.fetching.close(deadline)
+        if self.committer is not None:
+            self.committer.close(deadline)
+        self.session.close(deadline)
+
+    def _committer(self) -> Committer:
+        config = self.config
+        return Committer(
+            self.consumer,
+            self._offsets(),
+            self.session.lease,
+            interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
+            timeout=self.request_timeout,
+            count_held=config.consumed_on == "return",
+            refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
+            retry=config.offsets_channel_backoff_ms / 1000,
+            refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+        )
+
+    def _offsets(self) -> OwnedOffsets:
+        """Where offsets are kept, by ``offsets.storage`` or the user's own store."""
+        config = self.config
+        in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
+        return OwnedOffsets(
+            ZooKeeperOffsets(self.session, config.group_id),
+            KafkaOffsets(config.group_id, self._brokers, self._coordinator_channel) if in_kafka else self._offset_store,
+            dual=config.dual_commit_enabled,
+            expires=in_kafka,
+            backoff=config.offsets_channel_backoff_ms / 1000,
+            max_retries=config.offsets_commit_max_retries,
+        )
+
+    def _coordinator_channel(self, endpoint: Endpoint) -> BrokerChannel:
+        return BrokerChannel(
+            endpoint,
+            client_id=self.config.client_id,
+            socket_timeout=self.config.offsets_channel_socket_timeout_ms / 1000,
+        )
+
+    def _rebalancer(self, registration: Registration, committer: Committer) -> Rebalancer:
+        config = self.config
+        cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
+        membership = Membership(
+            self.session,
+            cache,
+            config.group_id,
+            self.consumer,
+            lambda: _stamped(registration),
+            exclude_internal_topics=config.exclude_internal_topics,
+        )
+        return Rebalancer(
+            self.consumer,
+            config.group_id,
+            rebalance_settings(config, self.request_timeout),
+            events=self.events,
+            session=self.session,
+            cache=cache,
+            membership=membership,
+            delivery=self.delivery,
+            offsets=committer,
+            assign=assignment_strategy(config),
+        )
+
+    def _await_first_round(self, rebalancer: Rebalancer) -> None:
+        config = self.config
+        attempts = config.rebalance_max_retries * config.rebalance_backoff_ms
+        limit = max(attempts, 1.5 * config.zookeeper_session_timeout_ms) / 1000
+        try:
+            rebalancer.first_round.result(limit)
+        except (FutureTimeoutError, CancelledError) as e:
+            detail = rebalancer.state.detail
+            if "consumer.id" in detail:
+                raise ConsumerIdInUseError(detail) from e
+            raise ConsumerRebalanceFailedException(
+                f"{self.consumer} could not join group {config.group_id!r} within {limit:.0f} s: "
+                f"{detail or rebalancer.state}"
+            ) from e
+
+    def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
+        config = self.config
+        found: list[Endpoint] = []
+        unreachable: NoReachableEndpointError | None = None
+        for broker in registered_brokers(self.session, deadline):
+            try:
+                found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
+            except NoReachableEndpointError as e:
+                unreachable = e  # it harms only its own partitions (in the original: those of all brokers)
+        if not found and unreachable is not None:
+            raise unreachable
+        return found
+
+
+def _stamped(registration: Registration) -> Registration:
+    return Registration(
+        registration.pattern,
+        registration.subscription,
+        timestamp=str(time.time_ns() // 1_000_000),
+        extra=registration.extra,
+    )
+
+
+def fetch_settings(config: ConsumerConfig) -> FetchSettings:
+    """What of the configuration concerns fetching."""
+    return FetchSettings(
+        client_id=config.client_id,
+        max_wait=config.fetch_wait_max_ms / 1000,
+        min_bytes=config.fetch_min_bytes,
+        partition_bytes=config.fetch_message_max_bytes,
+        max_bytes=config.fetch_max_bytes,
+        reset_to=EARLIEST if config.auto_offset_reset == "smallest" else LATEST,
+        socket_timeout=config.socket_timeout_ms / 1000,
+        receive_buffer=config.socket_receive_buffer_bytes,
+        backoff=config.refresh_leader_backoff_ms / 1000,
+        isolation_level=1 if config.isolation_level == "read_committed" else 0,
+        skip_corrupt=config.corrupt_message_policy == "skip",
+    )
+
+
+def rebalance_settings(config: ConsumerConfig, request_timeout: float) -> RebalanceSettings:
+    """What of the configuration concerns the group; ``request_timeout`` in seconds."""
+    return RebalanceSettings(
+        quiet=config.rebalance_quiet_ms / 1000,
+        backoff=min(0.2, config.rebalance_backoff_ms / 1000),
+        backoff_max=min(BACKOFF_MAX, max(0.2, config.rebalance_backoff_ms / 1000)),
+        drain=config.rebalance_drain_timeout_ms / 1000,
+        interval=config.rebalance_interval_ms / 1000,
+        request_timeout=request_timeout,
+        auto_commit=config.auto_commit_enable,
+        exclude_internal_topics=config.exclude_internal_topics,
+    )
