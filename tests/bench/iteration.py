@@ -177,5 +177,7 @@ def _print_table(
             f"{name:<24}{row['messages_per_second'] / 1e6:>10.2f}M  {spread:<13}{row['ours_to_this']:>7.2f}x"
             f"{row['cpu_seconds_per_million']:>7.2f}{row['broker_cpu_seconds_per_million']:>8.2f}{row['peak_mib']:>7.0f}"
         )
-    print(f"\nAn idle member of zkconsumer: {idle['idle_mib']} MiB resident (peak {idle['idle_peak_mib']}).")
+    print("\nRates are each peer's own, from its first message to its last, a JVM's warming up included. zkconsumer")
+    print("checks CRCs. Brokers convert messages to an older format for the Scala connector, hence their CPU time.")
+    print(f"An idle member of zkconsumer: {idle['idle_mib']} MiB resident (peak {idle['idle_peak_mib']}).")
     print(f"Load average of the machine before each turn: {min(loads)} to {max(loads)}.")
