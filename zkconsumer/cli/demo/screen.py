@@ -29,7 +29,7 @@ class Screen:
         self._console = Console(highlight=False)
         self._lively = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live: Live | None = None
-        self._shown = ""
+        self._shown = f"{View()}"  # that nobody owns anything before anybody has come is no news
         self._last_count = 0.0
         self._members: list[str] = []
 
@@ -77,7 +77,7 @@ class Screen:
         if text != self._shown:
             self._shown = text
             self.say(f"owners  {text}")
-        if monotonic() - self._last_count >= _QUIET_S:
+        if ledger.consumed_count and monotonic() - self._last_count >= _QUIET_S:
             self._last_count = monotonic()
             self.say(f"so far  {_produced(ledger):,} flights produced, {ledger.consumed_count:,} consumed")
 
