@@ -23,6 +23,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.group.state import ConnectorState
 from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "MessageAndMetadata",
     "MessageStreamsExistException",
     "OffsetRange",
+    "OffsetStore",
     "TopicFilter",
     "TopicPartition",
     "Whitelist",

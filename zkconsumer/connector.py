@@ -25,9 +25,15 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import ANY_TOPIC
-from zkconsumer.errors import ConnectorClosedException, MessageStreamsExistException, ZkConsumerError
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    MessageStreamsExistException,
+    OffsetCommitError,
+    ZkConsumerError,
+)
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.wiring import Member
 
@@ -52,12 +58,21 @@ class ZookeeperConsumerConnector:
     """One member of a consumer group that is coordinated through ZooKeeper.
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
+    ``offset_store`` keeps the group's offsets in place of ``offsets.storage``; :class:`OffsetStore` says what it must
+    promise. With ``dual.commit.enabled=true`` they are kept in ZooKeeper as well.
 
     Use it as a context manager: leaving it shuts down, and counts the message in the leaving thread's hands as
     finished unless an exception is what leaves. Nothing is connected or started before streams are created.
     """
 
-    def __init__(self, config: ConsumerConfig | Mapping[str, Any] | None = None, /, **properties: Any) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, Any] | None = None,
+        /,
+        *,
+        offset_store: OffsetStore | None = None,
+        **properties: Any,
+    ) -> None:
         if isinstance(config, ConsumerConfig):
             self.config = config.replace(**properties) if properties else config
         else:
@@ -68,6 +83,7 @@ class ZookeeperConsumerConnector:
         self._closing = False
         self._closed: SimpleQueue[bool] = SimpleQueue()
         self._member: Member | None = None
+        self._offset_store = offset_store
 
     # ---- streams ----
 
@@ -117,7 +133,7 @@ class ZookeeperConsumerConnector:
                     f"{what}: this connector has created its streams; one connector does so once"
                 )
             self._created = True
-            self._member = Member(self.config, self.consumer_id)
+            self._member = Member(self.config, self.consumer_id, self._offset_store)
             return self._member
 
     def _make_streams(self, member: Member, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
@@ -146,22 +162,33 @@ class ZookeeperConsumerConnector:
 
     # ---- offsets and state ----
 
-    def commit_offsets(self, timeout: float | None = None) -> None:
-        """Write the progress of all owned partitions now.
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
+        """Write the progress of all owned partitions now, or the given offsets as they are.
 
-        A message that the calling thread holds counts as finished, so ``process(m); connector.commit_offsets()``
-        means what it says; messages that other threads hold do not.
+        Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
+        connector.commit_offsets()`` means what it says; messages that other threads hold do not.
 
-        Arguments: ``timeout`` in seconds, by default the session timeout (at least 5).
-        Raises: :class:`OffsetCommitError` naming what could not be written; :class:`ConnectorClosedException`.
+        Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
+        session timeout (at least 5). Given offsets do not move what is being consumed, and with
+        ``auto.commit.enable`` the next automatic commit writes the progress again. A partition that this member does
+        not own is written only while nobody owns it (the original writes over its owner).
+        Raises: :class:`OffsetCommitError` naming what could not be written, and why;
+        :class:`ConnectorClosedException`; ValueError or TypeError for what is no offset.
         """
+        if offsets is not None:
+            _check_offsets(offsets)
         if self._closing:
             raise ConnectorClosedException("the connector was shut down; its last commit is done")
         member = self._member
         if member is None or member.committer is None:
+            if offsets:
+                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+            return
+        deadline = Deadline(member.request_timeout if timeout is None else timeout)
+        if offsets is not None:
+            member.committer.commit_given(offsets, deadline)
             return
         thread = get_ident()
-        deadline = Deadline(member.request_timeout if timeout is None else timeout)
         member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
 
     @property
@@ -171,10 +198,10 @@ class ZookeeperConsumerConnector:
         if member is None or member.rebalancer is None:
             return ConnectorState(Phase.CLOSED if self._closing else Phase.STARTING)
         state = member.rebalancer.state
-        trouble = member.fetching.trouble if state.phase is not Phase.CLOSED else ""
-        if not trouble:
+        if state.phase is Phase.CLOSED:
             return state
-        detail = "; ".join(filter(None, (state.detail, trouble)))
+        starts = member.committer.trouble if member.committer is not None else ""
+        detail = "; ".join(filter(None, (state.detail, member.fetching.trouble, starts)))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -221,6 +248,16 @@ class ZookeeperConsumerConnector:
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"
+
+
+def _check_offsets(offsets: Mapping[TopicPartition, int]) -> None:
+    for tp, offset in offsets.items():
+        if not isinstance(tp, TopicPartition):
+            raise TypeError(f"a TopicPartition is wanted, not {tp!r}")
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            raise TypeError(f"{tp}: an offset is a whole number, not {offset!r}")
+        if not 0 <= offset < 1 << 63:
+            raise ValueError(f"{tp}: an offset is at least 0 and fits 64 bits, not {offset!r}")
 
 
 def _check_subscription(name: str, count: int) -> None:

@@ -44,9 +44,7 @@ class Member:
     Nothing is connected or started before :meth:`open`.
     """
 
-    def __init__(
-        self, config: ConsumerConfig, consumer: ConsumerId, offset_store: OffsetStore | None = None
-    ) -> None:
+    def __init__(self, config: ConsumerConfig, consumer: ConsumerId, offset_store: OffsetStore | None = None) -> None:
         self.config = config
         self._offset_store = offset_store
         self.consumer = consumer

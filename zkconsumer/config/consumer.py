@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Self, cast
 
 from zkconsumer.config.addresses import format_address_map, parse_address_map
+from zkconsumer.config.assignment import AssignmentConfig
 from zkconsumer.config.keys import (
     Value,
     boolean,
@@ -43,7 +44,7 @@ class SuspectConfigWarning(UserWarning):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ConsumerConfig(SecurityConfig):
+class ConsumerConfig(SecurityConfig, AssignmentConfig):
     """The configuration of one consumer.
 
     ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
@@ -152,6 +153,13 @@ class ConsumerConfig(SecurityConfig):
     )
     rebalance_interval_ms: int = integer(
         "how often the group is looked at although nothing was reported", least=1, default=20_000, ours=True
+    )
+    offsets_refresh_interval_ms: int = integer(
+        "write a committed offset again when it is unchanged for so long, so that monitors can tell an idle member from"
+        " a stopped one; -1 does not. With `offsets.storage=kafka` every commit does so anyway, as in the original",
+        least=-1,
+        default=-1,
+        ours=True,
     )
     queued_max_bytes: int = integer(
         "fetched and waiting, of all streams together", least=1, default=64 * 1024 * 1024, ours=True

@@ -28,7 +28,6 @@ from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavaila
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.owned import Failures, OwnedOffsets
 from zkconsumer.offsets.store import CommitRefusedError
-from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
 
@@ -60,7 +59,7 @@ class Committer:
     def __init__(
         self,
         name: str,
-        store: OwnedOffsets | ZooKeeperOffsets,
+        store: OwnedOffsets,
         lease: Lease,
         *,
         interval: float | None,
@@ -70,7 +69,7 @@ class Committer:
         retry: float = 1.0,
         refresh: float | None = None,
     ) -> None:
-        self._store = OwnedOffsets(store) if isinstance(store, ZooKeeperOffsets) else store
+        self._store = store
         self._lease = lease
         self._interval = interval
         self._timeout = timeout
