@@ -12,6 +12,7 @@ from zkconsumer.brokers.endpoints import choose_endpoint
 from zkconsumer.brokers.fetch_answer import FetchAnswer, FetchedPartition
 from zkconsumer.brokers.protocol import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
 from zkconsumer.brokers.records import CorruptRecordsError, RecordBatch, batches
+from zkconsumer.brokers.security import channel_security
 
 __all__ = [
     "BrokerChannel",
@@ -27,6 +28,7 @@ __all__ = [
     "Security",
     "StoredOffset",
     "batches",
+    "channel_security",
     "choose_endpoint",
     "errors",
 ]

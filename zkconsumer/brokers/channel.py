@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _HEAD = Struct(">ii")  # the length of what follows, the correlation id
 _KEPT_BUFFER = 8 * 1024 * 1024  # a receive buffer grown beyond this is given back after the answer
+_LARGEST_TOKEN = 1024 * 1024
+_LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
 
 
 class Security(Protocol):
@@ -36,8 +38,11 @@ class Security(Protocol):
     def wrap(self, sock: socket.socket, host: str) -> socket.socket:
         """The socket with TLS over it, not yet shaken hands (``do_handshake_on_connect=False``), or the same socket."""
 
-    def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> None:
-        """Log in, by exchanges on the channel. Raises BrokerError."""
+    def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> float | None:
+        """Log in, by exchanges on the channel; returns for how many seconds, None without a limit.
+
+        Raises BrokerError.
+        """
 
 
 class _Expected(NamedTuple):
@@ -75,6 +80,7 @@ class BrokerChannel:
         self._security = security
         self._connection = Connection(f"broker {endpoint.broker_id}", endpoint.host, endpoint.port, receive_buffer)
         self._versions: Versions | None = None
+        self._login_until = Deadline(None)
         self._buffer = bytearray(65536)
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
@@ -82,6 +88,11 @@ class BrokerChannel:
 
     def __repr__(self) -> str:
         return f"<BrokerChannel {self._connection.name}>"
+
+    @property
+    def name(self) -> str:
+        """The broker and its address, as errors call it."""
+        return self._connection.name
 
     @property
     def versions(self) -> Mapping[str, int]:
@@ -97,13 +108,8 @@ class BrokerChannel:
         versions = protocol.base_versions(self.endpoint.generation)
         if self.endpoint.generation >= protocol.ASK_FROM_GENERATION:
             versions = self._ask_versions(deadline) or versions
-        try:
-            if self._security is not None:
-                self._security.authenticate(self, deadline)
-        except BaseException:
-            self._forget()
-            raise
         self._versions = versions
+        self._log_in(deadline)
 
     def close(self) -> None:
         """Close for good; from any thread, without waiting. A blocked call raises BrokerUnavailableError."""
@@ -182,7 +188,42 @@ class BrokerChannel:
             self._forget()
             raise
 
+    def exchange_token(self, token: bytes, awaited: bool, deadline: Deadline) -> bytes:
+        """Send bytes that are no request and receive such, each behind its length: a login before 1.0.
+
+        Arguments: ``awaited`` False: no answer is due, and none is returned. Raises BrokerUnavailableError,
+        BrokerError.
+        """
+        try:
+            self._connection.send(len(token).to_bytes(4, "big") + token, deadline, self._timeout)
+            if not awaited:
+                return b""
+            head = bytearray(4)
+            self._connection.receive(memoryview(head), deadline, self._timeout)
+            size = int.from_bytes(head, "big")
+            if size > _LARGEST_TOKEN:
+                raise BrokerError(f"{self.name}: it sends {size} bytes in a login")
+            answer = bytearray(size)
+            self._connection.receive(memoryview(answer), deadline, self._timeout)
+            return bytes(answer)
+        except BaseException:
+            self._forget()
+            raise
+
     # -- inside
+
+    def _log_in(self, deadline: Deadline) -> None:
+        """Log in, the first time or again: a broker may end connections whose login has become too old (KIP-368)."""
+        if self._security is None:
+            return
+        self._login_until = Deadline(None)
+        try:
+            lifetime = self._security.authenticate(self, deadline)
+        except BaseException:
+            self._forget()
+            raise
+        if lifetime is not None:
+            self._login_until = Deadline(_LOGIN_SHARE * lifetime)
 
     def _open(self, deadline: Deadline) -> None:
         self._forget()
@@ -223,6 +264,8 @@ class BrokerChannel:
         return self._versions[api]
 
     def _send(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> int:
+        if self._login_until.expired:
+            self._log_in(deadline)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         try:
             self._connection.send(protocol.encode(request, self._next_id, self._client_id), deadline, self._timeout)

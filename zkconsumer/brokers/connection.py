@@ -23,11 +23,12 @@ from typing import Any
 
 from zkconsumer.brokers.endpoints import address
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 
 Wrap = Callable[[socket.socket, str], socket.socket]
 """Puts a layer such as TLS over a connected socket, without any exchange yet: (socket, host name) -> socket."""
 
+_CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # like a connection that is closed
 _SLICE_SECONDS = 0.25  # a connect is looked at this often, where shutting a half-open socket down does not wake poll()
 
 
@@ -154,7 +155,7 @@ class Connection:
         self.drop()
         raise self._unavailable("the channel was closed")
 
-    def _explained(self, failure: Exception) -> BrokerUnavailableError:
+    def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
             return self._unavailable("the channel was closed")
         if isinstance(failure, BrokerUnavailableError):
@@ -163,6 +164,8 @@ class Connection:
             return self._unavailable("did not answer in time")
         if isinstance(failure, (ConnectionResetError, BrokenPipeError)):
             return PeerClosedError(f"{self.name}: closed the connection")
+        if isinstance(failure, ssl.SSLError) and not isinstance(failure, _CUT_SHORT):
+            return BrokerAuthenticationError(f"{self.name}: TLS failed: {failure}")
         return self._unavailable(str(failure) or type(failure).__name__)
 
     def _unavailable(self, reason: str) -> BrokerUnavailableError:

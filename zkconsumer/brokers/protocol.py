@@ -35,7 +35,13 @@ FETCH = Api(1, "Fetch", tuple(getattr(fetch, f"FetchRequest_v{v}") for v in rang
 LIST_OFFSETS = Api(2, "ListOffsets", tuple(getattr(offset, f"OffsetRequest_v{v}") for v in range(4)))
 METADATA = Api(3, "Metadata", tuple(getattr(metadata, f"MetadataRequest_v{v}") for v in range(6)))
 API_VERSIONS = Api(18, "ApiVersions", (admin.ApiVersionRequest_v0,))
+SASL_HANDSHAKE = Api(17, "SaslHandshake", tuple(getattr(admin, f"SaslHandShakeRequest_v{v}") for v in range(2)))
+SASL_AUTHENTICATE = Api(
+    36, "SaslAuthenticate", tuple(getattr(admin, f"SaslAuthenticateRequest_v{v}") for v in range(2))
+)
 NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)
+LOGIN = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+"""What only a login needs, so that a broker may lack it (0.10 and 0.11 do not know the second)."""
 
 Versions = Mapping[Api, int]
 """The version in which each request is written on one connection."""
@@ -119,6 +125,11 @@ def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Vers
             theirs = f"{low} to {high}" if high >= low else "not at all"
             raise BrokerError(f"{who} speaks {api.name} {theirs}, this client {ours}")
         chosen[api] = best
+    for api in LOGIN:
+        low, high = ranges.get(api.key, (0, -1))
+        best = min(high, len(api.classes) - 1)
+        if best >= low:
+            chosen[api] = best
     return chosen
 
 
