@@ -29,7 +29,7 @@ from zkconsumer.cli.demo.producing import FlightProducer
 from zkconsumer.cli.demo.screen import Screen
 from zkconsumer.cli.demo.spark import CarrierReport, compare, read_with_spark
 from zkconsumer.devcluster import DevCluster, background
-from zkconsumer.devcluster.kafka import DEFAULT_KAFKA
+from zkconsumer.devcluster.kafka import DEFAULT_KAFKA, kafka_jars
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.registry.admin import Admin
 
@@ -127,7 +127,9 @@ def _calm_end() -> Iterator[None]:
 def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Place, ExitStack | None]:
     """Brings it up; whatever is to be taken down at the end goes on the stack. Returns also what is to be kept."""
     screen.step(1, f"ZooKeeper and Kafka {DEFAULT_KAFKA} start on this machine")
+    kafka_jars(DEFAULT_KAFKA, screen.progress)  # downloaded the first time
     began = monotonic()
+    screen.progress("starting ...")
     kept = None
     if settings.keep:
         state, started = background.up()
@@ -143,6 +145,7 @@ def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Plac
         suffix = next(text for text in ["", *(f"-{n}" for n in range(2, 10_000))] if f"flights{text}" not in there)
         place = Place(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
         admin.create_topic(place.topic, PARTITIONS)
+    screen.settle()
     screen.say(f"zookeeper.connect={zookeeper}   Kafka at {bootstrap}   ({monotonic() - began:.1f} s)")
     screen.say(f'topic "{place.topic}" with {PARTITIONS} partitions')
     return place, kept

@@ -30,7 +30,7 @@ class Screen:
         self._lively = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live: Live | None = None
         self._shown = f"{View()}"  # that nobody owns anything before anybody has come is no news
-        self._last_count = 0.0
+        self._last_count = self._last_progress = 0.0
         self._members: list[str] = []
 
     def __enter__(self) -> Self:
@@ -66,6 +66,15 @@ class Screen:
         elif text.split(" (")[0] != self._shown:
             self._shown = text.split(" (")[0]
             self.say(self._shown)
+
+    def progress(self, text: str) -> None:
+        """A download goes on; a text that ends with a newline is its last. See ``devcluster.progress``."""
+        done = text.endswith("\n")
+        if self._lively and not done:
+            self.waiting(text)
+        elif done or monotonic() - self._last_progress >= 2 * _QUIET_S:
+            self._last_progress = monotonic()
+            self.say(text)
 
     def group(self, view: View, ledger: Ledger, partitions: int) -> None:
         """Who owns what now, and how far all of it is."""
