@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from zkconsumer.core.assignors.base import AssignmentError
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import thread_ids
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
@@ -24,13 +25,14 @@ class GroupView:
     ``members`` are the readable registrations; ``unreadable`` the paths of the others, with the reason (they count as
     members without topics: the original stops the whole group); ``topics`` all names, needed only where somebody
     subscribes by expression; ``partitions`` the partitions of every topic that somebody may want, without those that
-    do not exist.
+    do not exist; ``racks`` those of the partitions' leaders, where the strategy wants them.
     """
 
     members: Mapping[ConsumerId, Registration]
     partitions: Mapping[str, tuple[int, ...]]
     topics: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    racks: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,12 @@ def plan(
 ) -> Plan:
     """What ``me``, which owns ``owned`` now, has to do under this view.
 
-    Raises: whatever the strategy raises; nothing was changed then.
+    Raises: whatever the strategy raises, AssignmentError for an assignment that nobody could carry out; nothing was
+    changed then.
     """
     threads = threads_of(view, exclude_internal_topics=exclude_internal_topics)
-    assignment = assign(view, threads)
+    assignment = dict(assign(view, threads))
+    _check(assignment, view, threads)
     mine = {thread for by_topic in [threads.get(me, {})] for ids in by_topic.values() for thread in ids}
     wanted = {tp: thread for tp, thread in assignment.items() if thread in mine}
     return Plan(
@@ -87,3 +91,50 @@ def plan(
         claim={tp: wanted[tp] for tp in sorted(wanted) if owned.get(tp) != wanted[tp]},
         assignment=assignment,
     )
+
+
+def possible(assignment: Assignment, view: GroupView, threads: Threads) -> Assignment:
+    """The part of an assignment that still can be carried out under another view."""
+    existing = _existing(view)
+    return {tp: thread for tp, thread in assignment.items() if _problem(tp, thread, existing, threads) is None}
+
+
+def _check(assignment: Assignment, view: GroupView, threads: Threads) -> None:
+    """What a plug-in made must be possible, or a claim would be made that no stream waits for."""
+    existing = _existing(view)
+    for tp, thread in assignment.items():
+        problem = _problem(tp, thread, existing, threads)
+        if problem is not None:
+            raise AssignmentError(f"the strategy assigns {tp} to {thread}: {problem}")
+
+
+def _existing(view: GroupView) -> Mapping[str, frozenset[int]]:
+    return {topic: frozenset(numbers) for topic, numbers in view.partitions.items()}
+
+
+def _problem(
+    tp: TopicPartition, thread: ThreadId, existing: Mapping[str, frozenset[int]], threads: Threads
+) -> str | None:
+    if tp.partition not in existing.get(tp.topic, ()):
+        return f"{tp} does not exist"
+    consumer, _, number = thread.rpartition("-")
+    ids = threads.get(ConsumerId(consumer), {}).get(tp.topic, ())
+    if not number.isdecimal() or int(number) >= len(ids) or ids[int(number)] != thread:
+        return f"this thread takes no part in {tp.topic}"
+    return None
+
+
+def differing_subscriptions(view: GroupView) -> str | None:
+    """In words, that the members of this group subscribe differently: legal, and a frequent mistake. None: they do not.
+
+    The numbers of their streams may differ.
+    """
+    wanted = {
+        consumer: (r.pattern, frozenset(r.subscription)) for consumer, r in view.members.items() if r.subscription
+    }
+    if len(set(wanted.values())) < 2:
+        return None
+    first, second = list(dict.fromkeys(wanted.values()))[:2]
+    example = [next(consumer for consumer in sorted(wanted) if wanted[consumer] == one) for one in (first, second)]
+    said = [f"{consumer} to {wanted[consumer][0]} {', '.join(sorted(wanted[consumer][1]))}" for consumer in example]
+    return f"the members of this group subscribe differently: {' and '.join(said)}"

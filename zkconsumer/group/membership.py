@@ -14,6 +14,7 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import undecided
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError
+from zkconsumer.group.racks import LeaderRacks
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.session import Session
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 class Membership:
     """One member's node under ``ids`` and its view of all others.
 
-    Arguments: ``registration`` makes the node's content anew for each registration (its timestamp changes).
+    Arguments: ``registration`` makes the node's content anew for each registration (its timestamp changes);
+    ``wants_racks``: whether the view tells the racks of the partitions' leaders.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Membership:
         registration: Callable[[], Registration],
         *,
         exclude_internal_topics: bool,
+        wants_racks: bool = False,
     ) -> None:
         self._session = session
         self._cache = cache
@@ -44,6 +47,7 @@ class Membership:
         self._consumer = consumer
         self._registration = registration
         self._exclude_internal = exclude_internal_topics
+        self._racks = LeaderRacks(cache) if wants_racks else None
         self._reported: dict[str, str] = {}
         self.path = paths.member(group, consumer)
 
@@ -104,7 +108,9 @@ class Membership:
             del members[consumer]
         known = GroupView(members, {}, topics)
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
-        view = GroupView(members, self._partitions(wanted, unreadable, deadline), topics, unreadable)
+        partitions = self._partitions(wanted, unreadable, deadline)
+        racks = self._racks.of(partitions, deadline) if self._racks is not None else {}
+        view = GroupView(members, partitions, topics, unreadable, racks)
         self._report(unreadable)
         return view
 

@@ -21,7 +21,7 @@ from threading import Thread
 from time import monotonic
 from typing import Protocol
 
-from zkconsumer.core.planner import Assign, GroupView, Plan, plan
+from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, OffsetCommitError, RegistryError, RegistryUnavailableError
@@ -36,8 +36,9 @@ from zkconsumer.group.events import (
 )
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Claimed, Ownership
+from zkconsumer.group.reports import Reports
 from zkconsumer.group.state import ConnectorState, Phase
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
@@ -140,6 +141,7 @@ class Rebalancer:
         delivery: Delivery,
         offsets: Offsets,
         assign: Assign,
+        reports: Reports | None = None,
     ) -> None:
         self._consumer = consumer
         self._group = group
@@ -152,6 +154,8 @@ class Rebalancer:
         self._delivery = delivery
         self._offsets = offsets
         self._assign = assign
+        self._in_force: Assignment = {}
+        self._reports = reports or Reports()
         self._owned: dict[TopicPartition, PartitionPosition] = {}
         self._leftover: set[TopicPartition] = set()
         self._session_id = 0
@@ -331,13 +335,7 @@ class Rebalancer:
             registered = self._membership.register(deadline)
             view = self._membership.view(deadline)
             self._drop_deleted(deadline)
-            todo = plan(
-                view,
-                self._consumer,
-                {tp: position.thread for tp, position in self._owned.items()},
-                self._assign,
-                exclude_internal_topics=self._settings.exclude_internal_topics,
-            )
+            todo, trouble = self._plan(view)
             self._sweep(todo, deadline)
             self._give_up(todo.release, deadline)
             claimed = self._take_over(todo, deadline)
@@ -346,7 +344,32 @@ class Rebalancer:
             return
         self._failures = 0
         self._next_reconcile = monotonic() + self._settings.interval
-        self._conclude(todo, view, claimed, registered, why, monotonic() - began)
+        self._conclude(todo, view, claimed, trouble, registered, why, monotonic() - began)
+
+    def _plan(self, view: GroupView) -> tuple[Plan, str]:
+        """What to do, and why it is not what the strategy says, if it is not.
+
+        A strategy that raises leaves the assignment before it in force: it harms nothing that flows already, and what
+        was lost meanwhile is claimed again as before.
+        """
+        self._reports.group(view)
+
+        def made(assign: Assign) -> Plan:
+            return plan(
+                view,
+                self._consumer,
+                {tp: position.thread for tp, position in self._owned.items()},
+                assign,
+                exclude_internal_topics=self._settings.exclude_internal_topics,
+            )
+
+        try:
+            todo = made(self._assign)
+        except Exception as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
+            return made(lambda view, threads: possible(self._in_force, view, threads)), self._reports.strategy_failed(e)
+        self._reports.strategy_worked()
+        self._in_force = todo.assignment
+        return todo, ""
 
     def _round_failed(self, error: Exception) -> None:
         if isinstance(error, ConsumerIdInUseError):
@@ -421,12 +444,19 @@ class Rebalancer:
             self._delivery.start(ready)
 
     def _conclude(
-        self, todo: Plan, view: GroupView, claimed: Claimed, registered: bool, why: str, seconds: float
+        self,
+        todo: Plan,
+        view: GroupView,
+        claimed: Claimed,
+        trouble: str,
+        registered: bool,
+        why: str,
+        seconds: float,
     ) -> None:
         missing = [topic for topic in self._static_topics(view) if topic not in view.partitions]
-        detail = "waiting for " + ", ".join(f"topic {topic} to exist" for topic in missing) if missing else ""
-        if view.unreadable:
-            detail = (detail + "; " if detail else "") + "unreadable: " + ", ".join(sorted(view.unreadable))
+        waiting = "waiting for " + ", ".join(f"topic {topic} to exist" for topic in missing) if missing else ""
+        unreadable = "unreadable: " + ", ".join(sorted(view.unreadable)) if view.unreadable else ""
+        detail = "; ".join(filter(None, (trouble, waiting, unreadable)))
         phase = Phase.WAITING if claimed.blocked else Phase.OWNING
         changed = bool(todo.release or claimed.ours or registered or claimed.blocked)
         before = self.state

@@ -53,7 +53,9 @@ Members = Mapping[ConsumerId, Member]
 class Assignor(Protocol):
     """A strategy; register a class of this shape under the entry point group ``zkconsumer.assignors``.
 
-    It is constructed without arguments, or by a class method ``from_config(config)`` where it has one.
+    It is constructed without arguments, or by a class method ``from_config(config)`` where it has one. The racks of
+    the partitions' leaders are looked up only for a strategy with the attribute ``wants_racks = True``; others are
+    given none, and no rebalance when a leader moves.
     """
 
     def assign(

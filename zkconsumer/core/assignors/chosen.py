@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 from typing import Literal
 
+from zkconsumer.config.assignment import parse_table
 from zkconsumer.core.assignors.base import NO_RACKS, AssignmentError, Assignor, Member, Members, Partitions, Racks
 from zkconsumer.core.assignors.range import RangeAssignor
 from zkconsumer.errors import ConfigException
@@ -30,11 +31,14 @@ class ConfiguredAssignor:
 
     @classmethod
     def from_config(cls, config: object) -> ConfiguredAssignor:
-        """The table of ``assignment.table``. Raises ConfigException where there is none."""
+        """The table of ``assignment.table``, as the property's text or as the mapping itself.
+
+        Raises ConfigException where there is none.
+        """
         table = getattr(config, "assignment_table", None)
         if not table:
             raise ConfigException("assignment.table", "the strategy configured needs a table of who owns what")
-        return cls(table)
+        return cls(parse_table(table) if isinstance(table, str) else table)
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
@@ -97,6 +101,11 @@ class OnlyAssignor:
         self._allowed = allowed
         self._inner = inner or RangeAssignor()
         self._fallback = fallback
+
+    @property
+    def wants_racks(self) -> bool:
+        """Whether the inner strategy wants them."""
+        return bool(getattr(self._inner, "wants_racks", False))
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from zkconsumer.config.assignment import parse_rooms
 from zkconsumer.core.assignors.base import NO_RACKS, AssignmentError, Members, Partitions, Racks
 from zkconsumer.core.assignors.queues import AverageAssignor, Queue, QueueStrategy, share_out
 from zkconsumer.errors import ConfigException
@@ -27,16 +28,21 @@ class MachineRoomAssignor:
     Argument: ``rooms``. Contiguous blocks of equal size, what remains is dealt out from the end.
     """
 
+    wants_racks = True
+
     def __init__(self, rooms: Collection[str]) -> None:
         self._rooms = frozenset(rooms)
 
     @classmethod
     def from_config(cls, config: object) -> MachineRoomAssignor:
-        """The rooms of ``assignment.rooms``. Raises ConfigException where there are none."""
+        """The rooms of ``assignment.rooms``, as the property's text or as a collection.
+
+        Raises ConfigException where there are none.
+        """
         rooms = getattr(config, "assignment_rooms", None)
         if not rooms:
             raise ConfigException("assignment.rooms", "the strategy machine-room needs the rooms to consume from")
-        return cls(rooms)
+        return cls(parse_rooms(rooms) if isinstance(rooms, str) else rooms)
 
     def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
         """The queues of the client at each position."""
@@ -61,6 +67,8 @@ class MachineRoomNearbyAssignor:
     Arguments: ``inner``, the strategy inside a room; ``room_of_queue`` and ``room_of_client``, which default to
     "unknown" and are given by :meth:`assign` from racks and members.
     """
+
+    wants_racks = True
 
     def __init__(
         self,

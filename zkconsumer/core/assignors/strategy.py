@@ -8,10 +8,10 @@ see the same members, or refuse, as ``assignment.mixed.group`` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
-from zkconsumer.core.assignors.base import NO_RACKS, AssignmentError, Assignor, Member
+from zkconsumer.core.assignors.base import AssignmentError, Assignor, Member, Racks
 from zkconsumer.core.assignors.lookup import assignor
 from zkconsumer.core.assignors.range import RangeAssignor
 from zkconsumer.core.registration import Registration
@@ -42,6 +42,11 @@ class View(Protocol):
     @property
     def partitions(self) -> Mapping[str, tuple[int, ...]]:
         """The partitions of the topics that exist."""
+        ...  # pragma: no cover
+
+    @property
+    def racks(self) -> Racks:
+        """The racks of their leaders, if they are wanted."""
         ...  # pragma: no cover
 
 
@@ -123,22 +128,46 @@ def _some(names: list[ConsumerId]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def assignment_strategy(config: Configured) -> Callable[[View, Threads], Assignment]:
-    """The strategy that ``partition.assignment.strategy`` names, as the planner wants it.
+class GroupStrategy:
+    """The strategy that ``partition.assignment.strategy`` names, as the planner calls it.
 
-    Raises UnknownAssignorError. The function itself raises AssignmentError in a mixed group where
-    ``assignment.mixed.group`` is ``refuse``, and whatever the strategy raises.
+    Raises UnknownAssignorError, and ConfigException where the strategy misses a property.
     """
-    name = config.partition_assignment_strategy
-    chosen: Assignor = assignor(name, config)
-    refuses = getattr(config, "assignment_mixed_group", "range") == "refuse"
 
-    def assign(view: View, threads: Threads) -> Assignment:
+    def __init__(self, config: Configured) -> None:
+        self._config = config
+        self.name = config.partition_assignment_strategy
+        self._chosen: Assignor = assignor(self.name, config)
+        self._refuses = getattr(config, "assignment_mixed_group", "range") == "refuse"
+
+    @property
+    def wants_racks(self) -> bool:
+        """Whether the view must tell the racks of the partitions' leaders."""
+        return bool(getattr(self._chosen, "wants_racks", False))
+
+    def __call__(self, view: View, threads: Threads) -> Assignment:
+        """Who shall own what.
+
+        Raises AssignmentError in a mixed group where ``assignment.mixed.group`` is ``refuse``, and whatever the
+        strategy raises.
+        """
         members = {consumer: member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
-        if name in ORIGINAL or all(one.strategy == name for one in members.values()):
-            return chosen.assign(members, view.partitions, NO_RACKS)
-        if refuses:
-            raise AssignmentError(concern(config, view.members) or name)
+        if self.name in ORIGINAL or all(one.strategy == self.name for one in members.values()):
+            return self._chosen.assign(members, view.partitions, view.racks)
+        if self._refuses:
+            raise AssignmentError(self.concern(view.members) or self.name)
         return RangeAssignor().assign(members, view.partitions)
 
-    return assign
+    def concern(self, members: Mapping[ConsumerId, Registration]) -> str | None:
+        """Why these members may not agree with our strategy, and what follows; None where nothing speaks against
+        it.
+        """
+        found = concern(self._config, members)
+        if found is None or self.name in ORIGINAL:
+            return found
+        return found + ("; refused until they do" if self._refuses else "; range is in effect until they do")
+
+
+def assignment_strategy(config: Configured) -> GroupStrategy:
+    """The strategy that ``partition.assignment.strategy`` names. Raises as :class:`GroupStrategy`."""
+    return GroupStrategy(config)
