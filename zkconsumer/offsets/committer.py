@@ -323,7 +323,7 @@ class Committer:
             return f"they cannot be stored: {e}"
         waiting = ""
         self._tell_refused({position.tp: position for position in storing}, failures)
-        for position, (offset, done) in storing.items():
+        for position, (offset, done) in list(storing.items()):
             failure = failures.get(position.tp)
             if failure is not None and not isinstance(failure, CommitRefusedError):
                 waiting = f"{position.tp} cannot be stored: {failure}"
