@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches
 from zkconsumer.brokers import errors as codes
-from zkconsumer.brokers.columns import ColumnBuilder, slabs
+from zkconsumer.brokers.columns import ColumnBuilder
 from zkconsumer.brokers.extent import extent
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -238,10 +238,9 @@ def read(
                         aborted=part.aborted,
                         read_committed=committed_only,
                     ):
-                        for slab in slabs(batch, range_.end):
-                            builder.add(where, slab)
-                            if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:
-                                yield _record_batch(pa, builder, schema)
+                        builder.add_batch(batch, range_.end)
+                        if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:
+                            yield _record_batch(pa, builder, schema)
             if builder.rows:
                 yield _record_batch(pa, builder, schema)
         finally:

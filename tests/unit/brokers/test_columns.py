@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.brokers.sets import SETS, WHERE, Batch, MessageSet, Written
-from zkconsumer.brokers import columns
+from zkconsumer.brokers import columns, vectors
 from zkconsumer.brokers.columns import HEADERS, NAMES, ColumnBuilder, read_columns, slabs
 from zkconsumer.brokers.records import batches
+from zkconsumer.errors import InvalidMessageException
 from zkconsumer.model import TopicPartition
 
 ALL = (*NAMES, HEADERS)
@@ -42,12 +45,70 @@ def rows_of(arrays: list[Any], names: tuple[str, ...] = ALL) -> list[tuple[Any, 
     return list(zip(*(pa.chunked_array([array]).to_pylist() for array in arrays), strict=True)) if names else []
 
 
+WAYS = ["by vectors", "one by one"]
+
+
+def without_vectors(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(vectors, "AVAILABLE", way == "by vectors")
+
+
+@pytest.mark.parametrize("names", [ALL, NAMES], ids=["with headers", "without headers"])
 @given(SETS, st.integers(0, 40), st.none() | st.integers(0, 60))
-def test_columns_equal_the_records_read_one_by_one(written: MessageSet, skipped: int, length: int | None) -> None:
+def test_columns_equal_the_records_read_one_by_one(
+    names: tuple[str, ...], written: MessageSet, skipped: int, length: int | None
+) -> None:
     first = written.base + skipped
     end = None if length is None else first + length
-    arrays = read_columns(all_batches(written.data, first), ALL, end=end)
-    assert rows_of(arrays) == slowly(written.data, first, end)
+    arrays = read_columns(all_batches(written.data, first), names, end=end)
+    assert rows_of(arrays) == [row[: len(names)] for row in slowly(written.data, first, end)]
+
+
+def long_batch(base: int, sizes: list[int], every: int | None, codec: int) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 30)
+    for n, size in enumerate(sizes):
+        key = None if every and n % every == 0 else b"key"
+        builder.append(n, 10**12 + n * 37, key, b"x" * size, [])
+    data = bytearray(builder.build())
+    struct.pack_into(">q", data, 0, base)  # not part of the checksum
+    return bytes(data)
+
+
+# Lengths of records change where they do in life: with the number of an offset's digits, or with the values.
+LONG = st.lists(st.tuples(st.sampled_from([0, 5, 60, 200, 9000, 40_000]), st.integers(1, 150)), min_size=1, max_size=5)
+
+
+@settings(max_examples=50)
+@given(LONG, st.sampled_from([None, 3, 70]), st.sampled_from([0, 4]), st.integers(0, 400), st.integers(0, 400))
+def test_long_batches_equal_the_records_read_one_by_one(
+    runs: list[tuple[int, int]], every: int | None, codec: int, skipped: int, length: int
+) -> None:
+    sizes = [size for size, count in runs for _ in range(count)]
+    base = 10**9
+    data = b""
+    for part in (sizes, [1] * 100, sizes[:20]):
+        data += long_batch(base, part, every, codec)
+        base += len(part)
+    for first, end in ((0, None), (10**9 + skipped, 10**9 + skipped + length)):
+        arrays = read_columns(all_batches(data, first), NAMES, end=end)
+        assert rows_of(arrays, NAMES) == [row[:-1] for row in slowly(data, first, end)]
+
+
+@given(SETS, st.data())
+def test_corrupt_bytes_are_told_as_one_by_one(written: MessageSet, data: st.DataObject) -> None:
+    spoiled = bytearray(written.data)
+    spoiled[data.draw(st.integers(0, len(spoiled) - 1))] ^= data.draw(st.integers(1, 255))
+    outcomes = []
+    for names in (NAMES, ALL):
+        unchecked = batches(bytes(spoiled), check_crc=False, where=WHERE, fetch_offset=0)
+        try:
+            outcomes.append(
+                [row[:-1] if names == ALL else row for row in rows_of(read_columns(unchecked, names), names)]
+            )
+        except InvalidMessageException as error:
+            outcomes.append(str(error))  # type: ignore[arg-type]
+    # Without a checksum bytes may say anything; but then both ways say the same, or one knows that they are corrupt.
+    if isinstance(outcomes[0], list) and isinstance(outcomes[1], list):
+        assert outcomes[0] == outcomes[1]
 
 
 @given(SETS)
@@ -67,13 +128,17 @@ def test_columns_have_the_types_they_claim_even_without_rows() -> None:
         array.validate(full=True)
 
 
-def test_transaction_markers_are_no_rows() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_transaction_markers_are_no_rows(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    without_vectors(monkeypatch, way)
     marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
     written = MessageSet([Batch([Written(value=b"a")], transactional=True, producer_id=7), marker])
     assert [row[1] for row in rows_of(read_columns(all_batches(written.data), ALL))] == [b"a"]
 
 
-def test_a_timestamp_that_microseconds_cannot_express_is_null() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_timestamp_that_microseconds_cannot_express_is_null(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    without_vectors(monkeypatch, way)
     stamps = [1_500_000_000_000, 2**62, -1, 1_500_000_000_001]
     written = MessageSet([Batch([Written(timestamp=stamp) for stamp in stamps])])
     (array,) = read_columns(all_batches(written.data), ("timestamp",))
@@ -81,15 +146,20 @@ def test_a_timestamp_that_microseconds_cannot_express_is_null() -> None:
 
 
 def test_rows_of_several_partitions_keep_their_place() -> None:
-    builder = ColumnBuilder(("topic", "partition", "offset"))
+    builder_names = ("topic", "partition", "offset")
+    builder = ColumnBuilder(builder_names)
     places = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("a", 0)]
     data = MessageSet([Batch([Written(), Written()])]).data
     for place in places:
         for batch in all_batches(data):
-            for slab in slabs(batch):
-                builder.add(place, slab)
+            if place.topic == "a":
+                batch.where = place
+                builder.add_batch(batch)
+            else:
+                for slab in slabs(batch):
+                    builder.add(place, slab)
     assert builder.rows == 8
-    found = rows_of(builder.take())
+    found = rows_of(builder.take(), builder_names)
     assert found == [(*place, offset) for place in places for offset in (0, 1)]
     assert (builder.rows, builder.size) == (0, 0)
 
@@ -103,11 +173,12 @@ def test_many_records_come_in_slabs_and_end_where_they_shall() -> None:
     assert list(slabs(batch, 0)) == []
 
 
-def test_the_size_is_known_early_where_messages_are_large() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_size_is_known_early_where_messages_are_large(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    without_vectors(monkeypatch, way)
     builder = ColumnBuilder()
     for batch in all_batches(MessageSet([Batch([Written(value=b"x" * 50_000)] * 3)]).data):
-        for slab in slabs(batch):
-            builder.add(WHERE, slab)
+        builder.add_batch(batch)
     assert builder.size > 150_000
 
 

@@ -1,0 +1,256 @@
+"""Columns straight from the bytes of batches of format 2, by vector operations; only where numpy is installed.
+
+Pure, one thread at a time. Nothing here is needed: whatever looks strange raises ``StrangeBytesError``, and the
+caller reads the same batches record by record, which says what is wrong with them, and where.
+
+How: a record's length is the first thing in it, so where records begin can be told without reading them: in one step
+for a run of records of equal length, else in a short loop. From there on every field is read for all records at once.
+Keys and values are never Python objects: Arrow copies them out of the fetched bytes in one go.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from zkconsumer.brokers.compression import decompress
+
+try:
+    import numpy as np
+except ImportError:  # pragma: no cover - the tests' environment has it
+    np = None  # type: ignore[assignment]
+
+AVAILABLE: Final[bool] = np is not None
+
+# attributes, last offset delta, first and max timestamp, producer id, producer epoch, base sequence, count of records
+_HEAD = Struct(">hiqqqhii").unpack_from
+_BASE = Struct(">q").unpack_from
+_ATTRIBUTES = 21
+_CONTENT = 61
+_CODEC = 0x07
+_LOG_APPEND_TIME = 0x08
+_RUN = 16  # records of equal length that are worth a vector operation
+_PATIENCE = 64  # records to read one by one before the next look for a run
+_LARGEST = 2**31 - 1
+_NO_END = 2**63 - 1
+
+
+class StrangeBytesError(Exception):
+    """The bytes are not as expected; read them with care instead."""
+
+
+class Block(NamedTuple):
+    """A batch with its records unpacked: ``data`` holds ``total`` of them, of which those from offset ``first`` on and
+    before ``end`` are wanted.
+    """
+
+    data: bytes | memoryview
+    total: int
+    base_offset: int
+    first_timestamp: int
+    append_time: int | None
+    first: int
+    end: int
+
+
+class Fields(NamedTuple):
+    """What the records of some blocks say, as vectors; ``starts`` and ``sizes`` (-1: null) of keys and values in
+    ``data``.
+    """
+
+    data: bytes
+    offsets: Any
+    timestamps: Any
+    timestamp_types: Any
+    key_starts: Any
+    key_sizes: Any
+    value_starts: Any
+    value_sizes: Any
+
+
+def block(view: memoryview, first: int, end: int | None) -> Block:
+    """The content of a batch of format 2, decompressed; see ``Block`` for the rest. Raises StrangeBytesError."""
+    attributes, _, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
+    data: bytes | memoryview = view[_CONTENT:]
+    if attributes & _CODEC:
+        try:
+            data = decompress(attributes & _CODEC, bytes(data), 2)
+        except ValueError as error:
+            raise StrangeBytesError from error
+    append_time = newest if attributes & _LOG_APPEND_TIME else None
+    return Block(data, count, _BASE(view)[0], oldest, append_time, first, _NO_END if end is None else end)
+
+
+def read_fields(blocks: Sequence[Block]) -> Fields:
+    """All fields but the headers, of the wanted records. Raises StrangeBytesError."""
+    data = b"".join(part.data for part in blocks)
+    if len(data) > _LARGEST:
+        raise StrangeBytesError
+    starts, ends = _boundaries(data, blocks)
+    counts = [part.total for part in blocks]
+    buffer = np.frombuffer(data, np.uint8)
+    stamp_deltas, at = _varints(buffer, starts + 1)  # after the record's attributes, of which there are none yet
+    offset_deltas, at = _varints(buffer, at)
+    key_sizes, key_starts = _varints(buffer, at)
+    value_sizes, value_starts = _varints(buffer, key_starts + np.maximum(key_sizes, 0))
+    headers = value_starts + np.maximum(value_sizes, 0)
+    smallest = min(int(key_sizes.min()), int(value_sizes.min()))
+    # at least the number of headers follows; where it says none, nothing else does
+    bare = buffer.take(headers, mode="clip") == 0
+    fits = np.where(bare, headers + 1 == ends, headers < ends) & (key_sizes < ends) & (value_sizes < ends)
+    if smallest < -1 or not fits.all():
+        raise StrangeBytesError
+    offsets = np.repeat(np.array([part.base_offset for part in blocks], np.int64), counts) + offset_deltas
+    timestamps = np.repeat(np.array([part.first_timestamp for part in blocks], np.int64), counts) + stamp_deltas
+    kinds = np.repeat(np.array([part.append_time is not None for part in blocks], np.int32), counts)
+    if kinds.any():
+        appended = np.array([part.append_time or 0 for part in blocks], np.int64)
+        timestamps = np.where(kinds == 1, np.repeat(appended, counts), timestamps)
+    fields = Fields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
+    wanted = (offsets >= np.repeat(np.array([part.first for part in blocks], np.int64), counts)) & (
+        offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
+    )
+    return fields if wanted.all() else Fields(data, *(vector[wanted] for vector in fields[1:]))
+
+
+def binary_array(data: bytes, starts: Any, sizes: Any) -> Any:
+    """Pieces of ``data`` as an Arrow array; a piece of negative size is null."""
+    import pyarrow as pa
+
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    # Arrow wants pieces that touch: so the gaps are pieces too, and then only the others are taken.
+    edges = np.empty(2 * count + 1, np.int32)
+    edges[0:-1:2] = starts
+    edges[1::2] = starts + np.maximum(sizes, 0)
+    edges[-1] = edges[-2]
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    null = sizes < 0
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null if null.any() else None))
+
+
+def timestamp_array(milliseconds: Any, largest: int) -> Any:
+    """Microseconds as an Arrow array; -1 and what is beyond ``largest`` is null."""
+    import pyarrow as pa
+
+    null = (milliseconds == -1) | (milliseconds > largest) | (milliseconds < -largest)
+    array_ = pa.array(milliseconds * 1000, pa.int64(), mask=null if null.any() else None)
+    return array_.view(pa.timestamp("us", tz="UTC"))
+
+
+def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
+    """One column as an Arrow array. Arguments: ``largest_timestamp`` in ms; what is beyond becomes null."""
+    import pyarrow as pa
+
+    if name == "key":
+        return binary_array(fields.data, fields.key_starts, fields.key_sizes)
+    if name == "value":
+        return binary_array(fields.data, fields.value_starts, fields.value_sizes)
+    if name == "timestamp":
+        return timestamp_array(fields.timestamps, largest_timestamp)
+    return pa.array(fields.offsets if name == "offset" else fields.timestamp_types)
+
+
+# ---- where records begin
+
+
+def _boundaries(data: bytes, blocks: Sequence[Block]) -> tuple[Any, Any]:
+    """Where each record begins (after its length) and ends."""
+    starts, ends = array("q"), array("q")
+    at = 0
+    try:
+        for part in blocks:
+            end = at + len(part.data)
+            if _walk(data, at, part.total, starts, ends) != end:
+                raise StrangeBytesError
+            at = end
+    except IndexError as error:
+        raise StrangeBytesError from error
+    if not starts:
+        raise StrangeBytesError
+    return np.frombuffer(starts, np.int64), np.frombuffer(ends, np.int64)
+
+
+def _walk(data: bytes, at: int, count: int, starts: array[int], ends: array[int]) -> int:
+    """Append the records of one block; returns where the last one ends. Raises IndexError beyond the data."""
+    begin, finish = starts.append, ends.append
+    patience, left = _PATIENCE, count
+    while left > 0:
+        if left >= _RUN:
+            run, at = _run(data, at, left, starts, ends)
+            left -= run
+            patience = _PATIENCE if run else min(2 * patience, 8192)
+        for _ in range(min(patience, left)):
+            size = data[at]
+            at += 1
+            if size > 127:
+                more = data[at]
+                at += 1
+                size = size & 127 | more << 7
+                if more > 127:
+                    size, at = _long(data, at, size & 0x3FFF)
+            if size & 1:
+                raise StrangeBytesError  # a negative length
+            begin(at)
+            at += size >> 1
+            finish(at)
+        left -= min(patience, left)
+    return at
+
+
+def _long(data: bytes, at: int, size: int) -> tuple[int, int]:
+    """The rest of a length of more than two bytes."""
+    shift = 14
+    while shift <= 28:
+        byte = data[at]
+        at += 1
+        size |= (byte & 127) << shift
+        if byte < 128:
+            return size, at
+        shift += 7
+    raise StrangeBytesError
+
+
+def _run(data: bytes, at: int, left: int, starts: array[int], ends: array[int]) -> tuple[int, int]:
+    """Records of the same length as the first, one behind the other; returns how many, and where they end."""
+    width = 1 if data[at] < 128 else 2
+    size = data[at] if width == 1 else data[at] & 127 | data[at + 1] << 7
+    if size & 1 or (width == 2 and data[at + 1] > 127):
+        return 0, at
+    stride = width + (size >> 1)
+    most = min(left, (len(data) - at) // stride)
+    if most < _RUN:
+        return 0, at
+    buffer = np.frombuffer(data, np.uint8)
+    # equal first bytes mean an equal length, so that the next position is right as well: an exact chain
+    same = buffer[at : at + most * stride : stride] == data[at]
+    if width == 2:
+        same &= buffer[at + 1 : at + most * stride : stride] == data[at + 1]
+    run = most if same.all() else int(same.argmin())
+    if run < _RUN:
+        return 0, at
+    beginnings = np.arange(at + width, at + width + run * stride, stride, dtype=np.int64)
+    starts.frombytes(beginnings.tobytes())
+    ends.frombytes((beginnings + (size >> 1)).tobytes())
+    return run, at + run * stride
+
+
+def _varints(buffer: Any, at: Any) -> tuple[Any, Any]:
+    """A number at each position, and the positions after them. Positions outside of the data give wrong numbers."""
+    byte = buffer.take(at, mode="clip").astype(np.int64)
+    value = byte & 127
+    at = at + 1
+    more = np.flatnonzero(byte > 127)
+    shift = 7
+    while more.size:
+        if shift > 63:
+            raise StrangeBytesError
+        byte = buffer.take(at[more], mode="clip").astype(np.int64)
+        value[more] |= (byte & 127) << shift
+        at[more] += 1
+        more = more[byte > 127]
+        shift += 7
+    return (value >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), at
