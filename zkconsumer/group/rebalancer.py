@@ -453,8 +453,13 @@ class Rebalancer:
         why: str,
         seconds: float,
     ) -> None:
-        missing = [topic for topic in self._static_topics(view) if topic not in view.partitions]
-        waiting = "waiting for " + ", ".join(f"topic {topic} to exist" for topic in missing) if missing else ""
+        # a topic's node whose text is no JSON, or tells no partitions, is no error to anybody, so it must show here
+        missing = [
+            f"topic {topic} to {'have partitions' if topic in view.partitions else 'exist'}"
+            for topic in self._static_topics(view)
+            if not view.partitions.get(topic)
+        ]
+        waiting = "waiting for " + ", ".join(missing) if missing else ""
         unreadable = "unreadable: " + ", ".join(sorted(view.unreadable)) if view.unreadable else ""
         detail = "; ".join(filter(None, (trouble, waiting, unreadable)))
         phase = Phase.WAITING if claimed.blocked else Phase.OWNING
