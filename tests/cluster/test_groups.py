@@ -1,0 +1,436 @@
+"""What a group does: shares, publishes, follows topics as they come and go, waits for what is not there, and lets
+nobody's broken nodes spoil more than what depends on them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from time import monotonic
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
+from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.member_process import QUICK
+from tests.timing import eventually, scaled
+from zkconsumer import (
+    Blacklist,
+    MessageStreamsExistException,
+    TopicPartition,
+    Whitelist,
+    ZookeeperConsumerConnector,
+)
+from zkconsumer.devcluster import DevCluster, EmbeddedKafka, EmbeddedZooKeeper
+from zkconsumer.devcluster.ports import free_port
+from zkconsumer.errors import ChrootMissingError, ConsumerIdInUseError, RegistryUnavailableError
+
+NewConnector = Callable[..., ZookeeperConsumerConnector]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def read(connector: ZookeeperConsumerConnector, topics: dict[str, int]) -> list[Reader]:
+    return [Reader(stream) for streams in connector.create_message_streams(topics).values() for stream in streams]
+
+
+def values(*readers: Reader) -> list[bytes | None]:
+    return [message.value for reader in readers for message in reader.got]
+
+
+def test_groups_get_everything_and_members_of_one_share_it(
+    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
+) -> None:
+    topic, queue, other = new_topic(6), new_group(), new_group()
+    alone = read(connector(other), {topic: 1})
+    first = read(connector(queue), {topic: 2})
+    joining = connector(queue)
+    second = read(joining, {topic: 1})
+    eventually(lambda: len(joining.assignment()) == 2, 15, "a share for the second member")
+    produce(topic, numbers(600), partitions=6)
+    eventually(lambda: len(values(*first, *second)) == len(values(*alone)) == 600, 20, "everything, in both groups")
+    assert sorted(values(*alone)) == sorted(values(*first, *second)) == sorted(numbers(600))
+    assert len(values(*second)) == 200
+    assert {m.partition for m in first[0].got}.isdisjoint(m.partition for m in first[1].got)
+
+
+def test_a_stream_per_thread_more_than_partitions_leaves_some_idle(
+    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
+) -> None:
+    topic = new_topic(2)
+    readers = read(connector(new_group()), {topic: 4})
+    produce(topic, numbers(20), partitions=2)
+    eventually(lambda: len(values(*readers)) == 20, 15, "all messages")
+    assert [len(reader.got) for reader in readers] == [10, 10, 0, 0]
+
+
+def test_a_member_without_topics_takes_part_and_owns_nothing(
+    connector: NewConnector, new_group: Callable[[], str], zookeeper: KazooClient
+) -> None:
+    group = new_group()
+    empty = connector(group)
+    assert empty.create_message_streams({}) == {}
+    (member,) = zookeeper.get_children(f"/consumers/{group}/ids")
+    assert json.loads(zookeeper.get(f"/consumers/{group}/ids/{member}")[0])["subscription"] == {}
+    assert empty.assignment() == frozenset()
+    empty.shutdown()
+    assert zookeeper.get_children(f"/consumers/{group}/ids") == []
+
+
+def test_a_whitelist_follows_topics_as_they_come_grow_and_go(
+    cluster: DevCluster, connector: NewConnector, new_group: Callable[[], str], produce: Callable[..., int]
+) -> None:
+    prefix = unique("follow")
+    one, two, other = f"{prefix}.one", f"{prefix}.two", f"not-{prefix}"
+    cluster.create_topic(other, 1)
+    following = connector(new_group())
+    streams = following.create_message_streams_by_filter(Whitelist(re.escape(prefix) + r"\..*"), 2)
+    readers = [Reader(stream) for stream in streams]
+    assert following.assignment() == frozenset()
+
+    def owned() -> dict[str, int]:
+        topics = [tp.topic for tp in following.assignment()]
+        return {topic: topics.count(topic) for topic in topics}
+
+    cluster.create_topic(one, 2)
+    cluster.create_topic(two, 1)
+    eventually(lambda: owned() == {one: 2, two: 1}, 15, "new topics")
+    produce(one, numbers(10), partitions=2)
+    produce(two, numbers(5), partitions=1)
+    produce(other, numbers(5), partitions=1)
+    eventually(lambda: len(values(*readers)) == 15, 15, "messages of both topics")
+    cluster.add_partitions(one, 4)
+    eventually(lambda: owned() == {one: 4, two: 1}, 15, "new partitions")
+    produce(one, numbers(8), partitions=4)
+    eventually(lambda: len(values(*readers)) == 23, 15, "messages of the new partitions")
+    cluster.delete_topic(one)
+    eventually(lambda: owned() == {two: 1}, 15, "the end of a deleted topic")
+    produce(two, numbers(5), partitions=1)
+    eventually(lambda: len(values(*readers)) == 28, 15, "messages of the topic that is left")
+    assert {m.topic for reader in readers for m in reader.got} == {one, two}
+    assert not any(reader.error for reader in readers)
+
+
+def test_a_deleted_topic_that_comes_back_is_read_from_its_beginning(
+    cluster: DevCluster,
+    connector: NewConnector,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    topic = new_topic(1)
+    member = connector(new_group())
+    (reader,) = read(member, {topic: 1})
+    produce(topic, numbers(10), partitions=1)
+    reader.wait_for(10)
+    cluster.delete_topic(topic)
+    eventually(lambda: not member.assignment(), 15, "the end of the deleted topic")
+    assert topic in str(member.state), "a static subscription says what it waits for"
+    cluster.create_topic(topic, 1)
+    produce(topic, [b"new"] * 3, partitions=1)
+    assert [m.offset for m in reader.wait_for(13)[10:]] == [0, 1, 2]
+    assert reader.error is None
+
+
+def test_a_blacklist_takes_all_other_topics_but_the_internal_ones(
+    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    wanted, unwanted = new_topic(1), new_topic(1)
+    taking = connector(new_group(), auto_offset_reset="largest")
+    taking.create_message_streams_by_filter(Blacklist(re.escape(unwanted)))
+    eventually(lambda: wanted in {tp.topic for tp in taking.assignment()}, 10, "the wanted topic")
+    topics = {tp.topic for tp in taking.assignment()}
+    assert unwanted not in topics
+    assert not any(topic.startswith("__") for topic in topics)
+
+
+def test_an_unknown_topic_is_waited_for_in_the_open(
+    cluster: DevCluster,
+    connector: NewConnector,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    known, unknown = new_topic(1), unique("later")
+    waiting = connector(new_group())
+    readers = read(waiting, {known: 1, unknown: 1})
+    assert unknown in waiting.state.detail
+    assert known not in waiting.state.detail
+    produce(known, numbers(3), partitions=1)
+    readers[0].wait_for(3)
+    cluster.create_topic(unknown, 1)
+    produce(unknown, numbers(5), partitions=1)
+    assert [m.value for m in readers[1].wait_for(5)] == numbers(5)
+    eventually(lambda: unknown not in waiting.state.detail, 5, "a state without what came")
+
+
+def test_the_largest_offset_of_a_topic_to_come_is_its_first(
+    cluster: DevCluster, connector: NewConnector, new_group: Callable[[], str], produce: Callable[..., int]
+) -> None:
+    topic, group = unique("later"), new_group()
+    waiting = connector(group, auto_offset_reset="largest")
+    (reader,) = read(waiting, {topic: 1})
+    cluster.create_topic(topic, 1)
+    eventually(lambda: waiting.assignment(), 10, "ownership")
+    with closing_client(cluster) as client:
+        eventually(lambda: offsets_of(client, group, topic) == {0: 0}, 10, "a stored start")
+    produce(topic, numbers(5), partitions=1)
+    assert [m.value for m in reader.wait_for(5)] == numbers(5)
+
+
+class closing_client:  # noqa: N801
+    """A plain client of a cluster's ZooKeeper for a ``with`` block."""
+
+    def __init__(self, cluster: DevCluster | str) -> None:
+        connect = cluster if isinstance(cluster, str) else cluster.zookeeper_connect
+        self.client = KazooClient(connect, timeout=10.0)
+
+    def __enter__(self) -> KazooClient:
+        self.client.start(timeout=scaled(10.0))
+        return self.client
+
+    def __exit__(self, *_: object) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+def test_streams_are_created_once(
+    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
+) -> None:
+    topic = new_topic(1)
+    member = connector(new_group())
+    (reader,) = read(member, {topic: 1})
+    with pytest.raises(MessageStreamsExistException):
+        member.create_message_streams({topic: 1})
+    with pytest.raises(MessageStreamsExistException):
+        member.create_message_streams_by_filter(Whitelist(topic))
+    produce(topic, numbers(3), partitions=1)
+    reader.wait_for(3)
+
+
+def test_a_consumer_id_in_use_is_refused_by_name(
+    connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
+) -> None:
+    topic, group = new_topic(1), new_group()
+    (reader,) = read(connector(group, consumer_id="same"), {topic: 1})
+    twin = connector(
+        group, consumer_id="same", zookeeper_session_timeout_ms=1000, rebalance_max_retries=4
+    )
+    with pytest.raises(ConsumerIdInUseError, match="same"):
+        twin.create_message_streams({topic: 1})
+    produce(topic, numbers(3), partitions=1)
+    reader.wait_for(3)
+
+
+def ours_left() -> list[str]:
+    """The threads of connectors and of their ZooKeeper client."""
+    return [
+        t.name
+        for t in threading.enumerate()
+        if re.search(r"zkconsumer|leader-finder|Fetcher|committer|executor|kazoo|Thread-", t.name)
+    ]
+
+
+def test_a_missing_chroot_is_named_and_not_created(
+    cluster: DevCluster, new_group: Callable[[], str], zookeeper: KazooClient
+) -> None:
+    before = ours_left()
+    lost = ZookeeperConsumerConnector(
+        {**QUICK, "zookeeper.connect": f"{cluster.zookeeper_connect}/no/such/chroot", "group.id": new_group()}
+    )
+    with pytest.raises(ChrootMissingError, match="/no/such/chroot"):
+        lost.create_message_streams({"t": 1})
+    assert zookeeper.exists("/no") is None
+    lost.shutdown()
+    eventually(lambda: sorted(ours_left()) == sorted(before), 5, "the end of all threads")
+
+
+@pytest.mark.parametrize("server", ["refuses", "is silent"])
+def test_an_unreachable_zookeeper_is_reported_within_the_connection_timeout(
+    server: str, new_group: Callable[[], str]
+) -> None:
+    with ExitStack() as stack:
+        port = free_port()
+        if server == "is silent":
+            stack.enter_context(closing(socket.create_server(("127.0.0.1", port))))
+        before = ours_left()
+        lost = ZookeeperConsumerConnector(
+            {
+                **QUICK,
+                "zookeeper.connect": f"127.0.0.1:{port}",
+                "zookeeper.connection.timeout.ms": 800,
+                "group.id": new_group(),
+            }
+        )
+        begin = monotonic()
+        with pytest.raises(RegistryUnavailableError, match=str(port)):
+            lost.create_message_streams({"t": 1})
+        assert 0.7 < monotonic() - begin < scaled(3.5)
+        begin = monotonic()
+        lost.shutdown()
+        assert monotonic() - begin < scaled(1.0)
+        eventually(lambda: sorted(ours_left()) == sorted(before), 5, "the end of all threads")
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[DevCluster]:
+    """A cluster whose brokers' nodes may be spoilt."""
+    with DevCluster(tick_ms=500) as made:
+        yield made
+
+
+def own_connector(connect: str, group: str, **more: object) -> ZookeeperConsumerConnector:
+    return ZookeeperConsumerConnector({**QUICK, "zookeeper.connect": connect, "group.id": group, **more})
+
+
+def test_a_cluster_without_brokers_is_waited_for_in_the_open(
+    new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedZooKeeper(tick_ms=500) as server, closing_client(server.connect) as client, ExitStack() as stack:
+        topic = {"version": 1, "partitions": {"0": [0], "1": [0]}}
+        client.create("/brokers/topics/t", json.dumps(topic).encode(), makepath=True)
+        early = stack.enter_context(own_connector(server.connect, new_group()))
+        caplog.set_level(logging.INFO, "zkconsumer")
+        (reader,) = read(early, {"t": 1})
+        eventually(lambda: "no broker" in str(early.state), 10, "a state that tells why")
+        seen = len(caplog.records)
+        threading.Event().wait(scaled(1.0))
+        assert len(caplog.records) - seen <= 3, "no storm of messages while nothing changes"
+        assert not [r for r in caplog.records if r.exc_info], "no traces of exceptions"
+        assert reader.error is None
+        broker = stack.enter_context(EmbeddedKafka(server.connect, 0))
+        eventually(
+            lambda: client.exists("/brokers/topics/t/partitions/1/state") is not None, 20, "leaders of the partitions"
+        )
+        produce_to(broker.address, "t", numbers(10), partitions=2)
+        reader.wait_for(10)
+        eventually(lambda: "broker" not in str(early.state), 5, "a state without trouble")
+
+
+def test_the_broken_registration_of_another_harms_nobody(
+    own: DevCluster, new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, group = unique("t"), new_group()
+    own.create_topic(topic, 2)
+    produce_to(own.bootstrap_servers, topic, numbers(10), partitions=2)
+    broken = {
+        "empty": b"",
+        "garbage": b"\xff\xfe{",
+        "list": b"[1]",
+        "zero": b'{"version":1,"subscription":{"%s":0},"pattern":"static","timestamp":"1"}' % topic.encode(),
+        "text": b'{"version":1,"subscription":{"%s":"1"},"pattern":"static","timestamp":"1"}' % topic.encode(),
+        "regex": b'{"version":1,"subscription":{"(":1},"pattern":"white_list","timestamp":"1"}',
+    }
+    with closing_client(own) as client, own_connector(own.zookeeper_connect, group) as member:
+        for name, data in broken.items():
+            client.create(f"/consumers/{group}/ids/{group}_{name}", data, makepath=True)
+        (reader,) = read(member, {topic: 1})
+        reader.wait_for(10)
+        assert len(member.assignment()) == 2
+        for name in broken:
+            assert f"{group}_{name}" in str(member.state) or f"{group}_{name}" in caplog.text, name
+        assert len([r for r in caplog.records if f"{group}_garbage" in r.getMessage()]) == 1, "said once"
+
+
+def test_a_broken_topic_node_harms_only_that_topic(own: DevCluster, new_group: Callable[[], str]) -> None:
+    good, bad = unique("good"), unique("bad")
+    own.create_topic(good, 1)
+    produce_to(own.bootstrap_servers, good, numbers(5), partitions=1)
+    with closing_client(own) as client, own_connector(own.zookeeper_connect, new_group()) as member:
+        client.create(f"/brokers/topics/{bad}", b'{"version":1,"partitions":[')
+        try:
+            readers = read(member, {good: 1, bad: 1})
+            readers[0].wait_for(5)
+            assert f"waiting for topic {bad} to have partitions" in str(member.state)
+        finally:
+            client.delete(f"/brokers/topics/{bad}", recursive=True)
+        eventually(lambda: f"waiting for topic {bad} to exist" in str(member.state), 10, "a state that follows")
+
+
+def test_a_broken_offset_blocks_only_its_partition_until_it_is_mended(
+    cluster: DevCluster,
+    connector: NewConnector,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+) -> None:
+    topic, group = new_topic(2), new_group()
+    produce(topic, numbers(10), partitions=2)
+    path = f"/consumers/{group}/offsets/{topic}/1"
+    zookeeper.create(path, b"3 ", makepath=True)
+    member = connector(group)
+    (reader,) = read(member, {topic: 1})
+    reader.wait_for(5)
+    assert path in str(member.state)
+    assert owners_of(zookeeper, group, topic).keys() == {0}
+    zookeeper.set(path, b"3")
+    reader.wait_for(7)
+    assert sorted(reader.places) == [*((0, o) for o in range(5)), (1, 3), (1, 4)]
+    eventually(lambda: path not in str(member.state), 5, "a state without trouble")
+
+
+def test_a_foreign_owner_node_blocks_only_its_partition_until_it_goes(
+    connector: NewConnector,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+) -> None:
+    topic, group = new_topic(2), new_group()
+    produce(topic, numbers(10), partitions=2)
+    path = f"/consumers/{group}/owners/{topic}/0"
+    zookeeper.create(path, b"\xff\x00", makepath=True)
+    member = connector(group, rebalance_max_retries=14)
+    (reader,) = read(member, {topic: 1})
+    reader.wait_for(5)
+    assert set(member.state.blocked) == {TopicPartition(topic, 0)}
+    assert "persistent" in str(member.state)
+    assert zookeeper.get(path)[0] == b"\xff\x00", "never taken away from its owner"
+    zookeeper.delete(path)
+    reader.wait_for(10)
+    assert not member.state.blocked
+
+
+def test_a_broken_broker_node_harms_nothing_else(
+    own: DevCluster, new_group: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = unique("t")
+    own.create_topic(topic, 1)
+    produce_to(own.bootstrap_servers, topic, numbers(5), partitions=1)
+    with closing_client(own) as client, own_connector(own.zookeeper_connect, new_group()) as member:
+        client.create("/brokers/ids/77", b"{nothing", ephemeral=True)
+        (reader,) = read(member, {topic: 1})
+        reader.wait_for(5)
+        eventually(lambda: "/brokers/ids/77" in caplog.text, 5, "a word about the broken node")
+
+
+def test_a_lost_registration_and_lost_ownership_come_back(
+    connector: NewConnector,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+) -> None:
+    """The original never registers again after its node was deleted: a zombie that peers do not count."""
+    topic, group = new_topic(2), new_group()
+    member = connector(group)
+    (reader,) = read(member, {topic: 1})
+    produce(topic, numbers(10), partitions=2)
+    reader.wait_for(10)
+    eventually(lambda: offsets_of(zookeeper, group, topic) == {0: 5, 1: 5}, 10, "commits")
+    zookeeper.delete(f"/consumers/{group}/ids/{member.consumer_id}")
+    eventually(lambda: zookeeper.exists(f"/consumers/{group}/ids/{member.consumer_id}"), 10, "the registration")
+    zookeeper.delete(f"/consumers/{group}/owners/{topic}/0")
+    eventually(lambda: owners_of(zookeeper, group, topic).keys() == {0, 1}, 10, "the owner node")
+    produce(topic, numbers(10), partitions=2)
+    reader.wait_for(20)
+    assert sorted(reader.places) == [(p, o) for p in (0, 1) for o in range(10)]
