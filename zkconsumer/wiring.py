@@ -6,16 +6,18 @@ only holds the parts, which guard themselves.
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_ident
 
 from zkconsumer.brokers import BrokerChannel, choose_endpoint
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.assignors.strategy import assignment_strategy
+from zkconsumer.core.assignors.strategy import advertisement, assignment_strategy
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
@@ -25,6 +27,7 @@ from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StartResolved, StopRequested
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
+from zkconsumer.group.reports import Reports
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.kafka import KafkaOffsets
@@ -48,6 +51,7 @@ class Member:
         self.config = config
         self._offset_store = offset_store
         self.consumer = consumer
+        self.strategy = assignment_strategy(config)
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.session = Session(
             config.zookeeper_connect,
@@ -140,8 +144,9 @@ class Member:
             cache,
             config.group_id,
             self.consumer,
-            lambda: _stamped(registration),
+            self._advertising(registration),
             exclude_internal_topics=config.exclude_internal_topics,
+            wants_racks=self.strategy.wants_racks,
         )
         return Rebalancer(
             self.consumer,
@@ -153,8 +158,25 @@ class Member:
             membership=membership,
             delivery=self.delivery,
             offsets=committer,
-            assign=assignment_strategy(config),
+            assign=self.strategy,
+            reports=Reports(self.strategy.name, self.strategy.concern),
         )
+
+    def _advertising(self, registration: Registration) -> Callable[[], Registration]:
+        """What to register: the subscription, what strategies may want to know of us, and the time of the call."""
+        from zkconsumer import __version__
+
+        def stamped() -> Registration:
+            known = advertisement(
+                self.config,
+                host=socket.gethostname(),
+                address=self.session.local_address,
+                room=self.config.machine_room,
+                version=__version__,
+            )
+            return replace(registration, timestamp=str(time.time_ns() // 1_000_000), extra=known)
+
+        return stamped
 
     def _await_first_round(self, rebalancer: Rebalancer) -> None:
         config = self.config
@@ -183,15 +205,6 @@ class Member:
         if not found and unreachable is not None:
             raise unreachable
         return found
-
-
-def _stamped(registration: Registration) -> Registration:
-    return Registration(
-        registration.pattern,
-        registration.subscription,
-        timestamp=str(time.time_ns() // 1_000_000),
-        extra=registration.extra,
-    )
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:

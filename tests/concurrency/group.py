@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from zkconsumer.core.assignors.base import Member
 from zkconsumer.core.assignors.range import RangeAssignor
+from zkconsumer.core.assignors.strategy import GroupStrategy
 from zkconsumer.core.planner import GroupView, Threads
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -18,6 +19,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StopRequested
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
+from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.owned import OwnedOffsets
@@ -84,7 +86,15 @@ class SteppedMember:
     """One member; ``step`` makes it deal with what has happened."""
 
     def __init__(
-        self, server: FakeZooKeeper, name: str, *, streams: int = 1, auto_commit: bool = True, topic: str = TOPIC
+        self,
+        server: FakeZooKeeper,
+        name: str,
+        *,
+        streams: int = 1,
+        auto_commit: bool = True,
+        topic: str = TOPIC,
+        strategy: GroupStrategy | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> None:
         self.consumer = ConsumerId(f"{GROUP}_{name}")
         self.events: SimpleQueue[Event] = SimpleQueue()
@@ -122,12 +132,14 @@ class SteppedMember:
                 cache,
                 GROUP,
                 self.consumer,
-                lambda: Registration(STATIC, {topic: streams}, timestamp="1"),
+                lambda: Registration(STATIC, {topic: streams}, timestamp="1", extra=extra or {}),
                 exclude_internal_topics=True,
+                wants_racks=strategy is not None and strategy.wants_racks,
             ),
             delivery=self.delivery,
             offsets=self.committer,
-            assign=range_assignment,
+            assign=strategy or range_assignment,
+            reports=None if strategy is None else Reports(strategy.name, strategy.concern),
         )
         self.rebalancer.begin()
 

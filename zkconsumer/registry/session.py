@@ -266,6 +266,15 @@ class Session:
         client = self._client
         return client is not None and client.client_state == KeeperState.CONNECTED
 
+    @property
+    def local_address(self) -> str | None:
+        """Our own IP address on the way to ZooKeeper, None while not connected."""
+        sock = self._connection._socket if self._connection is not None else None
+        try:
+            return str(sock.getsockname()[0]) if sock is not None else None
+        except OSError:
+            return None
+
     def touch(self) -> None:
         """Ask for something cheap, so that its answer renews the lease. Returns at once."""
         client = self._client

@@ -1,0 +1,299 @@
+"""Strategies in a group: what is advertised, who is told what, and what a strategy that raises may not do."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from zkconsumer import ConsumerConfig
+from zkconsumer.core.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
+from zkconsumer.core.assignors.lookup import assignor
+from zkconsumer.core.assignors.strategy import GroupStrategy
+from zkconsumer.errors import UnknownAssignorError
+from zkconsumer.group.state import Phase
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 4)
+    return made
+
+
+def config(strategy: str, **properties: str) -> ConsumerConfig:
+    return ConsumerConfig(zookeeper_connect="z", group_id=GROUP, partition_assignment_strategy=strategy, **properties)
+
+
+def strategy(name: str, **properties: str) -> GroupStrategy:
+    return assignment_strategy(config(name, **properties))
+
+
+def lead(server: FakeZooKeeper, leaders: Mapping[int, int], racks: Mapping[int, str]) -> None:
+    for partition, leader in leaders.items():
+        state = {"controller_epoch": 1, "leader": leader, "version": 1, "leader_epoch": 0, "isr": [leader]}
+        server.put(paths.partition_state(TopicPartition(TOPIC, partition)), json.dumps(state).encode())
+    for broker, rack in racks.items():
+        node = {
+            "version": 5,
+            "host": "h",
+            "port": 9092,
+            "jmx_port": -1,
+            "timestamp": "1",
+            "endpoints": ["PLAINTEXT://h:9092"],
+            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+            "rack": rack,
+        }
+        server.put(paths.broker(broker), json.dumps(node).encode())
+
+
+class Failing:
+    """A strategy that fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.fails: Exception | None = None
+        self.inner = assignor("range")
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> Mapping[TopicPartition, ThreadId]:
+        if self.fails is not None:
+            raise self.fails
+        return self.inner.assign(members, partitions)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch) -> tuple[GroupStrategy, Failing]:
+    made = strategy("range")
+    chosen = Failing()
+    monkeypatch.setattr(made, "_chosen", chosen)
+    return made, chosen
+
+
+CIRCLE = {"strategy": "average-by-circle"}
+
+
+def test_a_strategy_of_ours_is_in_effect_once_the_whole_group_advertises_it(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zkconsumer.group.reports")
+    first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
+    settle([first])
+    old = SteppedMember(server, "b")
+    settle([first, old])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}, "range while one member does not say"
+    said = [r for r in caplog.records if "average-by-circle" in r.message]
+    assert [r.levelname for r in said] == ["WARNING"], "said once, not in each round"
+    assert "g_b do not advertise the strategy" in said[0].message
+    assert "range is in effect" in said[0].message
+    old.stop()
+    new = SteppedMember(server, "b", strategy=strategy("average-by-circle"), extra=CIRCLE)
+    settle([first, new])
+    assert owners(server) == {0: "g_a-0", 1: "g_b-0", 2: "g_a-0", 3: "g_b-0"}
+    assert "the whole group agrees now" in caplog.text
+
+
+def test_a_group_that_refuses_to_be_mixed_keeps_what_it_owns(server: FakeZooKeeper) -> None:
+    refusing = strategy("average-by-circle", assignment_mixed_group="refuse")
+    first = SteppedMember(server, "a", strategy=refusing, extra=CIRCLE)
+    settle([first])
+    before = dict(first.owned)
+    old = SteppedMember(server, "b")
+    settle([first, old])
+    assert dict(first.owned) == before
+    assert set(owners(server).values()) == {"g_a-0"}
+    assert "refused until they do" in first.rebalancer.state.detail
+    old.stop()
+    settle([first])
+    assert first.rebalancer.state.detail == ""
+
+
+@pytest.mark.parametrize("error", [ValueError("no room"), KeyError("x"), RuntimeError()])
+def test_a_strategy_that_raises_leaves_the_old_assignment_in_force(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    made, chosen = failing(monkeypatch)
+    member = SteppedMember(server, "a", strategy=made)
+    settle([member])
+    before = dict(member.owned)
+    chosen.fails = error
+    make_topic(server, 6)
+    settle([member])
+    assert dict(member.owned) == before
+    assert all(not position.revoked for position in before.values())
+    state = member.rebalancer.state
+    assert (state.phase, state.owned) == (Phase.OWNING, 4)
+    assert f"the strategy range failed ({type(error).__name__}" in str(state)
+    assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
+    chosen.fails = None
+    member.events.put(_changed())
+    settle([member])
+    assert len(member.owned) == 6
+    assert member.rebalancer.state.detail == ""
+
+
+def test_what_was_lost_while_the_strategy_fails_is_taken_again_as_before(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, chosen = failing(monkeypatch)
+    member = SteppedMember(server, "a", strategy=made)
+    settle([member])
+    chosen.fails = ValueError("no")
+    member.session.expire()
+    settle([member])
+    assert len(member.owned) == 4
+    assert owners(server) == dict.fromkeys(range(4), "g_a-0")
+
+
+def test_a_member_whose_strategy_fails_at_once_joins_and_says_so(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, chosen = failing(monkeypatch)
+    chosen.fails = ValueError("no room")
+    member = SteppedMember(server, "a", strategy=made)
+    settle([member])
+    assert member.rebalancer.first_round.done()
+    assert server.node(paths.member(GROUP, "g_a")) is not None
+    assert "no room" in str(member.rebalancer.state)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {TopicPartition(TOPIC, 9): "g_a-0"},
+        {TopicPartition("other", 0): "g_a-0"},
+        {TopicPartition(TOPIC, 0): "g_a-1"},
+        {TopicPartition(TOPIC, 0): "g_a"},
+        {TopicPartition(TOPIC, 0): "g_nobody-0"},
+        None,
+    ],
+)
+def test_an_impossible_assignment_is_refused_as_a_whole(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, nonsense: Any
+) -> None:
+    made, chosen = failing(monkeypatch)
+    member = SteppedMember(server, "a", strategy=made)
+    settle([member])
+    monkeypatch.setattr(chosen, "assign", lambda *_: nonsense)
+    make_topic(server, 5)
+    settle([member])
+    assert len(member.owned) == 4
+    assert "the strategy range failed" in member.rebalancer.state.detail
+
+
+def test_racks_are_read_for_strategies_that_want_them_and_a_moved_leader_counts(server: FakeZooKeeper) -> None:
+    lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
+    members = [
+        SteppedMember(
+            server,
+            name,
+            strategy=strategy("machine-room-nearby"),
+            extra={"strategy": "machine-room-nearby", "room": room},
+        )
+        for name, room in (("a", "east"), ("b", "west"))
+    ]
+    settle(members)
+    assert owners(server) == {0: "g_a-0", 1: "g_b-0", 2: "g_a-0", 3: "g_b-0"}
+    lead(server, {0: 2}, {})
+    settle(members)
+    assert owners(server) == {0: "g_b-0", 1: "g_b-0", 2: "g_a-0", 3: "g_b-0"}
+    lead(server, {0: -1}, {})
+    settle(members)
+    assert owners(server) == {0: "g_b-0", 1: "g_b-0", 2: "g_a-0", 3: "g_b-0"}, "nobody leads it: as before"
+    assert "Machine room is null" in str(members[0].rebalancer.state)
+
+
+def test_strategies_that_ask_for_no_racks_read_no_leader(server: FakeZooKeeper) -> None:
+    lead(server, {0: 1, 1: 1, 2: 1, 3: 1}, {1: "east"})
+    member = SteppedMember(server, "a", strategy=strategy("roundrobin"))
+    settle([member])
+    server.operations.clear()
+    lead(server, {0: 2}, {2: "west"})
+    settle([member])
+    assert server.operations == {}
+
+
+def test_the_rooms_and_the_table_are_properties(server: FakeZooKeeper) -> None:
+    lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
+    member = SteppedMember(
+        server,
+        "a",
+        strategy=strategy("machine-room", assignment_rooms=" west , north"),
+        extra={"strategy": "machine-room"},
+    )
+    settle([member])
+    assert owners(server) == {1: "g_a-0", 3: "g_a-0"}
+    member.stop()
+    table = "g_a = t:3, t:0; g_b=t:1"
+    member = SteppedMember(
+        server, "a", strategy=strategy("configured", assignment_table=table), extra={"strategy": "configured"}
+    )
+    settle([member])
+    assert owners(server) == {0: "g_a-0", 3: "g_a-0"}
+
+
+def test_members_that_subscribe_differently_are_reported_once(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zkconsumer.group.reports")
+    make_topic(server, 2, "other")
+    first, second = SteppedMember(server, "a"), SteppedMember(server, "b", topic="other")
+    settle([first, second])
+    third = SteppedMember(server, "c", streams=2)
+    settle([first, second, third])
+    said = [r for r in caplog.records if "subscribe differently" in r.message]
+    assert [r.levelname for r in said] == ["INFO"] * 3, "once by each member"
+    assert "g_a to static t and g_b to static other" in said[0].message
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path) -> Iterator[None]:
+    """A package as a user would install it, with an entry point of its own."""
+    (tmp_path / "only_blue.py").write_text(
+        "from zkconsumer.core.assignors.chosen import OnlyAssignor\n"
+        "class OnlyBlue(OnlyAssignor):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(lambda member: member.room == 'blue')\n"
+    )
+    info = tmp_path / "only_blue-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: only-blue\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[zkconsumer.assignors]\nonly-blue = only_blue:OnlyBlue\n")
+    sys.path.insert(0, str(tmp_path))
+    yield
+    sys.path.remove(str(tmp_path))
+    sys.modules.pop("only_blue", None)
+
+
+@pytest.mark.usefixtures("plug_in")
+def test_a_strategy_from_a_package_of_the_user(server: FakeZooKeeper) -> None:
+    def blue(name: str, room: str) -> SteppedMember:
+        return SteppedMember(
+            server, name, strategy=strategy("only-blue"), extra={"strategy": "only-blue", "room": room}
+        )
+
+    first, second = blue("a", "red"), blue("b", "blue")
+    settle([first, second])
+    assert set(owners(server).values()) == {"g_b-0"}
+    second.stop()
+    settle([first])
+    assert set(owners(server).values()) == {"g_a-0"}, "the fallback: everybody where no blue one is left"
+
+
+def test_an_unknown_strategy_names_the_known_ones() -> None:
+    with pytest.raises(UnknownAssignorError, match="average-by-circle.*range"):
+        strategy("only-green")
+
+
+def _changed() -> Any:
+    from zkconsumer.group.events import NodeChanged
+
+    return NodeChanged("/")
