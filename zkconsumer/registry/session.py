@@ -32,16 +32,24 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavailableError, SessionLostError
+from zkconsumer.errors import (
+    ChrootMissingError,
+    RegistryAuthenticationError,
+    RegistryError,
+    RegistryUnavailableError,
+    SessionLostError,
+)
+from zkconsumer.registry.connection import ServerConnection
 from zkconsumer.registry.lease import Lease
+from zkconsumer.registry.security import NoSecrets, RegistrySecurity
 
 log = logging.getLogger(__name__)
 
@@ -122,33 +130,12 @@ class NotPermittedError(RegistryError):
     """An ACL forbids the operation; the message names the path."""
 
 
-class _MeasuredConnection(ConnectionHandler):  # type: ignore[misc]
-    """Kazoo's connection, which otherwise keeps the negotiated timeout to itself (seconds in ``negotiated``)."""
-
-    negotiated: float = 0.0
-
-    def _connect(self, *args: Any, **keywords: Any) -> Any:
-        read_timeout, connect_timeout = super()._connect(*args, **keywords)
-        # kazoo returns two thirds of what the server granted, in milliseconds
-        self.negotiated = read_timeout * 1.5 / 1000.0
-        return read_timeout, connect_timeout
-
-    def cut(self) -> None:
-        """Close the socket under whoever waits on it."""
-        sock = self._socket
-        if sock is not None:
-            try:
-                sock.close()
-            except OSError:
-                log.debug("closing the ZooKeeper socket failed", exc_info=True)
-
-
 class Session:
     """A connection to ZooKeeper that lives as long as the connector.
 
     Arguments: ``hosts`` is ``h1:p1,h2:p2/chroot``; ``timeout`` the session timeout to ask for, in seconds;
     ``on_change`` is called with :class:`SessionChanged` from kazoo's connection thread and must not block;
-    ``options`` go to kazoo's client (security).
+    ``security`` is how to log in, and the rights on what is created.
     """
 
     def __init__(
@@ -157,16 +144,17 @@ class Session:
         *,
         timeout: float,
         on_change: Callable[[SessionChanged], None],
-        options: dict[str, Any] | None = None,
+        security: RegistrySecurity | None = None,
     ) -> None:
         self.hosts = hosts
         self.lease = Lease()
         self._requested = timeout
         self._on_change = on_change
-        self._options = options or {}
+        self._security = security or RegistrySecurity()
         self._client: KazooClient | None = None
-        self._connection: _MeasuredConnection | None = None
+        self._connection: ServerConnection | None = None
         self._closed = False
+        self._told: SessionState | None = None
         self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
 
     # ---- life ----
@@ -174,8 +162,10 @@ class Session:
     def open(self, deadline: Deadline) -> None:
         """Connect, and see that the chroot exists.
 
-        Raises: :class:`RegistryUnavailableError` when no server answered in time, :class:`ChrootMissingError`.
+        Raises: :class:`RegistryUnavailableError` when no server answered in time, :class:`ChrootMissingError`,
+        :class:`RegistryAuthenticationError`.
         """
+        options = self._security.options()
         retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
         try:
             client = KazooClient(
@@ -184,24 +174,30 @@ class Session:
                 read_only=False,
                 connection_retry=retry,
                 command_retry=KazooRetry(max_tries=0),
-                logger=logging.getLogger("zkconsumer.registry.kazoo"),
-                **self._options,
+                logger=_kazoo_log(),
+                **options,
             )
         except (ValueError, KazooException) as e:
             raise RegistryError(f"zookeeper.connect {self.hosts!r} is not usable: {e}") from e
-        connection = _MeasuredConnection(
-            client, retry.copy(), logger=client.logger, sasl_options=self._options.get("sasl_options")
+        connection = ServerConnection(
+            client, retry.copy(), logger=client.logger, sasl_options=options.get("sasl_options")
+        )
+        logs_in = bool(options.get("sasl_options") or options.get("auth_data"))
+        connection.prepare(
+            f"ZooKeeper at {self.hosts!r}, {self._security}",
+            (lambda: self._changed(KazooState.CONNECTED)) if logs_in else None,
         )
         client._connection = self._connection = connection
         client.add_listener(self._changed)
         self._client = client
-        connected = client.start_async()
-        connected.wait(deadline.remaining())
-        if not client.connected:
+        client.start_async()
+        connection.settled.wait(deadline.remaining())
+        if connection.refusal is not None or not client.connected:
             self.close(Deadline(1.0))
-            raise RegistryUnavailableError(
+            raise connection.refusal or RegistryUnavailableError(
                 f"no ZooKeeper server of {self.hosts!r} answered within the connection timeout "
                 "(zookeeper.connection.timeout.ms); is the address right and the server up?"
+                + (f" The last try: {connection.trouble}" if connection.trouble else "")
             )
         try:
             chroot_exists = self._await(client.exists_async("/"), deadline) is not None
@@ -264,7 +260,14 @@ class Session:
     def connected(self) -> bool:
         """Whether requests can be answered now, by a server that also takes writes."""
         client = self._client
-        return client is not None and client.client_state == KeeperState.CONNECTED
+        connection = self._connection
+        ready = connection is not None and connection.ready
+        return ready and client is not None and client.client_state == KeeperState.CONNECTED
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, as far as it is known; empty while there is one."""
+        return self._connection.trouble if self._connection is not None else ""
 
     @property
     def local_address(self) -> str | None:
@@ -294,13 +297,18 @@ class Session:
         if state == KazooState.CONNECTED:
             if self._client is not None and self._client.client_state == KeeperState.CONNECTED_RO:
                 return  # a server without a quorum: reads are old and writes refused, so this is no connection
+            if self._connection is not None and not self._connection.ready:
+                return  # the login is still to come
             event = SessionState.CONNECTED
         elif state == KazooState.SUSPENDED:
             self.lease.suspend()
+            if self._told is SessionState.SUSPENDED:
+                return  # a login failed, so what was told is still so
             event = SessionState.SUSPENDED
         else:
             self.lease.void()
             event = SessionState.LOST
+        self._told = event
         if not self._closed:
             self._on_change(SessionChanged(event, self.session_id, self.lease.epoch))
 
@@ -348,7 +356,8 @@ class Session:
         """Create a node whose parents exist; returns False where it exists already."""
         client = self._connected_client()
         try:
-            self._await(client.create_async(path, data, ephemeral=ephemeral), deadline, path, missing_is_none=False)
+            request = client.create_async(path, data, acl=self._security.acl(path), ephemeral=ephemeral)
+            self._await(request, deadline, path, missing_is_none=False)
         except NodeExistsError:
             return False
         except NoNodeError as e:
@@ -367,12 +376,19 @@ class Session:
         if not missing:
             return
         for depth in sorted(levels):
-            pending = [(path, client.create_async(path, PARENT_DATA)) for path in sorted(levels[depth])]
+            pending = [
+                (path, client.create_async(path, PARENT_DATA, acl=self._security.acl(path)))
+                for path in sorted(levels[depth])
+            ]
             for path, result in pending:
                 try:
                     self._await(result, deadline, path, missing_is_none=False)
                 except NodeExistsError:
                     continue
+                except NotPermittedError:
+                    # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
+                    if self.stat([path], deadline)[0] is None:
+                        raise
                 except NoNodeError as e:
                     raise RegistryError(f"{path}: its parent vanished while it was made") from e
 
@@ -403,7 +419,7 @@ class Session:
         """
         client = self._connected_client()
         request = client.transaction()
-        build(Transaction(request))
+        build(Transaction(request, self._security.acl))
         if not request.operations:
             return []
         results = self._await(request.commit_async(), deadline)
@@ -444,6 +460,10 @@ class Session:
             raise
         except (SessionExpiredError, ConnectionClosedError) as e:
             raise SessionLostError(f"{path}: the ZooKeeper session ended during the request") from e
+        except SessionClosedRequireSaslError as e:
+            raise RegistryAuthenticationError(
+                f"ZooKeeper at {self.hosts!r} demands a login of another kind than ours ({self._security})"
+            ) from e
         except (NoAuthError, AuthFailedError) as e:
             raise NotPermittedError(
                 f"{path}: ZooKeeper refused the operation ({type(e).__name__}); check the node's ACL"
@@ -457,12 +477,13 @@ class Session:
 class Transaction:
     """The operations of one all-or-nothing request, in order."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, acl: Callable[[str], Any] = lambda _: None) -> None:
         self._request = request
+        self._acl = acl
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Create a node."""
-        self._request.create(path, data, ephemeral=ephemeral)
+        """Create a node, with the rights that its path asks for."""
+        self._request.create(path, data, acl=self._acl(path), ephemeral=ephemeral)
 
     def check(self, path: str, version: int) -> None:
         """Fail unless the node's version is ``version``."""
@@ -475,6 +496,14 @@ class Transaction:
     def delete(self, path: str, version: int = -1) -> None:
         """Delete a node if its version is ``version``."""
         self._request.delete(path, version)
+
+
+def _kazoo_log() -> logging.Logger:
+    """Where kazoo writes, with a filter against secrets."""
+    kazoo_log = logging.getLogger("zkconsumer.registry.kazoo")
+    if not any(isinstance(present, NoSecrets) for present in kazoo_log.filters):
+        kazoo_log.addFilter(NoSecrets())
+    return kazoo_log
 
 
 def _node(data: bytes, stat: Any) -> Node:

@@ -1,0 +1,97 @@
+"""Kazoo's connection to a ZooKeeper server, with what it keeps to itself or does badly.
+
+Responsible for: the negotiated timeout; when a connection is of use (kazoo says "connected" before it has logged in);
+why none comes about; refused logins. Everything here runs on kazoo's connection thread, but for ``cut``, which any
+thread may call, and the attributes, which any thread may read.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.connection import ConnectionHandler
+
+from zkconsumer.errors import RegistryAuthenticationError
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+
+
+class ServerConnection(ConnectionHandler):  # type: ignore[misc]
+    """A connection that is made again and again, until the client is stopped.
+
+    ``negotiated`` is the session timeout that the server granted, in seconds; ``ready`` whether requests can be
+    answered; ``settled`` is set once a first connection is ready or is refused; ``trouble`` says why there is none,
+    empty while there is one; ``refusal`` is the error where that is the fault of a login or of a certificate.
+    """
+
+    negotiated: float = 0.0
+    ready: bool = False
+    trouble: str = ""
+    refusal: RegistryAuthenticationError | None = None
+
+    def prepare(self, who: str, on_ready: Callable[[], None] | None) -> None:
+        """Call this before the client is started.
+
+        Arguments: ``who`` is how a refusal calls us and the servers; ``on_ready`` is told of each login that
+        succeeded, None where there is none (kazoo's own event says enough then).
+        """
+        self.settled = Event()
+        self._who = who
+        self._on_ready = on_ready
+        self._dropped = False
+        self._refusals = 0
+
+    def _connect(self, *args: Any, **keywords: Any) -> Any:
+        self.ready = self._on_ready is None
+        try:
+            read_timeout, connect_timeout = super()._connect(*args, **keywords)
+        except SessionExpiredError:
+            raise
+        except (ConnectionDropped, KazooTimeoutError) as failure:
+            self.trouble = str(failure)
+            if isinstance(failure.__context__, ssl.SSLCertVerificationError):
+                self._refused(str(failure.__context__))
+            raise
+        except KazooException as failure:
+            # kazoo would give up for good, also where the server was only stopped in the middle of the login
+            cut_off = isinstance(failure.__cause__, ConnectionDropped)
+            if self._dropped or not cut_off:
+                self._refused(str(failure.__cause__ or failure) or type(failure).__name__)
+            self._dropped = cut_off
+            raise ConnectionDropped(f"the login failed: {failure!r}") from failure
+        # kazoo returns two thirds of what the server granted, in milliseconds
+        self.negotiated = read_timeout * 1.5 / 1000.0
+        self.ready, self.trouble, self.refusal = True, "", None
+        self._dropped, self._refusals = False, 0
+        self.settled.set()
+        if self._on_ready is not None:
+            self._on_ready()
+        return read_timeout, connect_timeout
+
+    def _refused(self, why: str) -> None:
+        """Nobody but an operator cures this: tell it once, and try ever more seldom."""
+        self._refusals += 1
+        self.trouble = f"{self._who}: {why}"
+        self.refusal = RegistryAuthenticationError(self.trouble)
+        if self._refusals == 1:
+            log.error("%s; it is tried again, ever more seldom", self.trouble)
+        self.settled.set()
+        self.client._stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._refusals - 1, 10)))
+
+    def cut(self) -> None:
+        """Close the socket under whoever waits on it."""
+        sock = self._socket
+        if sock is not None:
+            try:
+                sock.close()
+            except OSError:
+                log.debug("closing the ZooKeeper socket failed", exc_info=True)
