@@ -72,6 +72,11 @@ class Delivery:
         """A start position is known: fetch from there."""
         self._fetching.wake()
 
+    def refuse(self, error: Exception | None) -> None:
+        """Make every reader raise ``error``, for there is nothing to read; None takes it back. Any thread."""
+        for stream in list(self._streams.values()):
+            stream.queue.fail_readers(error)
+
     def end(self) -> None:
         """End all streams."""
         for stream in list(self._streams.values()):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_ident
 
-from zkconsumer.brokers import BrokerChannel, choose_endpoint
+from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.assignors.strategy import advertisement, assignment_strategy
 from zkconsumer.core.registration import Registration
@@ -35,6 +35,7 @@ from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 
@@ -44,7 +45,8 @@ BACKOFF_MAX = 10.0
 class Member:
     """The parts of one member of a group: session, fetching, delivery, and once opened committer and rebalancer.
 
-    Nothing is connected or started before :meth:`open`.
+    Nothing is connected or started before :meth:`open`. Raises ConfigException where a file that the configuration
+    names cannot be used, MissingExtraError where a login needs a library.
     """
 
     def __init__(self, config: ConsumerConfig, consumer: ConsumerId, offset_store: OffsetStore | None = None) -> None:
@@ -53,17 +55,20 @@ class Member:
         self.consumer = consumer
         self.strategy = assignment_strategy(config)
         self.events: SimpleQueue[Event] = SimpleQueue()
+        self._security = channel_security(config)
         self.session = Session(
             config.zookeeper_connect,
             timeout=config.zookeeper_session_timeout_ms / 1000,
             on_change=self.events.put,
+            security=registry_security(config),
         )
         self.fetching = FetchManager(
             consumer,
-            fetch_settings(config),
+            replace(fetch_settings(config), security=self._security),
             self._brokers,
             fetchers_per_broker=config.num_consumer_fetchers,
             resolved=lambda position, offset: self.events.put(StartResolved(position, offset)),
+            refused=lambda error: self.delivery.refuse(error),
         )
         self.delivery = Delivery(consumer, self.fetching, self.session.lease)
         self.committer: Committer | None = None
@@ -134,6 +139,7 @@ class Member:
             endpoint,
             client_id=self.config.client_id,
             socket_timeout=self.config.offsets_channel_socket_timeout_ms / 1000,
+            security=self._security,
         )
 
     def _rebalancer(self, registration: Registration, committer: Committer) -> Rebalancer:

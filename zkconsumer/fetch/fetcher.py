@@ -19,12 +19,18 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Protocol
 
-from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, ListedOffset, Security
 from zkconsumer.brokers import errors as codes
 from zkconsumer.brokers.extent import extent
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, InvalidMessageException, MessageSizeTooLargeException
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerError,
+    InvalidMessageException,
+    MessageSizeTooLargeException,
+)
+from zkconsumer.fetch.logins import Logins
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -71,6 +77,7 @@ class FetchSettings:
     receive_buffer: int
     backoff: float
     isolation_level: int = 0
+    security: Security | None = None
 
 
 class Flow:
@@ -102,8 +109,10 @@ class Fetcher:
         *,
         give_back: Callable[[Sequence[Flow]], None],
         resolved: Callable[[PartitionPosition, int], None],
+        logins: Logins | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._logins = logins or Logins()
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
@@ -116,6 +125,7 @@ class Fetcher:
             client_id=settings.client_id,
             socket_timeout=settings.socket_timeout,
             receive_buffer=settings.receive_buffer,
+            security=settings.security,
         )
         self._connected = False
         self._failing = False
@@ -131,6 +141,7 @@ class Fetcher:
             self._stopping = True
             self._changed.notify_all()
         self._channel.close()
+        self._logins.forget(self)
 
     def join(self, deadline: Deadline) -> bool:
         """Wait for the thread's end; returns whether it ended."""
@@ -169,6 +180,8 @@ class Fetcher:
         while not self._stopping:
             try:
                 self.step()
+            except BrokerAuthenticationError as e:
+                self._refused(e)
             except BrokerError as e:
                 if not self._stopping:
                     # once, not at every try while a broker is away
@@ -209,7 +222,19 @@ class Fetcher:
     def _connect(self) -> None:
         if not self._connected:
             self._channel.connect(Deadline(self._settings.socket_timeout))
+            self._logins.accepted(self)
             self._connected = True
+
+    def _refused(self, error: BrokerAuthenticationError) -> None:
+        """Keep the partitions for a while, so that the leader finder does not send them here again at once."""
+        if self._stopping:
+            return
+        pause = self._logins.refused(self, error)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, pause)
+        if self._stopping:
+            self._logins.forget(self)
+        self._lose_connection()
 
     def _lose_connection(self) -> None:
         # connect() makes a fresh one; whoever leads these partitions now is asked for again

@@ -20,8 +20,9 @@ from zkconsumer.brokers import BrokerChannel
 from zkconsumer.core.assignors.base import java_hash
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, RegistryError
+from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.fetcher import Fetcher, FetchSettings, Flow, Sink
+from zkconsumer.fetch.logins import Logins
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ class FetchManager:
     """Keeps every owned partition fetched from its leader.
 
     Arguments: ``name`` begins the names of all threads; ``directory`` reads the registered brokers (may raise
-    RegistryError or BrokerError); ``resolved`` is told the start offset of a partition that had none.
+    RegistryError or BrokerError); ``resolved`` is told the start offset of a partition that had none; ``refused`` is
+    told when no broker lets us in (with the error) and when one does again (None), on the leader finder's thread.
     """
 
     def __init__(
@@ -55,7 +57,11 @@ class FetchManager:
         *,
         fetchers_per_broker: int = 1,
         resolved: Callable[[PartitionPosition, int], None],
+        refused: Callable[[BrokerAuthenticationError | None], None] = lambda _: None,
     ) -> None:
+        self._logins = Logins()
+        self._refused = refused
+        self._shut_out = False
         self._name = name
         self._settings = settings
         self._directory = directory
@@ -120,7 +126,7 @@ class FetchManager:
     @property
     def trouble(self) -> str:
         """Why partitions wait for a leader, in words for the user; empty where none does."""
-        return self._trouble
+        return self._trouble or self._logins.trouble
 
     # ---- the leader finder ----
 
@@ -128,6 +134,8 @@ class FetchManager:
         while not self._stopping:
             try:
                 self.step()
+            except BrokerAuthenticationError as e:
+                self._on_refusal(e)
             except (BrokerError, RegistryError) as e:
                 self._report(str(e))
                 self._back_off()
@@ -145,6 +153,24 @@ class FetchManager:
         with self._changed:
             if not self._stopping:
                 self._changed.wait(self._settings.backoff)
+
+    def _on_refusal(self, error: BrokerAuthenticationError) -> None:
+        """No broker lets us in. The user hears of it, unless partitions still flow over older connections."""
+        pause = self._logins.refused(self, error)
+        self._trouble = str(error)
+        with self._changed:
+            flowing = any(not fetcher.idle for fetcher in self._fetchers.values())
+        if not flowing and not self._shut_out and not self._stopping:
+            self._shut_out = True
+            self._refused(error)
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, pause)
+
+    def _let_in(self) -> None:
+        self._logins.accepted(self)
+        if self._shut_out:
+            self._shut_out = False
+            self._refused(None)
 
     def step(self) -> None:
         """One round: find the leaders of the partitions that have none and hand them to fetchers; or wait for such
@@ -189,6 +215,7 @@ class FetchManager:
                 client_id=self._settings.client_id,
                 socket_timeout=self._settings.socket_timeout,
                 receive_buffer=self._settings.receive_buffer,
+                security=self._settings.security,
             )
             with self._changed:
                 if self._stopping:
@@ -197,9 +224,11 @@ class FetchManager:
             deadline = Deadline(min(METADATA_TIMEOUT, self._settings.socket_timeout))
             try:
                 channel.connect(deadline)
+                self._let_in()
                 return channel.metadata(topics, deadline).leaders
             except BrokerError as e:
-                failure = e
+                # a broker that is only away may let us in when it is back: the refusal says more
+                failure = failure if isinstance(failure, BrokerAuthenticationError) else e
             finally:
                 self._asking = None
                 channel.close()
@@ -231,6 +260,7 @@ class FetchManager:
             self._settings,
             give_back=self._take_back,
             resolved=self._resolved,
+            logins=self._logins,
         )
         with self._changed:
             if self._stopping:
