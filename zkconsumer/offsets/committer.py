@@ -252,6 +252,7 @@ class Committer:
     def _track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         for position, known in claimed:
             self._positions[position.tp] = position
+            self._written[position.tp] = monotonic()
             self._store.track(position.tp, known)
 
     def _untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
@@ -270,7 +271,7 @@ class Committer:
 
     def _find(self, positions: Sequence[PartitionPosition], found: Found) -> None:
         self._finding.update((position, found) for position in positions)
-        self._begin_all()
+        self._begin_unless_waiting()
 
     def _store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         if self._positions.get(position.tp) is not position:
@@ -281,7 +282,12 @@ class Committer:
             done(position.committed == offset)
             return
         self._storing[position] = (offset, done)
-        self._begin_all()
+        self._begin_unless_waiting()
+
+    def _begin_unless_waiting(self) -> None:
+        """A store that did not answer is not asked once for each partition: the next try is for all."""
+        if self._next_retry == NEVER:
+            self._begin_all()
 
     def _begin_all(self) -> None:
         """One try for every partition whose start is looked for or to be stored; the next try is scheduled."""
@@ -387,7 +393,7 @@ class Committer:
         due = {
             tp: position.committed
             for tp, position in self._positions.items()
-            if position.committed is not None and self._written.get(tp, NEVER) <= before
+            if position.committed is not None and self._written[tp] <= before
         }
         try:
             self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))

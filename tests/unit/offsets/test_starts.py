@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from zkconsumer.core.positions import PartitionPosition
@@ -42,25 +43,24 @@ def test_several_starts_that_waited_are_all_told_at_once() -> None:
     store = Store()
     committer = Committer(
         "c",
-        store,
+        store,  # type: ignore[arg-type]
         Lease(),
         interval=None,
         timeout=1.0,
         count_held=False,
         refused=lambda _: None,
-        retry=60.0,  # type: ignore[arg-type]
+        retry=0.0,
     )
     positions = [PartitionPosition(TopicPartition("t", p), ThreadId("g_c-0")) for p in range(3)]
     told: dict[int, bool] = {}
     store.up = False
     committer.track([(position, KnownOffset(None, None)) for position in positions])
     for position in positions:
-        committer.store_start(position, 7, lambda stored, p=position: told.update({p.partition: stored}))
+        committer.store_start(position, 7, partial(told.__setitem__, position.partition))
     for _ in range(4):
         committer.step()
     assert told == {}
     store.up = True
-    committer.store_start(positions[0], 7, lambda stored: told.update({0: stored}))
     committer.step()
     assert told == {0: True, 1: True, 2: True}
     assert store.stored == {position.tp: 7 for position in positions}

@@ -1,0 +1,250 @@
+"""The committer with a store outside ZooKeeper: starts, given offsets, what is written when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import SimpleQueue
+
+import pytest
+
+from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
+from tests.unit.offsets.test_owned import THREAD, Group, soon
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.registry import paths
+from zkconsumer.registry.fenced import ABSENT, KnownOffset, Outcome
+
+Starts = Mapping[PartitionPosition, int | None]
+
+
+class Stepped:
+    """A committer whose thread is the test: ``do`` asks and serves."""
+
+    def __init__(
+        self, offsets: OwnedOffsets, group: Group, *, interval: float | None = None, refresh: float | None = None
+    ) -> None:
+        self.group = group
+        self.refused: dict[TopicPartition, Outcome] = {}
+        self.found: SimpleQueue[Starts] = SimpleQueue()
+        group.session.lease.resume(group.session.lease.epoch)
+        self.committer = Committer(
+            "c",
+            offsets,
+            group.session.lease,
+            interval=interval,
+            timeout=1.0,
+            count_held=False,
+            refused=lambda outcomes: self.refused.update({p.tp: outcome for p, outcome in outcomes.items()}),
+            retry=0.0,
+            refresh=refresh,
+        )
+        self.committer._schedule()
+
+    def step(self) -> None:
+        """Serve the timers, whatever else there is to do."""
+        self.committer._ask(lambda: None)
+        self.committer.step()
+
+    def own(self, tp: TopicPartition, offset: int | None = None) -> PartitionPosition:
+        self.group.claim(tp, offset)
+        known = self.group.zookeeper._known[tp]
+        position = PartitionPosition(tp, THREAD, None if self.committer.asks else known.offset)
+        self.committer.track([(position, known)])
+        self.committer.step()
+        return position
+
+    def start(self, *positions: PartitionPosition) -> Starts:
+        """Find starts and begin there, as the group's thread does."""
+        ready = self.committer.find_starts(positions, self.found.put)
+        if ready:
+            return {position: position.consumed for position in ready}
+        self.committer.step()
+        starts = self.found.get_nowait()
+        for position, offset in starts.items():
+            if offset is not None:
+                position.begin(offset)
+        return starts
+
+    def commit(self) -> None:
+        asked = self.committer._ask(
+            lambda: self.committer._commit(self.committer._positions.values(), lambda _: False, soon(), patient=True)
+        )
+        self.committer.step()
+        asked.result(0)
+
+    def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
+        asked = self.committer._ask(lambda: self.committer._commit_given(offsets, soon()))
+        self.committer.step()
+        asked.result(0)
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def test_in_zookeeper_mode_starts_need_no_asking(group: Group) -> None:
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    position = member.own(T0, 5)
+    assert member.start(position) == {position: 5}
+
+
+def test_starts_are_asked_for_all_together(group: Group) -> None:
+    member = Stepped(group.owned(), group)
+    group.store.offsets = {T0: 7}
+    first, second = member.own(T0, 5), member.own(T1)
+    assert member.start(first, second) == {first: 7, second: None}
+    assert group.store.fetches == 1
+
+
+def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(group: Group) -> None:
+    member = Stepped(group.owned(), group)
+    group.store.offsets = {T0: 7}
+    group.store.trouble = failing(CoordinatorUnavailableError("loading"), KeyError("a bug of the user's store"))
+    position = member.own(T0)
+    member.committer._retry = 60.0
+    assert member.committer.find_starts([position], member.found.put) == ()
+    member.committer.step()
+    assert member.committer.trouble == "loading"
+    member.committer._retry = member.committer._next_retry = 0.0
+    member.step()
+    assert "a bug of the user's store" in member.committer.trouble
+    assert member.found.empty()
+    member.step()
+    assert member.found.get_nowait() == {position: 7}
+    assert member.committer.trouble == ""
+
+
+def test_what_is_lost_while_its_start_is_looked_for_is_forgotten(group: Group) -> None:
+    member = Stepped(group.owned(), group)
+    group.store.trouble = failing(*[BrokerUnavailableError("away")] * 3)
+    position = member.own(T0)
+    member.committer.find_starts([position], member.found.put)
+    member.committer.forget([position])
+    for _ in range(5):
+        member.step()
+    assert member.found.empty()
+    assert member.committer.trouble == ""
+
+
+def test_a_store_that_was_left_behind_is_told_at_the_next_commit(group: Group) -> None:
+    """The original does not, so a move from one store to the other loses the offsets of idle partitions."""
+    member = Stepped(group.owned(dual=True), group)
+    group.store.offsets = {T1: 9, T2: 6}
+    positions = [member.own(T0, 5), member.own(T1, 4), member.own(T2, 6)]
+    assert list(member.start(*positions).values()) == [5, 9, 6]
+    member.commit()
+    assert group.store.commits == [{T0: 5, T1: 9}]
+    assert group.nodes == {0: 5, 1: 9, 2: 6}
+    member.commit()
+    assert len(group.store.commits) == 1
+
+
+def test_a_reset_start_is_stored_in_both_before_anything_is_handed_out(group: Group) -> None:
+    member = Stepped(group.owned(dual=True), group)
+    position = member.own(T0)
+    assert member.start(position) == {position: None}
+    told: list[bool] = []
+    member.committer.store_start(position, 42, told.append)
+    member.committer.step()
+    assert told == [True]
+    assert (group.store.offsets, group.nodes) == ({T0: 42}, {0: 42})
+
+
+def test_a_reset_start_does_not_overwrite_what_the_user_committed_meanwhile(group: Group) -> None:
+    member = Stepped(group.owned(), group)
+    position = member.own(T0)
+    member.start(position)
+    member.commit_given({T0: 17})
+    told: list[bool] = []
+    member.committer.store_start(position, 42, told.append)
+    member.committer.step()
+    assert told == [False]  # the group's thread reads it again, and finds 17
+    assert group.store.offsets == {T0: 17}
+
+
+def test_given_offsets_are_written_as_they_are_even_backwards(group: Group) -> None:
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    position = member.own(T0, 5)
+    member.commit_given({T0: 3})
+    assert group.nodes == {0: 3}
+    assert (position.consumed, position.committed) == (5, 3)
+
+
+def test_offset_zero_of_a_partition_never_seen_is_written(group: Group) -> None:
+    """The original takes the remembered value of an unknown partition to be 0, and skips the write."""
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member.commit_given({T0: 0})
+    assert group.nodes == {0: 0}
+
+
+def test_given_offsets_that_cannot_be_written_are_named_and_the_others_written(group: Group) -> None:
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member.own(T0, 5)
+    group.server.put(paths.owner("g", T1), b"g_other-0", ephemeral_owner=99)
+    with pytest.raises(OffsetCommitError, match=r"t-1 at 4 \(another member"):
+        member.commit_given({T0: 6, T1: 4, T2: 9})
+    assert group.nodes == {0: 6, 2: 9}
+
+
+def test_a_refused_commit_is_told_to_the_group(group: Group) -> None:
+    member = Stepped(group.owned(dual=True), group)
+    position = member.own(T0, 5)
+    member.start(position)
+    position.consumed = 8
+    group.server.put(paths.offset("g", T0), b"1")
+    with pytest.raises(OffsetCommitError):
+        member.commit()
+    assert member.refused == {T0: Outcome.OFFSET_MOVED}
+
+
+def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Group) -> None:
+    quiet = Stepped(OwnedOffsets(group.zookeeper), group)
+    quiet.own(T0, 5)
+    quiet.commit()
+    node = group.server.node(paths.offset("g", T0))
+    assert node is not None
+    assert node.version == 1  # the claim's
+
+    other = Group()
+    member = Stepped(OwnedOffsets(other.zookeeper), other, refresh=0.0)
+    position = member.own(T0, 5)
+    position.consumed = 6
+    member.commit()
+    position.consumed = 7
+    member.step()
+    node = other.server.node(paths.offset("g", T0))
+    assert node is not None
+    assert node.data == b"6"  # what is committed, not what was consumed since
+    assert node.version >= 3
+
+
+def test_a_start_that_was_read_and_never_written_is_refreshed_too(group: Group) -> None:
+    member = Stepped(OwnedOffsets(group.zookeeper), group, refresh=0.0)
+    member.own(T0, 5)
+    member.step()
+    node = group.server.node(paths.offset("g", T0))
+    assert node is not None
+    assert node.version >= 2
+
+
+def test_a_partition_without_an_offset_is_not_written(group: Group) -> None:
+    store = MemoryStore()
+    offsets = OwnedOffsets(group.zookeeper, store, expires=True, dual=True)
+    member = Stepped(offsets, group, interval=0.0, refresh=0.0)
+    member.own(T0)
+    for _ in range(3):
+        member.step()
+    member.commit()
+    assert (store.offsets, group.nodes) == ({}, {})
+
+
+def test_known_offsets_of_nothing(group: Group) -> None:
+    assert group.zookeeper.known(T0) is None
+    group.zookeeper.track(T0, ABSENT)
+    assert group.zookeeper.known(T0) is None
+    group.zookeeper.track(T0, KnownOffset(-1, 0))
+    assert group.zookeeper.known(T0) == -1
