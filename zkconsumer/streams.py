@@ -28,7 +28,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 from zkconsumer.brokers.records import batches
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ConsumerTimeoutException,
+    InvalidMessageException,
+    UnreadableMessageError,
+)
 from zkconsumer.registry.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -149,7 +154,7 @@ class Chunk:
         *,
         aborted: tuple[tuple[int, int], ...] = (),
         jump: bool = False,
-        error: Exception | None = None,
+        error: UnreadableMessageError | None = None,
     ) -> None:
         self.position = position
         self.records = records
@@ -178,6 +183,7 @@ class StreamQueue:
         self._failure: Exception | None = None
         self.taken: Chunk | None = None
         self.bytes = 0
+        self.skipped = 0
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -202,10 +208,26 @@ class StreamQueue:
         """
         self._offer(Chunk(position, b"", offset, offset, jump=True))
 
-    def fail(self, position: PartitionPosition, error: Exception) -> None:
+    def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
         """Raise ``error`` to the reader when it has come to this point of the partition."""
-        at = position.fetched or 0
-        self._offer(Chunk(position, b"", at, at, error=error))
+        self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
+
+    def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+        """The place that the error names is given up; consumption of the partition continues after it."""
+        self.count_skipped(error)
+        self.jump(position, error.next_offset)
+
+    def count_skipped(self, error: UnreadableMessageError) -> None:
+        """A place in a partition was given up: log and count it."""
+        with self._changed:
+            self.skipped += 1
+        log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
+
+    def give_up(self, chunk: Chunk) -> None:
+        """The reader gives up the place at which fetching stopped, and fetching goes on after it."""
+        self.taken = None
+        chunk.position.fetched = chunk.position.consumed
+        self._on_room()
 
     def _offer(self, chunk: Chunk) -> None:
         with self._changed:
@@ -296,6 +318,7 @@ class KafkaStream(Generic[K, V]):
         timeout: float | None,
         check_crc: bool,
         read_committed: bool = False,
+        skip_corrupt: bool = False,
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
     ) -> None:
         self.name = name
@@ -305,6 +328,8 @@ class KafkaStream(Generic[K, V]):
         self._patience = timeout
         self._check_crc = check_crc
         self._read_committed = read_committed
+        self._skip_corrupt = skip_corrupt
+        self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
         self._message_class = message_class
         self._messages = self._hand_out()
         self._holder = 0
@@ -380,9 +405,49 @@ class KafkaStream(Generic[K, V]):
                 self._finish(chunk)
             except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                 # the chunk stays taken: its error comes again rather than a silent gap
-                if queue.taken is not None:
-                    queue.taken.position.held_until = NOTHING_HELD
-                yield _Raise(e)
+                if not self._passes_over(e):
+                    yield _Raise(e)
+
+    def _passes_over(self, error: Exception) -> bool:
+        """What was handed out before the error is finished; whether to go on after the error instead of raising it."""
+        chunk = self.queue.taken
+        if chunk is None:
+            return False
+        position = chunk.position
+        if position.held and position.consumed is not None:
+            position.held_until = position.consumed + 1  # finished and no longer held at once, by what follows
+            position.consumed += 1
+        position.held_until = NOTHING_HELD
+        if chunk.error is None and (position.consumed or 0) >= chunk.next_offset:
+            # all that counts as fetched was read; what follows is the fetcher's to deal with, which asks for it anew
+            self._finish(chunk)
+            return True
+        self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
+        if not self._skip_corrupt or not isinstance(error, InvalidMessageException):
+            return False
+        self.skip()
+        return True
+
+    def skip(self) -> int:
+        """Give up what cannot be read, after this stream raised InvalidMessageException or
+        MessageSizeTooLargeException, and go on after it. It is logged and counted in ``queue.skipped``.
+
+        Returns: the offset at which the partition is read on. Raises ValueError if the last ask raised neither, or
+        the partition has left meanwhile.
+        """
+        chunk, error = self._unreadable or (None, None)
+        self._unreadable = None
+        if chunk is None or error is None or chunk is not self.queue.taken or chunk.position.revoked:
+            raise ValueError(f"{self.name}: nothing to skip; it did not just raise that something cannot be read")
+        position = chunk.position
+        self.queue.count_skipped(error)
+        if chunk.error is error:
+            position.consumed = max(error.next_offset, position.consumed or 0)
+            self.queue.give_up(chunk)
+        else:
+            # a corrupt head may name any offset: never beyond what was fetched
+            position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)
+        return position.consumed
 
     def _begin(self, chunk: Chunk) -> int:
         """Reconcile what the chunk holds with where we stand; returns the first offset to hand out."""

@@ -190,7 +190,7 @@ def test_headers_times_and_transactions_where_the_generation_has_them(
     servers.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     servers.create_topic(other, 1)
     settings = {"bootstrap.servers": servers.bootstrap_servers, "log_level": 0}
-    headers = [("a", b"1"), ("a", None), ("\u00fc", b"")] if generation.transactions else []
+    headers: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", None), ("\u00fc", b"")] if generation.transactions else []
     producer = Producer(settings)
     producer.produce(topic, b"v", timestamp=1_500_000_000_000, headers=headers)
     assert producer.flush(scaled(20)) == 0

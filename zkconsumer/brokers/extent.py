@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zkconsumer.brokers.heads import MalformedSetError, missing, read_head
+from zkconsumer.brokers.heads import MalformedSetError, given_up, missing, read_head
 from zkconsumer.brokers.record_batch import CorruptRecordsError
 from zkconsumer.model import TopicPartition
 
@@ -43,3 +43,13 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
         return Extent(reached, False)
     wanted = missing(records, at)
     return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted)
+
+
+def offset_after_partial(records: bytes, fetch_offset: int) -> int:
+    """Where to go on without the batch of which only a part came, for a set that holds nothing else new: after its
+    last message where its head tells that, at least after ``fetch_offset``.
+    """
+    at = 0
+    while (head := read_head(records, at)) is not None:
+        at = head[2]
+    return given_up(records, at, fetch_offset)

@@ -14,6 +14,8 @@ START = Struct(">qi")  # offset, size of what follows
 # epoch, base sequence, count of records
 _BATCH = Struct(">qiibIhiqqqhii").unpack_from
 _BATCH_SIZE = 61
+_PARTIAL = Struct(">qi4xb6xi").unpack_from  # offset, size, magic, last offset delta (where magic is 2)
+_TOLD = 27  # bytes of a head that tell all of that
 _MAGIC = 16
 _SMALLEST = 14  # the size of an empty message of format 0
 
@@ -66,3 +68,14 @@ def missing(records: bytes, at: int) -> int:
     if left >= START.size:
         return at + START.size + int(START.unpack_from(records, at)[1])
     return len(records) + START.size if left else 0
+
+
+def given_up(records: bytes, at: int, offset: int) -> int:
+    """Where to go on if the batch at ``at``, of which only a part may be there, is given up: after ``offset`` in any
+    case, and after its last message where its head tells that.
+    """
+    after = 0
+    if len(records) - at >= _TOLD:
+        first, _, magic, delta = _PARTIAL(records, at)
+        after = first + 1 if magic < 2 else first + max(delta, 0) + 1
+    return int(max(after, offset + 1))

@@ -39,10 +39,11 @@ class CorruptRecordsError(InvalidMessageException):
     """
 
     def __init__(self, where: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
-        super().__init__(f"{where} at offset {offset}: {reason}")
-        self.where = where
-        self.offset = offset
-        self.next_offset = next_offset
+        super().__init__(f"{where} at offset {offset}: {reason}", where, offset, next_offset)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.offset, self.next_offset, self.reason)
 
 
 class RecordBatch:

@@ -19,16 +19,24 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Protocol
 
-from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, ListedOffset, Security
+from zkconsumer.brokers import (
+    BrokerChannel,
+    CorruptRecordsError,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+    ListedOffset,
+    Security,
+)
 from zkconsumer.brokers import errors as codes
-from zkconsumer.brokers.extent import extent
+from zkconsumer.brokers.extent import extent, offset_after_partial
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
-    InvalidMessageException,
     MessageSizeTooLargeException,
+    UnreadableMessageError,
 )
 from zkconsumer.fetch.logins import Logins
 from zkconsumer.model import Endpoint, TopicPartition
@@ -59,8 +67,13 @@ class Sink(Protocol):
     def jump(self, position: PartitionPosition, offset: int) -> None:
         """The position was moved to ``offset`` by ``auto.offset.reset``."""
 
-    def fail(self, position: PartitionPosition, error: Exception) -> None:
-        """Raise ``error`` to the application when it comes to this point of the partition."""
+    def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+        """Raise ``error`` to the application when it comes to this point of the partition; if that gives the place up,
+        ``position.fetched`` is set to where to go on.
+        """
+
+    def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+        """A corrupt place is given up (``corrupt.message.policy=skip``); consumption continues after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +91,16 @@ class FetchSettings:
     backoff: float
     isolation_level: int = 0
     security: Security | None = None
+    skip_corrupt: bool = False
 
 
 class Flow:
-    """A partition being fetched: its position, where the data goes, and how much is asked for at once."""
+    """A partition being fetched: its position, where the data goes, and how much is asked for at once.
 
-    __slots__ = ("max_bytes", "position", "resolving", "sink", "tp")
+    A parked one is at a place that cannot be read, and has no fetched offset until the application gives that up.
+    """
+
+    __slots__ = ("max_bytes", "parked", "position", "resolving", "sink", "tp")
 
     def __init__(self, position: PartitionPosition, sink: Sink, max_bytes: int) -> None:
         self.position = position
@@ -91,6 +108,19 @@ class Flow:
         self.sink = sink
         self.max_bytes = max_bytes
         self.resolving = False
+        self.parked = False
+
+
+class _Told:
+    """What a fetch answer said of partitions, by what is to be done about them."""
+
+    __slots__ = ("corrupt", "moved", "out_of_range", "served")
+
+    def __init__(self) -> None:
+        self.served: list[Flow] = []
+        self.moved: list[Flow] = []
+        self.out_of_range: list[Flow] = []
+        self.corrupt: list[tuple[Flow, CorruptRecordsError]] = []
 
 
 class Fetcher:
@@ -202,7 +232,7 @@ class Fetcher:
             self._drop_revoked()
             flows = list(self._flows.values())
             self._woken = False
-        unresolved = [flow for flow in flows if flow.position.fetched is None and not flow.resolving]
+        unresolved = [f for f in flows if f.position.fetched is None and not f.resolving and not f.parked]
         if unresolved:
             self._connect()
             self._resolve(unresolved, initial=True)
@@ -273,27 +303,38 @@ class Fetcher:
         deadline = Deadline(settings.socket_timeout + max_wait)
         answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
         self._failing = False
-        moved: list[Flow] = []
-        served: list[Flow] = []
-        out_of_range: list[Flow] = []
+        told = _Told()
         flow: Flow | None
         for part in answer.partitions:
             flow, offset = asked.get(TopicPartition(part.topic, part.partition), _STRANGER)
-            if flow is None or flow.position.revoked or flow.position.fetched != offset:
-                continue  # it left, or moved, while the answer was under way
-            if part.error == codes.NONE:
+            if flow is not None and not flow.position.revoked and flow.position.fetched == offset:
+                self._judge(flow, offset, part, told)
+            # else it left, or moved, while the answer was under way
+        self._rotate(told.served)
+        if told.out_of_range:
+            self._resolve(told.out_of_range, initial=False)
+        if told.corrupt:
+            self._corrupt(told.corrupt)
+        if told.moved:
+            self._return(told.moved)
+
+    def _judge(self, flow: Flow, offset: int, part: FetchedPartition, told: _Told) -> None:
+        """Take one partition's data, or find out what to do about it instead."""
+        broker = self.endpoint.broker_id
+        if part.error == codes.NONE:
+            try:
                 if self._take(flow, offset, part):
-                    served.append(flow)
-            elif part.error == codes.OFFSET_OUT_OF_RANGE:
-                out_of_range.append(flow)
-            else:
-                log.info("%s: broker %d answered %s", flow.tp, self.endpoint.broker_id, codes.name(part.error))
-                moved.append(flow)
-        self._rotate(served)
-        if out_of_range:
-            self._resolve(out_of_range, initial=False)
-        if moved:
-            self._return(moved)
+                    told.served.append(flow)
+            except CorruptRecordsError as e:
+                told.corrupt.append((flow, e))
+        elif part.error == codes.CORRUPT_MESSAGE:
+            reason = f"broker {broker} cannot read it and answers {codes.name(part.error)}"
+            told.corrupt.append((flow, CorruptRecordsError(flow.tp, offset, offset + 1, reason)))
+        elif part.error == codes.OFFSET_OUT_OF_RANGE:
+            told.out_of_range.append(flow)
+        else:
+            log.info("%s: broker %d answered %s", flow.tp, broker, codes.name(part.error))
+            told.moved.append(flow)
 
     def _rotate(self, served: Sequence[Flow]) -> None:
         """Who got data goes to the end of the next request, so that a capped answer starves nobody (KIP-74)."""
@@ -303,46 +344,63 @@ class Fetcher:
                     self._flows[flow.tp] = self._flows.pop(flow.tp)
 
     def _take(self, flow: Flow, offset: int, part: FetchedPartition) -> bool:
-        """Queue one partition's data; returns whether there was any."""
+        """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
+        first batch can be told.
+        """
         position = flow.position
         position.log_end = part.high_watermark
         if not part.records:
             return False
-        try:
-            reach = extent(part.records, flow.tp, offset)
-        except InvalidMessageException as e:
-            # the stream raises when it comes to that place; nothing behind it can be fetched without skipping it
-            flow.sink.fail(position, e)
-            self._park(flow)
-            return False
+        reach = extent(part.records, flow.tp, offset)
         if reach.next_offset is None:
             if reach.wanted:
-                self._grow(flow, offset, reach.wanted)
+                self._grow(flow, offset, reach.wanted, part.records)
             return False
         flow.sink.deliver(position, part.records, (offset, reach.next_offset), part.aborted)
         # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
         position.fetched = reach.next_offset
         return True
 
-    def _grow(self, flow: Flow, offset: int, wanted: int) -> None:
+    def _grow(self, flow: Flow, offset: int, wanted: int, records: bytes) -> None:
         """Only a part of a message came: it is larger than the fetch size (KAFKA-160, KAFKA-994)."""
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)
         if wanted <= limit and flow.max_bytes < wanted:
             flow.max_bytes = wanted
             log.info("%s: the message at offset %d needs a fetch of %d bytes", flow.tp, offset, wanted)
             return
-        error = MessageSizeTooLargeException(
-            f"the message at {flow.tp} offset {offset} takes {wanted} bytes, the largest fetch allowed is {limit}: "
-            "raise fetch.max.bytes, or move the group's offset past it"
+        self._fail(
+            flow,
+            MessageSizeTooLargeException(
+                f"{flow.tp} at offset {offset}: the message takes {wanted} bytes, the largest fetch allowed is {limit}:"
+                " raise fetch.max.bytes, or call skip() on the stream",
+                flow.tp,
+                offset,
+                offset_after_partial(records, offset),
+            ),
         )
-        flow.sink.fail(flow.position, error)
-        self._park(flow)
 
     @staticmethod
-    def _park(flow: Flow) -> None:
-        """Fetch no more of this partition until it is claimed anew."""
-        flow.position.fetched = None
-        flow.resolving = True
+    def _fail(flow: Flow, error: UnreadableMessageError) -> None:
+        """Have the stream raise when it comes to that place, and fetch nothing behind it until it is given up."""
+        flow.parked = True
+        flow.position.fetched = None  # before anybody can give the place up, which sets it
+        flow.sink.fail(flow.position, error)
+
+    def _corrupt(self, places: Sequence[tuple[Flow, CorruptRecordsError]]) -> None:
+        if not self._settings.skip_corrupt:
+            for flow, error in places:
+                self._fail(flow, error)
+            return
+        # never beyond the end: out of range there, auto.offset.reset would start all over again
+        wanted = {flow.tp: LATEST for flow, _ in places}
+        listed = self._channel.list_offsets(wanted, Deadline(self._settings.socket_timeout))
+        for flow, error in places:
+            answer = listed.get(flow.tp, _UNANSWERED)
+            if answer.error != codes.NONE or answer.offset < error.next_offset:
+                self._return([flow])
+                continue
+            flow.sink.skip(flow.position, error)
+            flow.position.fetched = error.next_offset
 
     def _resolve(self, flows: Sequence[Flow], *, initial: bool) -> None:
         """Ask where ``auto.offset.reset`` begins: for partitions without an offset, and for those whose offset is not

@@ -1,0 +1,110 @@
+"""One partition from a scripted broker through a stepped fetcher into a stream: no thread but the broker's."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from aiokafka.protocol.offset import OffsetResponse_v3
+
+from tests.timing import scaled
+from tests.unit.brokers.scripted import Peer, ScriptedBroker, fetched
+from tests.unit.brokers.sets import WHERE
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, Flow
+from zkconsumer.model import ThreadId
+from zkconsumer.registry.lease import Lease
+from zkconsumer.streams import KafkaStream, StreamQueue
+
+FETCH, LIST_OFFSETS = 1, 2
+Log = Callable[[int, int], bytes | int]
+"""(offset, max bytes) -> the records, or an error code."""
+
+
+class OnePartition:
+    """The fetcher, its flow, and the stream that it feeds. ``asked`` holds (offset, max bytes) of each fetch."""
+
+    def __init__(self, *, start: int = 0, skip_corrupt: bool = False, **settings: Any) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.returned: list[Flow] = []
+        self.resolved: list[int] = []
+        self.listed = (0, 0)  # error, offset
+        self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), start)
+        lease = Lease()
+        lease.renew(monotonic(), 3600.0)
+        lease.resume(lease.epoch)
+        self.room = 0
+        self.queue = StreamQueue(10, self._on_room)
+        self.stream: KafkaStream[Any, Any] = KafkaStream(
+            "t/g_c-0", self.queue, lease, timeout=0, check_crc=True, skip_corrupt=skip_corrupt
+        )
+        base: dict[str, Any] = {
+            "client_id": "test",
+            "max_wait": 0.0,
+            "min_bytes": 1,
+            "partition_bytes": 1000,
+            "max_bytes": 4000,
+            "reset_to": EARLIEST,
+            "socket_timeout": scaled(10),
+            "receive_buffer": 65536,
+            "backoff": 0.1,
+            "skip_corrupt": skip_corrupt,
+        }
+        self.settings = FetchSettings(**{**base, **settings})
+
+    def _on_room(self) -> None:
+        self.room += 1
+
+    def serve(self, log: Log) -> Callable[[Peer], None]:
+        """What a broker with this log does on one connection."""
+
+        def script(peer: Peer) -> None:
+            peer.versions()
+            while True:
+                try:
+                    asked = peer.request()
+                except ConnectionError:
+                    return
+                if asked.api == LIST_OFFSETS:
+                    error, offset = self.listed
+                    peer.answer(asked.correlation_id, OffsetResponse_v3(0, [("t", [(3, error, -1, offset)])]).encode())
+                    continue
+                assert (asked.api, asked.version) == (FETCH, 11)
+                offset, _, max_bytes = struct.unpack_from(">qqi", asked.body, 44)
+                self.asked.append((offset, max_bytes))
+                answer = log(offset, max_bytes)
+                body = fetched(error=answer) if isinstance(answer, int) else fetched(answer)
+                peer.answer(asked.correlation_id, body)
+
+        return script
+
+    @contextmanager
+    def fetching(self, *logs: Log) -> Iterator[Fetcher]:
+        """A fetcher on a broker that serves one connection for each log."""
+        with ScriptedBroker(*map(self.serve, logs)) as broker:
+            fetcher = Fetcher(
+                "fetcher",
+                broker.endpoint(),
+                self.settings,
+                give_back=self.returned.extend,
+                resolved=lambda _, offset: self.resolved.append(offset),
+            )
+            fetcher.add([Flow(self.position, self.queue, self.settings.partition_bytes)])
+            try:
+                yield fetcher
+            finally:
+                fetcher.stop()
+                self.queue.close()
+
+    def read(self) -> list[int]:
+        """The offsets of all messages that there are now."""
+        offsets = []
+        while True:
+            try:
+                offsets.append(self.stream.get(timeout=0).offset)
+            except ConsumerTimeoutException:
+                return offsets
