@@ -13,7 +13,7 @@ from functools import partial
 from threading import Event
 from typing import Any, Self, TypeVar
 
-from zkconsumer.brokers import BrokerChannel, choose_endpoint
+from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.brokers import errors as codes
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.deadline import Deadline
@@ -31,6 +31,8 @@ from zkconsumer.errors import (
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.security import registry_security
+from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.spark.options import Selection
 from zkconsumer.spark.ranges import LogSpan
@@ -45,12 +47,13 @@ _CLOSE_TIMEOUT = 2.0
 
 
 def open_channel(config: ConsumerConfig, endpoint: Endpoint, deadline: Deadline) -> BrokerChannel:
-    """A connected channel to a broker, as the options say. Raises BrokerError."""
+    """A connected channel to a broker, as the options say. Raises BrokerError, ConfigException for a file of TLS."""
     channel = BrokerChannel(
         endpoint,
         client_id=config.client_id,
         socket_timeout=config.socket_timeout_ms / 1000,
         receive_buffer=config.socket_receive_buffer_bytes,
+        security=channel_security(config),
     )
     channel.connect(deadline)
     return channel
@@ -93,6 +96,8 @@ class Cluster:
                 config.zookeeper_connect,
                 timeout=config.zookeeper_session_timeout_ms / 1000,
                 on_change=lambda change: log.debug("ZooKeeper session: %s", change.state.value),
+                security=registry_security(config),
+                security=registry_security(config),
             )
             try:
                 session.open(Deadline(config.zookeeper_connection_timeout_ms / 1000))

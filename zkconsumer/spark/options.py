@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.keys import is_secret, keys_of
+from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.keys import is_secret, keys_of
+from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
@@ -35,7 +39,8 @@ PROPERTIES: Final = (
     "exclude.internal.topics",
     "check.crcs",
     "isolation.level",
-    "security.protocol",
+    "broker.address.map",
+    *keys_of(SecurityConfig),
 )
 """The connector's properties that reading by ranges has a use for."""
 
@@ -147,7 +152,7 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
 
 
 def _refuse(name: str, value: str, reason: str) -> NoReturn:
-    raise ConfigException(name, f"{value!r}: {reason}")
+    raise ConfigException(name, f"{'***' if is_secret(name) else repr(value)}: {reason}")
 
 
 def _refuse_unknown(name: str, value: str) -> NoReturn:
@@ -156,6 +161,8 @@ def _refuse_unknown(name: str, value: str) -> NoReturn:
     if name.startswith("kafka.") and name[len("kafka.") :] in NAMES:
         _refuse(name, value, f"unknown option; write {name[len('kafka.') :]!r}")
     close = difflib.get_close_matches(name.replace("_", "."), NAMES, n=1, cutoff=0.6)
+    if close and is_secret(close[0]):
+        value = "***"  # a password under a misspelt name is one too
     _refuse(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
 
 

@@ -100,7 +100,7 @@ class RangeReader:
             except BrokerError as error:
                 if deadline.expired:
                     raise
-                log.info("%s at offset %d: %s; looking for its leader", where, position, error)
+                log.warning("%s at offset %d: %s; looking for its leader", where, position, error)
                 self._forget(where)
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 

@@ -11,6 +11,7 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.ranges import EARLIEST, GROUP, LATEST, Offsets
 
+_LOGIN = {"sasl.username": "me", "sasl.password": "hidden"}
 BASE = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g", "subscribe": "t"}
 
 
@@ -126,6 +127,15 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
 def test_a_stream_refuses_what_it_cannot_do(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigException, match=message):
         parse({**BASE, **given}).check_stream()
+
+
+def test_security_is_that_of_the_connector_and_secrets_are_not_shown() -> None:
+    options = parse({**BASE, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} | _LOGIN)
+    assert options.config.sasl_username == "me"
+    assert "hidden" not in repr(options)
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, "sasl.pasword": "hidden", "kafka.sasl.password": "hidden"})
+    assert "hidden" not in str(refused.value)
 
 
 def test_options_travel_to_other_processes() -> None:
