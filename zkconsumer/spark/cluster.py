@@ -32,7 +32,6 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
-from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.spark.options import Selection
 from zkconsumer.spark.ranges import LogSpan
@@ -96,7 +95,6 @@ class Cluster:
                 config.zookeeper_connect,
                 timeout=config.zookeeper_session_timeout_ms / 1000,
                 on_change=lambda change: log.debug("ZooKeeper session: %s", change.state.value),
-                security=registry_security(config),
                 security=registry_security(config),
             )
             try:

@@ -16,8 +16,6 @@ from typing import Any, Final, NoReturn
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.keys import is_secret, keys_of
 from zkconsumer.config.security import SecurityConfig
-from zkconsumer.config.keys import is_secret, keys_of
-from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
