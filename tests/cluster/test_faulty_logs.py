@@ -1,0 +1,165 @@
+"""A broker that advertises a name nobody can resolve, and whose log was damaged on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.cluster.conftest import TICK_MS, produce_to, unique
+from tests.cluster.in_process import Reader
+from tests.cluster.member_process import QUICK
+from tests.timing import eventually, scaled
+from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
+from zkconsumer.brokers.heads import read_head
+from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
+from zkconsumer.devcluster.ports import free_port
+from zkconsumer.errors import InvalidMessageException
+from zkconsumer.registry.admin import Admin
+
+UNREACHABLE = "broker.invalid"
+BUNCH, BUNCHES = 10, 4
+"""Messages that are written together, and how often; the third bunch is damaged."""
+
+
+class Hidden(NamedTuple):
+    """A broker behind a tunnel, so to say: its clients are told a name that is valid elsewhere."""
+
+    zookeeper: str
+    broker: EmbeddedKafka
+    inside: str
+
+
+@pytest.fixture(scope="module")
+def hidden() -> Iterator[Hidden]:
+    port, inside = free_port(), free_port()
+    properties = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},INSIDE://127.0.0.1:{inside}",
+        "advertised.listeners": f"PLAINTEXT://{UNREACHABLE}:{port},INSIDE://127.0.0.1:{inside}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "log.index.interval.bytes": 1,
+    }
+    with (
+        EmbeddedZooKeeper(tick_ms=TICK_MS) as zookeeper,
+        EmbeddedKafka(zookeeper.connect, properties=properties, port=port) as broker,
+    ):
+        yield Hidden(zookeeper.connect, broker, f"127.0.0.1:{inside}")
+
+
+@pytest.fixture
+def join(hidden: Hidden) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
+    """Makes members: ``join(**properties)``; all leave with the test."""
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(**properties: Any) -> ZookeeperConsumerConnector:
+        base = {**QUICK, "zookeeper.connect": hidden.zookeeper, "group.id": unique("group")}
+        made.append(ZookeeperConsumerConnector(base, **properties))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def test_a_broker_behind_a_name_that_nobody_knows_is_reached_by_the_map(
+    hidden: Hidden, join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    topic = unique("hidden")
+    with Admin(hidden.zookeeper) as admin:
+        admin.create_topic(topic, 2)
+    produce_to(hidden.inside, topic, [str(n) for n in range(20)], partitions=2)
+    lost = join(socket_timeout_ms=2000)
+    stream = lost.create_message_streams({topic: 1})[topic][0]
+    eventually(lambda: UNREACHABLE in str(lost.state), 20, "the address that cannot be reached, named in the state")
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    found = join(broker_address_map=f"{UNREACHABLE}=127.0.0.1")
+    reader = Reader(found.create_message_streams({topic: 1})[topic][0])
+    assert sorted(int(m.value or b"") for m in reader.wait_for(20)) == list(range(20))
+
+
+class Damage(NamedTuple):
+    """Messages from ``first`` to before ``after`` are damaged."""
+
+    topic: str
+    first: int
+    after: int
+
+
+def batches(log: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(first offset, next offset, start, end) of each batch in a log file."""
+    at = 0
+    while (head := read_head(log, at)) is not None:
+        yield head[0], head[1], at, head[2]
+        at = head[2]
+
+
+def damaged(broker: EmbeddedKafka, topic: str, what: str) -> Damage:
+    path = broker.directory / "data" / f"{topic}-0" / f"{0:020}.log"
+    log = bytearray(path.read_bytes())
+    first, after, start, end = next(batch for batch in batches(bytes(log)) if batch[1] > 2 * BUNCH)
+    if what == "content":
+        log[end - 20] ^= 0xFF
+    else:
+        log[start + 8 : start + 12] = b"\x00\x00\x00\x01"  # the size of the batch
+    path.write_bytes(log)
+    return Damage(topic, first, after)
+
+
+@pytest.fixture(scope="module")
+def damages(hidden: Hidden) -> dict[str, Damage]:
+    topics = {what: unique(what) for what in ("content", "head")}
+    with Admin(hidden.zookeeper) as admin:
+        for topic in topics.values():
+            admin.create_topic(topic, 1)
+    for topic in topics.values():
+        for n in range(BUNCHES):
+            produce_to(hidden.inside, topic, [b"%d" % n * 100] * BUNCH)
+    hidden.broker.stop()
+    done = {what: damaged(hidden.broker, topic, what) for what, topic in topics.items()}
+    hidden.broker.start()
+    return done
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"), [("content", "the checksum of a batch is wrong"), ("head", "broker 0 cannot read it")]
+)
+def test_a_damaged_log_is_named_at_each_ask_and_can_be_skipped(
+    what: str, reason: str, damages: dict[str, Damage], join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    topic, first, after = damages[what]
+    connector = join(broker_address_map=f"{UNREACHABLE}=127.0.0.1")
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    assert [stream.get(timeout=scaled(20)).offset for _ in range(first)] == list(range(first))
+    for _ in range(2):
+        with pytest.raises(InvalidMessageException, match=f"{topic}-0 at offset {first}: {reason}") as caught:
+            stream.get(timeout=scaled(20))
+    assert caught.value.offset == first
+    assert stream.skip() == (after if what == "content" else first + 1)
+    if what == "content":
+        assert stream.get(timeout=scaled(20)).offset == after
+    else:
+        with pytest.raises(InvalidMessageException, match=f"at offset {first + 1}"):
+            stream.get(timeout=scaled(20))
+
+
+@pytest.mark.parametrize("what", ["content", "head"])
+def test_a_damaged_log_is_skipped_and_counted_where_that_is_the_policy(
+    what: str, damages: dict[str, Damage], join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    """The broker finds its way past a damaged head only by its index, so messages behind that are lost as well."""
+    topic, first, after = damages[what]
+    connector = join(broker_address_map=f"{UNREACHABLE}=127.0.0.1", corrupt_message_policy="skip")
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    offsets: list[int] = []
+    while BUNCH * BUNCHES - 1 not in offsets:
+        offsets.append(stream.get(timeout=scaled(20)).offset)
+    again = offsets[first]
+    assert offsets == [*range(first), *range(again, BUNCH * BUNCHES)]
+    if what == "content":
+        assert (again, stream.queue.skipped) == (after, 1)
+    else:
+        assert again >= after
+        assert stream.queue.skipped == again - first
