@@ -39,6 +39,7 @@ class PartitionPosition:
         "held_until",
         "log_end",
         "partition",
+        "paused",
         "revoked",
         "thread",
         "topic",
@@ -56,11 +57,17 @@ class PartitionPosition:
         self.held_until = NOTHING_HELD
         self.log_end = -1
         self.revoked = False
+        self.paused = False
 
     def begin(self, offset: int) -> None:
         """The start position was resolved by ``auto.offset.reset`` and is stored: fetching may begin there."""
         self.consumed = offset
         self.committed = offset
+        self.fetched = offset
+
+    def start_at(self, offset: int) -> None:
+        """Begin here, whatever is committed: fetching may begin, and the next commit writes this if it is another."""
+        self.consumed = offset
         self.fetched = offset
 
     @property

@@ -5,10 +5,13 @@ Watches, the session, fetchers and the committer only put these; the group's thr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.registration import Registration
+from zkconsumer.model import TopicPartition
 from zkconsumer.registry.fenced import Outcome
 from zkconsumer.registry.session import SessionChanged
 
@@ -65,4 +68,44 @@ class StopRequested:
     finished: bool = True
 
 
-Event = SessionChanged | NodeChanged | StartsFound | StartResolved | StartStored | CommitsRefused | StopRequested
+@dataclass(frozen=True, slots=True)
+class SeekRequested:
+    """Partitions are to go on at other offsets. ``done`` is told those that are not ours."""
+
+    offsets: Mapping[TopicPartition, int]
+    done: Future[frozenset[TopicPartition]]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionChanged:
+    """The member wants other topics: register that, and rebalance.
+
+    ``registration`` makes the node's content; ``leaving`` are the topics no longer wanted; ``holder`` is the thread
+    that asks, whose messages of those count as finished; ``applied`` is called by the group's thread once it is so,
+    then ``done`` is set.
+    """
+
+    registration: Callable[[], Registration]
+    leaving: frozenset[str]
+    holder: int
+    applied: Callable[[], None]
+    done: Future[None]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerReturned:
+    """A call of the application's listener has returned."""
+
+
+Event = (
+    SessionChanged
+    | NodeChanged
+    | StartsFound
+    | StartResolved
+    | StartStored
+    | CommitsRefused
+    | SeekRequested
+    | SubscriptionChanged
+    | ListenerReturned
+    | StopRequested
+)

@@ -13,11 +13,11 @@ from zkconsumer.core.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import undecided
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError
+from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, RegistryError
 from zkconsumer.group.racks import LeaderRacks
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry import codecs, paths
-from zkconsumer.registry.session import Session
+from zkconsumer.registry.session import Session, Transaction
 from zkconsumer.registry.watches import NodeCache
 
 log = logging.getLogger(__name__)
@@ -46,13 +46,19 @@ class Membership:
         self._group = group
         self._consumer = consumer
         self._registration = registration
+        self._rewrite = False
         self._exclude_internal = exclude_internal_topics
         self._racks = LeaderRacks(cache) if wants_racks else None
         self._reported: dict[str, str] = {}
         self.path = paths.member(group, consumer)
 
+    def subscribe(self, registration: Callable[[], Registration]) -> None:
+        """Register this from now on; :meth:`register` does so."""
+        self._registration = registration
+        self._rewrite = True
+
     def register(self, deadline: Deadline) -> bool:
-        """See that our registration stands, made by our session; returns whether it had to be made.
+        """See that our registration stands as it should, made by our session; returns whether it had to be made.
 
         Raises: :class:`ConsumerIdInUseError` while a node of another session stands there: a second process with our
         ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
@@ -60,7 +66,7 @@ class Membership:
         """
         node = self._cache.nodes([self.path], deadline)[self.path]
         if node is not None and node.ephemeral_owner == self._session.session_id:
-            return False
+            return self._rewrite and self._make_anew(node.version, deadline)
         if node is not None:
             kind = (
                 "a persistent node"
@@ -75,9 +81,28 @@ class Membership:
         created = self._session.create(
             self.path, codecs.encode_registration(self._registration()), deadline, ephemeral=True
         )
+        self._rewrite = not created
         self._cache.forget([self.path])
         self._cache.nodes([self.path], deadline)
         return created
+
+    def _make_anew(self, version: int, deadline: Deadline) -> bool:
+        """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
+        them, so a change in place would reach them only with the next rebalance. Nobody sees the group without us.
+        """
+        data = codecs.encode_registration(self._registration())
+
+        def build(transaction: Transaction) -> None:
+            transaction.delete(self.path, version)
+            transaction.create(self.path, data, ephemeral=True)
+
+        failures = [failure for failure in self._session.transact(build, deadline) if failure is not None]
+        self._cache.forget([self.path])
+        if failures:
+            raise RegistryError(f"{self.path} could not be made anew: {failures[0].value}")
+        self._rewrite = False
+        self._cache.nodes([self.path], deadline)
+        return True
 
     def deregister(self, deadline: Deadline) -> None:
         """Delete our registration, if our session made it."""

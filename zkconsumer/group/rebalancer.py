@@ -13,27 +13,37 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Protocol
 
 from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerIdInUseError, OffsetCommitError, RegistryError, RegistryUnavailableError
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ConsumerIdInUseError,
+    OffsetCommitError,
+    RegistryError,
+    RegistryUnavailableError,
+)
 from zkconsumer.group.events import (
     CommitsRefused,
     Event,
+    ListenerReturned,
     NodeChanged,
+    SeekRequested,
     StartResolved,
     StartsFound,
     StartStored,
     StopRequested,
+    SubscriptionChanged,
 )
+from zkconsumer.group.holdings import Delivery, Holdings, Offsets
+from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Claimed, Ownership
 from zkconsumer.group.reports import Reports
@@ -50,61 +60,6 @@ NEVER = float("inf")
 LONGEST_WAIT = 60.0
 OWNER_QUIET = 0.005
 """Seconds of quiet after an owner node changed."""
-
-
-class Delivery(Protocol):
-    """Fetching and streams, as the group's thread sees them."""
-
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """Fetch these into their streams."""
-
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """Hand out nothing more of these; wait for the messages in the user's hands until the deadline."""
-
-    def wake(self) -> None:
-        """A start position is known now."""
-
-    def end(self) -> None:
-        """End all streams: their readers wake and finish."""
-
-    def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Whether that thread reads the stream of this partition."""
-
-
-class Offsets(Protocol):
-    """The committer, as the group's thread sees it."""
-
-    @property
-    def asks(self) -> bool:
-        """Whether starts are to be asked for."""
-
-    @property
-    def reads_nodes(self) -> bool:
-        """Whether the offset nodes matter."""
-
-    def find_starts(
-        self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]
-    ) -> Sequence[PartitionPosition]:
-        """Have starts looked up; returns those that need none."""
-
-    def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
-        """Partitions were claimed."""
-
-    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
-        """Store a resolved start offset."""
-
-    def surrender(
-        self,
-        positions: Collection[PartitionPosition],
-        *,
-        commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
-        deadline: Deadline,
-    ) -> Mapping[TopicPartition, KnownOffset]:
-        """The last commit before giving partitions up."""
-
-    def forget(self, positions: Collection[PartitionPosition]) -> None:
-        """Partitions are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +79,8 @@ class RebalanceSettings:
 class Rebalancer:
     """One member's part in its group.
 
-    Arguments: ``assign`` is the strategy; ``on_failure`` is told of an error that the user's next call must raise
-    (None: it is over).
+    Arguments: ``assign`` is the strategy; ``reports`` looks at each view of the group; ``listening`` calls the
+    application's listener.
     """
 
     def __init__(
@@ -142,6 +97,7 @@ class Rebalancer:
         offsets: Offsets,
         assign: Assign,
         reports: Reports | None = None,
+        listening: Listening | None = None,
     ) -> None:
         self._consumer = consumer
         self._group = group
@@ -151,13 +107,16 @@ class Rebalancer:
         self._cache = cache
         self._membership = membership
         self._ownership = Ownership(session, cache, group, reads_offsets=offsets.reads_nodes)
+        self._holdings = Holdings(delivery, offsets, self._ownership, events.put)
+        self._listening = listening or Listening()
+        self._told: Assignment | None = None
+        self._postponed: list[Event] = []
+        self._changes: list[SubscriptionChanged] = []
         self._delivery = delivery
         self._offsets = offsets
         self._assign = assign
         self._in_force: Assignment = {}
         self._reports = reports or Reports()
-        self._owned: dict[TopicPartition, PartitionPosition] = {}
-        self._leftover: set[TopicPartition] = set()
         self._session_id = 0
         self._reasons: list[str] = []
         self._due = NEVER
@@ -195,7 +154,7 @@ class Rebalancer:
 
     def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         """What is owned now (a copy)."""
-        return dict(self._owned)
+        return dict(self._holdings.owned)
 
     # ---- the thread ----
 
@@ -215,11 +174,9 @@ class Rebalancer:
             self._shut_down(self._stopping)
             return
         now = monotonic()
-        if now >= self._next_touch:
-            self._session.touch()
-            self._next_touch = now + self._session.timeout / 6
-        if self._owned and not self._session.connected and now >= self._session.lease.ends_at:
-            self._lose(list(self._owned.values()), "the session's lease ended without contact to ZooKeeper")
+        self._touch()
+        if self._holdings.owned and not self._session.connected and now >= self._session.lease.ends_at:
+            self._lose(list(self._holdings.owned.values()), "the session's lease ended without contact to ZooKeeper")
         if now >= self._next_reconcile:
             # against a lost watch, and against whatever was done to our nodes behind our back
             self._cache.refresh()
@@ -227,10 +184,20 @@ class Rebalancer:
         if now >= self._due and self._session.connected:
             self._round()
 
+    def _touch(self) -> None:
+        """Renew the lease from time to time."""
+        now = monotonic()
+        if now >= self._next_touch:
+            self._session.touch()
+            self._next_touch = now + self._session.timeout / 6
+
     def _gather(self, longest: float) -> Iterable[Event]:
         """The events there are; waits for one until the next timer."""
+        if self._postponed:
+            postponed, self._postponed = self._postponed, []
+            return postponed
         timers = [self._next_touch, self._next_reconcile, self._due if self._session.connected else NEVER]
-        if self._owned and not self._session.connected:
+        if self._holdings.owned and not self._session.connected:
             timers.append(self._session.lease.ends_at)
         try:
             events = [self._events.get(timeout=max(0.0, min(min(timers) - monotonic(), longest)))]
@@ -252,34 +219,20 @@ class Rebalancer:
             case SessionChanged():
                 self._session_changed(event)
             case StartsFound(starts):
-                self._starts_found(starts)
+                self._holdings.starts_found(starts)
             case StartResolved(position, offset):
-                if self._owned.get(position.tp) is position:
-                    self._offsets.store_start(
-                        position, offset, lambda stored: self._events.put(StartStored(position, offset, stored))
-                    )
+                self._holdings.start_resolved(position, offset)
             case StartStored(position, offset, stored):
-                self._start_stored(position, offset, stored)
+                if not self._holdings.start_stored(position, offset, stored):
+                    self._restart([position], "its start offset could not be stored")
             case CommitsRefused(outcomes):
                 self._commits_refused(outcomes)
-
-    def _starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
-        ours = [position for position in starts if self._owned.get(position.tp) is position]
-        for position in ours:
-            start = starts[position]
-            if start is not None:
-                position.begin(start)
-        if ours:
-            self._delivery.start(ours)
-
-    def _start_stored(self, position: PartitionPosition, offset: int, stored: bool) -> None:
-        if self._owned.get(position.tp) is not position:
-            return
-        if stored:
-            position.begin(offset)
-            self._delivery.wake()
-        else:
-            self._restart([position], "its start offset could not be stored")
+            case SeekRequested():
+                self._seek(event)
+            case SubscriptionChanged():
+                self._membership.subscribe(event.registration)
+                self._changes.append(event)
+                self._want("subscribing to other topics", quiet=0.0)
 
     def _session_changed(self, event: SessionChanged) -> None:
         if event.state is SessionState.SUSPENDED:
@@ -287,8 +240,8 @@ class Rebalancer:
             self._show(Phase.SUSPENDED)
             return
         if event.state is SessionState.LOST or event.session_id != self._session_id:
-            self._lose(list(self._owned.values()), "the ZooKeeper session expired")
-            self._leftover.clear()
+            self._lose(list(self._holdings.owned.values()), "the ZooKeeper session expired")
+            self._holdings.leftover.clear()
             self._session_id = event.session_id
         # watches do not survive a connection: believe nothing that was read before
         self._cache.refresh()
@@ -303,7 +256,7 @@ class Rebalancer:
             self._show(Phase.REJOINING)
 
     def _commits_refused(self, outcomes: Mapping[PartitionPosition, Outcome]) -> None:
-        ours = {position: outcome for position, outcome in outcomes.items() if self._owned.get(position.tp) is position}
+        ours = {position: outcome for position, outcome in outcomes.items() if self._holdings.holds(position)}
         moved = [position for position, outcome in ours.items() if outcome is Outcome.OFFSET_MOVED]
         gone = [position for position, outcome in ours.items() if outcome is Outcome.NOT_OURS]
         if moved:
@@ -337,14 +290,21 @@ class Rebalancer:
             self._drop_deleted(deadline)
             todo, trouble = self._plan(view)
             self._sweep(todo, deadline)
-            self._give_up(todo.release, deadline)
-            claimed = self._take_over(todo, deadline)
+            self._give_up(todo.release)
+            claimed = self._take_over(todo)
         except (RegistryError, OffsetCommitError) as e:
             self._round_failed(e)
             return
         self._failures = 0
         self._next_reconcile = monotonic() + self._settings.interval
         self._conclude(todo, view, claimed, trouble, registered, why, monotonic() - began)
+        self._apply_changes()
+
+    def _apply_changes(self) -> None:
+        changes, self._changes = self._changes, []
+        for change in changes:
+            change.applied()
+            change.done.set_result(None)
 
     def _plan(self, view: GroupView) -> tuple[Plan, str]:
         """What to do, and why it is not what the strategy says, if it is not.
@@ -358,7 +318,7 @@ class Rebalancer:
             return plan(
                 view,
                 self._consumer,
-                {tp: position.thread for tp, position in self._owned.items()},
+                {tp: position.thread for tp, position in self._holdings.owned.items()},
                 assign,
                 exclude_internal_topics=self._settings.exclude_internal_topics,
             )
@@ -390,58 +350,93 @@ class Rebalancer:
 
     def _drop_deleted(self, deadline: Deadline) -> None:
         """Give up at once what we think we own and somebody deleted."""
-        mine = self._ownership.mine(self._owned, deadline)
-        gone = [position for tp, position in self._owned.items() if tp not in mine]
+        mine = self._ownership.mine(self._holdings.owned, deadline)
+        gone = [position for tp, position in self._holdings.owned.items() if tp not in mine]
         if gone:
             self._lose(gone, "their owner nodes are gone")
 
     def _sweep(self, todo: Plan, deadline: Deadline) -> None:
         """Delete owner nodes of our session that an interrupted round left behind."""
-        stray = [tp for tp in self._leftover if tp not in self._owned and tp not in todo.claim]
+        stray = [tp for tp in self._holdings.leftover if tp not in self._holdings.owned and tp not in todo.claim]
         if stray:
             mine = self._ownership.mine(stray, deadline)
             self._ownership.release({tp: KnownOffset(None, None) for tp in mine}, deadline)
-        self._leftover.clear()
+        self._holdings.leftover.clear()
 
-    def _give_up(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
-        positions = [self._owned[tp] for tp in partitions]
+    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        positions = [self._holdings.owned[tp] for tp in partitions]
         if not positions:
             return
-        self._delivery.revoke(positions, Deadline(self._settings.drain))
-        self._leftover.update(partitions)
-        for tp in partitions:
-            del self._owned[tp]
+        self._delivery.revoke(positions, Deadline(0.0))
+        waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
+        self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
+        self._call_listener("before_releasing_partitions", by_topic(partitions))
+        self._holdings.remove(partitions)
+        deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
         known = self._offsets.surrender(
-            positions, commit=self._settings.auto_commit, count_held=lambda _: False, deadline=deadline
+            positions, commit=self._settings.auto_commit, count_held=self._held_by_who_asked, deadline=deadline
         )
         self._ownership.release({tp: known.get(tp, KnownOffset(None, None)) for tp in partitions}, deadline)
-        self._leftover.difference_update(partitions)
+        self._holdings.leftover.difference_update(partitions)
 
-    def _take_over(self, todo: Plan, deadline: Deadline) -> Claimed:
-        if not todo.claim:
-            return Claimed()
-        self._leftover.update(todo.claim)
-        claimed = self._ownership.claim(todo.claim, deadline)
-        self._leftover.difference_update(todo.claim)
-        started = []
-        for tp, known in claimed.ours.items():
-            started.append((PartitionPosition(tp, todo.claim[tp], self._start(known)), known))
-        # the committer first: it must know a partition before anything of it can be finished
-        self._offsets.track(started)
-        for position, _ in started:
-            self._owned[position.tp] = position
-        self._deliver([position for position, _ in started])
+    def _held_by_who_asked(self, position: PartitionPosition) -> bool:
+        """Whether the thread that unsubscribes from this topic reads it: it waits for us, so its message counts as
+        finished.
+        """
+        return any(
+            position.topic in change.leaving and self._delivery.held_by(position, change.holder)
+            for change in self._changes
+        )
+
+    def _take_over(self, todo: Plan) -> Claimed:
+        claimed = Claimed()
+        if todo.claim:
+            self._holdings.leftover.update(todo.claim)
+            claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout))
+            self._holdings.leftover.difference_update(todo.claim)
+            self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
+        if self._listening.exists and (claimed.ours or todo.assignment != self._told):
+            self._told = todo.assignment
+            starts = self._call_listener("before_starting_fetchers", self._consumer, dict(todo.assignment))
+            self._begin_elsewhere(starts, claimed)
+        self._holdings.start(claimed.ours)
         return claimed
 
-    def _start(self, known: KnownOffset) -> int | None:
-        """The start that the offset node tells, None where it tells none or is not the only one to be asked."""
-        return None if self._offsets.asks or known.offset is None or known.offset < 0 else known.offset
+    def _begin_elsewhere(self, starts: object, claimed: Claimed) -> None:
+        """Start where the listener says."""
+        if not starts:
+            return
+        if not isinstance(starts, Mapping):
+            log.error("before_starting_fetchers must return offsets by partition or None, not %r", starts)
+            return
+        for tp, offset in starts.items():
+            if tp not in claimed.ours:
+                log.warning("the listener's offset for %s is not used: it did not come to us just now", tp)
+            elif isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                log.error("the listener's offset for %s is not used: %r is no offset", tp, offset)
+            else:
+                self._holdings.seek(TopicPartition(*tp), offset)
 
-    def _deliver(self, positions: Sequence[PartitionPosition]) -> None:
-        """Fetch what is ours now; what starts where another store than ZooKeeper says, once that has answered."""
-        ready = self._offsets.find_starts(positions, lambda starts: self._events.put(StartsFound(starts)))
-        if ready:
-            self._delivery.start(ready)
+    def _call_listener(self, method: str, *arguments: object) -> object:
+        return self._listening.call(method, *arguments, serve=self._serve)
+
+    def _serve(self, seconds: float) -> bool:
+        """While the listener is waited for: do what it may ask of us, and let everything else wait its turn."""
+        self._touch()
+        try:
+            event = self._events.get(timeout=seconds)
+        except Empty:
+            pass
+        else:
+            if isinstance(event, SeekRequested):
+                self._seek(event)
+            elif not isinstance(event, ListenerReturned):
+                self._postponed.append(event)
+        return any(isinstance(event, StopRequested) for event in self._postponed)
+
+    def _seek(self, request: SeekRequested) -> None:
+        strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
+        request.done.set_result(frozenset(strange))
 
     def _conclude(
         self,
@@ -461,12 +456,12 @@ class Rebalancer:
         ]
         waiting = "waiting for " + ", ".join(missing) if missing else ""
         unreadable = "unreadable: " + ", ".join(sorted(view.unreadable)) if view.unreadable else ""
-        detail = "; ".join(filter(None, (trouble, waiting, unreadable)))
+        detail = "; ".join(filter(None, (trouble, self._listening.trouble, waiting, unreadable)))
         phase = Phase.WAITING if claimed.blocked else Phase.OWNING
         changed = bool(todo.release or claimed.ours or registered or claimed.blocked)
         before = self.state
         self.state = ConnectorState(
-            phase, len(self._owned), todo.wanted, dict(claimed.blocked), detail, before.rebalances + 1
+            phase, len(self._holdings.owned), todo.wanted, dict(claimed.blocked), detail, before.rebalances + 1
         )
         log.log(
             logging.INFO if changed or detail != before.detail else logging.DEBUG,
@@ -498,45 +493,25 @@ class Rebalancer:
         """What is no longer ours: hand out and commit nothing of it; there is nothing to release."""
         if not positions:
             return
-        self._delivery.revoke(positions, Deadline(0.0))
-        self._offsets.forget(positions)
-        for position in positions:
-            self._owned.pop(position.tp, None)
+        self._holdings.lose(positions)
         log.warning("lost %s: %s", _names(p.tp for p in positions), why)
+        self._listening.tell("on_partitions_lost", by_topic(p.tp for p in positions))
 
     def _restart(self, positions: Sequence[PartitionPosition], why: str) -> None:
         """Keep the ownership but take the offset anew from its node (``offset.conflict=adopt``)."""
         log.warning("%s: %s; reading it again and continuing from there", _names(p.tp for p in positions), why)
-        self._delivery.revoke(positions, Deadline(0.0))
-        self._offsets.forget(positions)
-        deadline = Deadline(self._settings.request_timeout)
-        for old in positions:
-            self._owned.pop(old.tp, None)
-            self._leftover.add(old.tp)
-        restarted = []
         try:
-            for old in positions:
-                known = self._ownership.read_offset(old.tp, deadline)
-                if known is not None:
-                    restarted.append((PartitionPosition(old.tp, old.thread, self._start(known)), known))
+            if not self._holdings.read_again(positions, Deadline(self._settings.request_timeout)):
+                self._want("an offset cannot be read")
         except RegistryError as e:
             # the partitions are given back in the next round and claimed anew
             self._retry(str(e))
-            return
-        self._offsets.track(restarted)
-        for position, _ in restarted:
-            self._owned[position.tp] = position
-            self._leftover.discard(position.tp)
-        self._deliver([position for position, _ in restarted])
-        if len(restarted) < len(positions):
-            self._want("an offset cannot be read")
 
     # ---- the end ----
 
     def _shut_down(self, request: StopRequested) -> None:
         """Finish: let go of everything in order, each step bounded, and go on with the next where one fails."""
-        positions = list(self._owned.values())
-        self._owned.clear()
+        positions = list(self._holdings.owned.values())
         self._show(Phase.CLOSED)
         self._ended = True
 
@@ -548,6 +523,11 @@ class Rebalancer:
         self._delivery.end()
         self._delivery.revoke(positions, Deadline(0.0))
         self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
+        if positions:
+            self._postponed = [request]  # hurries the listener
+            self._call_listener("before_releasing_partitions", by_topic(p.tp for p in positions))
+        self._holdings.remove([position.tp for position in positions])
+        self._fail_requests()
         if not self.first_round.done():
             self.first_round.set_exception(RegistryError("the connector was shut down while it joined the group"))
         deadline = Deadline(min(2.0, self._settings.request_timeout))
@@ -568,11 +548,24 @@ class Rebalancer:
         except RegistryError as e:
             log.info("left without deleting our nodes, which end with the session: %s", e)
 
+    def _fail_requests(self) -> None:
+        """Nobody shall wait for an answer that does not come."""
+        closed = ConnectorClosedException("the connector was shut down")
+        for change in self._changes:
+            change.done.set_exception(closed)
+        while True:
+            try:
+                event = self._postponed.pop() if self._postponed else self._events.get_nowait()
+            except Empty:
+                return
+            if isinstance(event, SeekRequested | SubscriptionChanged):
+                event.done.set_exception(closed)
+
     def _show(self, phase: Phase, detail: str | None = None) -> None:
         before = self.state
         self.state = ConnectorState(
             phase,
-            len(self._owned),
+            len(self._holdings.owned),
             before.wanted,
             before.blocked if phase is Phase.WAITING else {},
             before.detail if detail is None else detail,

@@ -109,6 +109,10 @@ class Committer:
         """Partitions were claimed: write their progress from now on. Returns at once."""
         self._ask(lambda: self._track(claimed))
 
+    def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """A partition goes on at a new position: what is due is the new one's from now on. Returns at once."""
+        self._ask(lambda: self._succeed(old, new))
+
     def find_starts(self, positions: Sequence[PartitionPosition], found: Found) -> Sequence[PartitionPosition]:
         """Have the starts of claimed partitions looked up where they are not only in their offset nodes.
 
@@ -254,6 +258,13 @@ class Committer:
             self._positions[position.tp] = position
             self._written[position.tp] = monotonic()
             self._store.track(position.tp, known)
+
+    def _succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        if self._positions.get(old.tp) is old:
+            new.committed = old.committed
+            self._positions[old.tp] = new
+            self._finding.pop(old, None)
+            self._storing.pop(old, None)
 
     def _untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
         known = {}

@@ -1,0 +1,236 @@
+"""The partitions that are ours: where each stands, how it starts, and how it stops being ours without being released.
+
+Called by the group's thread only; others read a copy of the table.
+
+A position belongs to one stay of a partition at one place: whatever interrupts it (a new offset, a seek) makes a new
+position, so that nothing that still refers to the old one can be taken for the new.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.group.events import Event, StartsFound, StartStored
+from zkconsumer.group.ownership import Ownership
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.registry.fenced import KnownOffset
+
+log = logging.getLogger(__name__)
+
+
+class Delivery(Protocol):
+    """Fetching and streams, as the group's thread sees them."""
+
+    def start(self, positions: Sequence[PartitionPosition]) -> None:
+        """Fetch these into their streams."""
+
+    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        """Hand out nothing more of these; wait for the messages in the user's hands until the deadline."""
+
+    def wake(self) -> None:
+        """A start position is known now."""
+
+    def end(self) -> None:
+        """End all streams: their readers wake and finish."""
+
+    def held_by(self, position: PartitionPosition, thread: int) -> bool:
+        """Whether that thread reads the stream of this partition."""
+
+
+class Offsets(Protocol):
+    """The committer, as the group's thread sees it."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether starts are to be asked for."""
+
+    @property
+    def reads_nodes(self) -> bool:
+        """Whether the offset nodes matter."""
+
+    def find_starts(
+        self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]
+    ) -> Sequence[PartitionPosition]:
+        """Have starts looked up; returns those that need none."""
+
+    def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
+        """Partitions were claimed."""
+
+    def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """The partition goes on at a new position."""
+
+    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
+        """Store a resolved start offset."""
+
+    def surrender(
+        self,
+        positions: Collection[PartitionPosition],
+        *,
+        commit: bool,
+        count_held: Callable[[PartitionPosition], bool],
+        deadline: Deadline,
+    ) -> Mapping[TopicPartition, KnownOffset]:
+        """The last commit before giving partitions up."""
+
+    def forget(self, positions: Collection[PartitionPosition]) -> None:
+        """Partitions are lost."""
+
+
+class Holdings:
+    """The table of our positions.
+
+    ``owned`` are they; ``leftover`` are partitions whose owner nodes may still be ours although they are in no
+    position, after a request whose answer was lost.
+    """
+
+    def __init__(
+        self, delivery: Delivery, offsets: Offsets, ownership: Ownership, tell: Callable[[Event], None]
+    ) -> None:
+        self._delivery = delivery
+        self._offsets = offsets
+        self._ownership = ownership
+        self._tell = tell
+        self._unstarted: set[PartitionPosition] = set()  # until start() is called
+        self._sought: set[PartitionPosition] = set()  # until the place they were sent to is stored
+        self.owned: dict[TopicPartition, PartitionPosition] = {}
+        self.leftover: set[TopicPartition] = set()
+
+    def holds(self, position: PartitionPosition) -> bool:
+        """Whether this very position is current."""
+        return self.owned.get(position.tp) is position
+
+    # ---- coming ----
+
+    def add(self, claimed: Mapping[TopicPartition, tuple[ThreadId, KnownOffset]]) -> list[PartitionPosition]:
+        """These were claimed: they are ours now, and not yet fetched."""
+        added = [
+            (PartitionPosition(tp, thread, self._start_in(known)), known) for tp, (thread, known) in claimed.items()
+        ]
+        # the committer first: it must know a partition before anything of it can be finished
+        self._offsets.track(added)
+        for position, _ in added:
+            self.owned[position.tp] = position
+            self._unstarted.add(position)
+            self.leftover.discard(position.tp)
+        return [position for position, _ in added]
+
+    def _start_in(self, known: KnownOffset) -> int | None:
+        """The start that the offset node tells, None where it tells none or is not the only one to be asked."""
+        return None if self._offsets.asks or known.offset is None or known.offset < 0 else known.offset
+
+    def start(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch what was added, unless it was sent elsewhere meanwhile; what starts where another store than ZooKeeper
+        says, once that has answered.
+        """
+        waiting = [self.owned[tp] for tp in partitions if self.owned.get(tp) in self._unstarted]
+        self._unstarted.difference_update(waiting)
+        ready = self._offsets.find_starts(waiting, lambda starts: self._tell(StartsFound(starts)))
+        if ready:
+            self._delivery.start(ready)
+
+    def starts_found(self, starts: Mapping[PartitionPosition, int | None]) -> None:
+        """The store told where partitions start."""
+        ours = [position for position in starts if self.holds(position)]
+        for position in ours:
+            start = starts[position]
+            if start is not None:
+                position.begin(start)
+        if ours:
+            self._delivery.start(ours)
+
+    def start_resolved(self, position: PartitionPosition, offset: int) -> None:
+        """The broker told where a partition begins: store that before anything of it is handed out."""
+        if self.holds(position):
+            self._offsets.store_start(
+                position, offset, lambda stored: self._tell(StartStored(position, offset, stored))
+            )
+
+    def start_stored(self, position: PartitionPosition, offset: int, stored: bool) -> bool:
+        """A start is stored: begin there. Returns False where it could not be stored, and the offset must be read
+        again.
+        """
+        if not self.holds(position):
+            return True
+        sought = position in self._sought
+        self._sought.discard(position)
+        # where something else was stored meanwhile by ourselves, a place that was asked for is good all the same
+        if not stored and not (sought and position.committed is not None):
+            return False
+        position.start_at(offset)
+        if sought:
+            self._delivery.start([position])
+        else:
+            self._delivery.wake()
+        return True
+
+    # ---- going on elsewhere ----
+
+    def seek(self, tp: TopicPartition, offset: int) -> bool:
+        """Go on at another offset: what is queued is dropped, and the old place is never committed after this.
+
+        Returns whether the partition is ours.
+        """
+        old = self.owned.get(tp)
+        if old is None or old.revoked:
+            return False
+        new = PartitionPosition(tp, old.thread)
+        new.paused = old.paused
+        new.committed = old.committed
+        waits = old in self._unstarted
+        self._drop(old)
+        self._delivery.revoke([old], Deadline(0.0))
+        self.owned[tp] = new
+        self._offsets.succeed(old, new)
+        if new.committed is not None:
+            new.start_at(offset)
+            if waits:
+                self._unstarted.add(new)
+            else:
+                self._delivery.start([new])
+        else:
+            # nothing was ever stored of it: without that its commits could not be fenced
+            self._sought.add(new)
+            self._offsets.store_start(new, offset, lambda done: self._tell(StartStored(new, offset, done)))
+        return True
+
+    def read_again(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> bool:
+        """Keep the ownership but take the offset anew from its node; returns whether all could be read.
+
+        Raises: RegistryError; what was not read is then leftover.
+        """
+        self._delivery.revoke(positions, Deadline(0.0))
+        self._offsets.forget(positions)
+        for old in positions:
+            self._drop(old)
+            self.leftover.add(old.tp)
+        known = {old: self._ownership.read_offset(old.tp, deadline) for old in positions}
+        found = {old.tp: (old.thread, offset) for old, offset in known.items() if offset is not None}
+        for new in self.add(found):
+            new.paused = next(old.paused for old in positions if old.tp == new.tp)
+        self.start(found)
+        return len(found) == len(positions)
+
+    # ---- going ----
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """These are given up; until they are known to be released they are leftover."""
+        self.leftover.update(partitions)
+        for tp in partitions:
+            self._drop(self.owned[tp])
+
+    def lose(self, positions: Sequence[PartitionPosition]) -> None:
+        """These are no longer ours: hand out and commit nothing of them; there is nothing to release."""
+        self._delivery.revoke(positions, Deadline(0.0))
+        self._offsets.forget(positions)
+        for position in positions:
+            self._drop(position)
+
+    def _drop(self, position: PartitionPosition) -> None:
+        if self.holds(position):
+            del self.owned[position.tp]
+        self._unstarted.discard(position)
+        self._sought.discard(position)

@@ -1,0 +1,182 @@
+"""The application's rebalance listener, and the thread that runs it.
+
+Threads: :class:`ListenerThread` runs every call on a thread of its own, in order; :class:`Listening` is the group's
+thread's, which waits for a call no longer than its limit and goes on then. No lock of ours is ever held while the
+application's code runs, and what it may ask of us is served by others (commits) or by the waiting thread itself
+(seeks), so it cannot lock up with us (KAFKA-4735 is what happens otherwise).
+
+Mirrors the original's ``ConsumerRebalanceListener``. Differs on purpose: what stays with a member is not released, so
+it is not in the list; a call that raises or blocks is reported and does not fail the rebalance; shutting down releases
+partitions and so calls it too; what was lost is told apart; values are plain Python types (KAFKA-2284).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread, get_ident
+from typing import Any
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import ThreadId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+CLOSING_LIMIT = 1.0
+"""Seconds a call may take once the connector is being shut down."""
+SERVE_EVERY = 0.25
+
+
+class ConsumerRebalanceListener:
+    """What an application does when partitions come and go: derive from it and override; the defaults do nothing.
+
+    Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. It
+    has ``rebalance.listener.timeout.ms`` to return; the rebalance then goes on without it. What it raises is logged
+    and shown in ``connector.state``.
+    """
+
+    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        """These partitions (numbers by topic) leave this member: nothing of them is handed out any more, but they are
+        still ours, so ``commit_offsets()`` still works.
+
+        With ``auto.commit.enable`` what is finished is committed after this returns.
+        """
+
+    def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[TopicPartition, ThreadId]
+    ) -> Mapping[TopicPartition, int] | None:
+        """The group's assignment changed, or partitions came to this member and are about to be fetched.
+
+        Arguments: ``consumer_id`` is this member's; ``assignment`` says which thread of the group owns each partition,
+        by this member's strategy.
+        Returns: the offsets at which to start partitions that came just now, in place of the stored ones; None or what
+        is left out starts where the last owner ended.
+        """
+
+    def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        """These partitions are no longer ours (the session expired, or their owner nodes were deleted): others may own
+        them already, and nothing of them can be committed.
+        """
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, frozenset[int]]:
+    """The form in which a listener is told partitions."""
+    found: dict[str, set[int]] = {}
+    for tp in partitions:
+        found.setdefault(tp.topic, set()).add(tp.partition)
+    return {topic: frozenset(numbers) for topic, numbers in sorted(found.items())}
+
+
+class ListenerThread:
+    """Runs a listener's methods one after the other.
+
+    Arguments: ``returned`` is called on this thread after each.
+    """
+
+    def __init__(self, listener: ConsumerRebalanceListener, name: str, returned: Callable[[], None]) -> None:
+        self._listener = listener
+        self._returned = returned
+        self._calls: SimpleQueue[tuple[str, tuple[Any, ...], Future[Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=f"{name}-listener", daemon=True)
+
+    def open(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, deadline: Deadline) -> None:
+        """End the thread after the calls that were asked for; one that blocks is left behind at the deadline."""
+        self._calls.put(None)
+        if self._thread.is_alive() and not self.is_current:
+            self._thread.join(deadline.remaining())
+            if self._thread.is_alive():
+                log.warning("the rebalance listener does not return; its thread %s is left behind", self._thread.name)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is inside the listener."""
+        return self._thread.ident == get_ident()
+
+    def ask(self, method: str, *arguments: Any) -> Future[Any]:
+        """Have a method called after those asked for before; returns at once."""
+        future: Future[Any] = Future()
+        self._calls.put((method, arguments, future))
+        return future
+
+    def stack(self) -> str:
+        """Where the thread stands, for a report."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            method, arguments, future = call
+            try:
+                future.set_result(getattr(self._listener, method)(*arguments))
+            except BaseException as e:  # noqa: BLE001 (SystemExit too: it must be reported and not end this thread)
+                future.set_exception(e)
+            self._returned()
+
+
+class Listening:
+    """The listener as the group's thread calls it; without one every call returns None at once.
+
+    Arguments: ``limit`` in seconds for a call.
+    """
+
+    def __init__(self, thread: ListenerThread | None = None, limit: float = 3.0) -> None:
+        self._thread = thread
+        self._limit = limit
+        self.trouble = ""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a listener."""
+        return self._thread is not None
+
+    def call(self, method: str, *arguments: Any, serve: Callable[[float], bool]) -> Any:
+        """Call a method and wait for it; None where it raised or did not return in time, which is reported.
+
+        ``serve`` is called meanwhile, with the seconds it may take, to answer what the listener asks of the caller;
+        it returns whether everything is about to end, so that the listener is to be hurried.
+        """
+        if self._thread is None:
+            return None
+        future = self._thread.ask(method, *arguments)
+        limit, hurried = Deadline(self._limit), False
+        while not future.done() and not limit.expired:
+            if serve(limit.bounded(SERVE_EVERY)) and not hurried:
+                limit, hurried = Deadline(limit.bounded(CLOSING_LIMIT)), True
+        if not future.done():
+            self.trouble = f"the listener's {method} does not return; going on without it"
+            log.error("%s. It stands at:\n%s", self.trouble, self._thread.stack())
+            future.add_done_callback(lambda late: _report_late(method, late))
+            return None
+        error = future.exception()
+        self.trouble = "" if error is None else _raised(method, error)
+        return None if error is not None else future.result()
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Have a method called, without waiting for it."""
+        if self._thread is not None:
+            self._thread.ask(method, *arguments).add_done_callback(lambda late: _report_late(method, late))
+
+
+def _raised(method: str, error: BaseException) -> str:
+    trouble = f"the listener's {method} raised {type(error).__name__}: {error}"
+    log.error("%s; going on", trouble, exc_info=error)
+    return trouble
+
+
+def _report_late(method: str, future: Future[Any]) -> None:
+    error = future.exception()
+    if error is not None:
+        _raised(method, error)
+    else:
+        log.debug("the listener's %s returned", method)
