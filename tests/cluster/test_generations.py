@@ -19,6 +19,7 @@ from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, MessageAndMetadata, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import MessageSizeTooLargeException
 
 PARTITIONS = 2
 BUNCH = 40
@@ -190,7 +191,9 @@ def test_headers_times_and_transactions_where_the_generation_has_them(
     servers.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     servers.create_topic(other, 1)
     settings = {"bootstrap.servers": servers.bootstrap_servers, "log_level": 0}
-    headers: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", None), ("\u00fc", b"")] if generation.transactions else []
+    headers: list[tuple[str, str | bytes | None]] = (
+        [("a", b"1"), ("a", None), ("\u00fc", b"")] if generation.transactions else []
+    )
     producer = Producer(settings)
     producer.produce(topic, b"v", timestamp=1_500_000_000_000, headers=headers)
     assert producer.flush(scaled(20)) == 0
@@ -216,3 +219,28 @@ def test_headers_times_and_transactions_where_the_generation_has_them(
         with join(unique("group"), isolation_level=level) as connector:
             stream = connector.create_message_streams({other: 1})[other][0]
             assert [m.value for m in read(stream, len(wanted))] == wanted
+
+
+def test_a_message_larger_than_the_fetch_size(
+    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    """KAFKA-160, KAFKA-994: such a message stopped its partition, first in an endless loop and later silently. Brokers
+    before 0.10.1 send its beginning only; newer ones send all of it, whatever the fetch size.
+    """
+    topic = unique("large")
+    servers.create_topic(topic, 1)
+    values = [b"before", b"x" * 5000, b"after"]
+    produce_to(servers.bootstrap_servers, topic, values, **generation.producer)
+    with join(unique("group"), fetch_message_max_bytes=1000) as connector:
+        stream = connector.create_message_streams({topic: 1})[topic][0]
+        assert [m.value for m in read(stream, 3)] == values
+    with join(unique("group"), fetch_message_max_bytes=1000, fetch_max_bytes=2000) as connector:
+        stream = connector.create_message_streams({topic: 1})[topic][0]
+        if generation.kafka != "0.8.2.2":
+            assert [m.value for m in read(stream, 3)] == values
+            return
+        assert read(stream, 1)[0].value == b"before"
+        with pytest.raises(MessageSizeTooLargeException, match=rf"{topic}-0 at offset 1: .*fetch\.max\.bytes"):
+            read(stream, 1)
+        assert stream.skip() == 2
+        assert read(stream, 1)[0].value == b"after"
