@@ -486,14 +486,22 @@ class KafkaStream(Generic[K, V]):
             self.queue.let_go()
 
     def _may_go_on(self, position: PartitionPosition) -> bool:
-        """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours."""
-        until = position.held_until
+        """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
+
+        Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
+        """
+        until, deadline = position.held_until, Deadline(self._patience)
         while True:
             position.held_until = NOTHING_HELD
             if position.revoked or self.queue.closed:
                 return False
             # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
-            self._lease.wait(Deadline(0.1))
+            self._lease.wait(Deadline(deadline.bounded(0.1)))
             position.held_until = until
             if not position.revoked and self._lease.valid:
                 return True
+            if deadline.expired:
+                position.held_until = NOTHING_HELD
+                raise ConsumerTimeoutException(
+                    "no message within the timeout, for ZooKeeper is away; the stream stays usable"
+                )

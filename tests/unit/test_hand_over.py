@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.timing import scaled
 from tests.unit.brokers.sets import Batch, Written
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
@@ -120,3 +121,20 @@ def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[byte
     stream.queue.close()
     assert next(messages, None) is None
     assert position.finished(including_held=True) == 1
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_a_closed_gate_keeps_nobody_longer_than_his_patience(stream: KafkaStream[bytes, bytes], seconds: float) -> None:
+    """What happened: with ZooKeeper away and messages fetched, ``get`` waited for ZooKeeper whatever its timeout."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, 2, 1)
+    assert stream.get(timeout=0).offset == 0
+    stream._lease.suspend()
+    for _ in range(2):
+        begin = monotonic()
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
+            stream.get(timeout=seconds)
+        assert seconds <= monotonic() - begin < seconds + scaled(2)
+        assert position.finished(including_held=True) == 1
+    stream._lease.resume(stream._lease.epoch)
+    assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]

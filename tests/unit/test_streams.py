@@ -205,7 +205,7 @@ def test_a_partition_revoked_at_the_gate_is_not_handed_out(bench: Bench) -> None
 
     def read() -> None:
         try:
-            bench.stream.get(timeout=0)
+            bench.stream.get(timeout=0.2)
         except ConsumerTimeoutException as e:
             failed.append(e)
 
@@ -233,7 +233,8 @@ def test_closing_wakes_a_reader_and_ends_the_iteration(bench: Bench) -> None:
         stream.stream.get(timeout=0)
 
 
-def test_closing_ends_a_reader_at_the_gate(bench: Bench) -> None:
+def test_closing_ends_a_reader_at_the_gate() -> None:
+    bench = Bench(timeout=None)
     bench.put(position(), 0, 1)
     bench.lease.suspend()
     reader = Thread(target=lambda: list(bench.stream), name="reader")
