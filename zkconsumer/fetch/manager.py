@@ -137,7 +137,8 @@ class FetchManager:
             except BrokerAuthenticationError as e:
                 self._on_refusal(e)
             except (BrokerError, RegistryError) as e:
-                self._report(str(e))
+                if not self._stopping:  # else it is only that we closed the channel under it
+                    self._report(str(e))
                 self._back_off()
             except Exception:
                 log.exception("the leader finder failed unexpectedly and goes on")
