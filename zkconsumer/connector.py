@@ -132,8 +132,8 @@ class ZookeeperConsumerConnector:
                 raise MessageStreamsExistException(
                     f"{what}: this connector has created its streams; one connector does so once"
                 )
-            self._created = True
             self._member = Member(self.config, self.consumer_id, self._offset_store)
+            self._created = True
             return self._member
 
     def _make_streams(self, member: Member, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
@@ -201,7 +201,7 @@ class ZookeeperConsumerConnector:
         if state.phase is Phase.CLOSED:
             return state
         starts = member.committer.trouble if member.committer is not None else ""
-        detail = "; ".join(filter(None, (state.detail, member.fetching.trouble, starts)))
+        detail = "; ".join(filter(None, (state.detail, member.session.trouble, member.fetching.trouble, starts)))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
 
     def assignment(self) -> frozenset[TopicPartition]:

@@ -13,6 +13,7 @@
     ├── RegistryError                       anything between us and ZooKeeper
     │   ├── RegistryUnavailableError        not reachable within zookeeper.connection.timeout.ms
     │   ├── RegistryAuthenticationError     ZooKeeper refused our login, or its certificate is not to be trusted
+    │   ├── NotPermittedError               an ACL in ZooKeeper forbids the operation; names the path
     │   ├── ChrootMissingError              the chroot of zookeeper.connect does not exist
     │   ├── SessionLostError                the session ended under the operation
     │   ├── ConsumerIdInUseError            another live session holds our consumer.id
@@ -97,6 +98,10 @@ class RegistryAuthenticationError(RegistryError):
 
     Trying again cures it only after somebody changed a password or a certificate.
     """
+
+
+class NotPermittedError(RegistryError):
+    """An ACL forbids the operation; the message names the path."""
 
 
 class ChrootMissingError(RegistryError):

@@ -26,7 +26,9 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerIdInUseError,
+    NotPermittedError,
     OffsetCommitError,
+    RegistryAuthenticationError,
     RegistryError,
     RegistryUnavailableError,
 )
@@ -332,6 +334,8 @@ class Rebalancer:
         return todo, ""
 
     def _round_failed(self, error: Exception) -> None:
+        if isinstance(error, NotPermittedError | RegistryAuthenticationError) and not self.first_round.done():
+            self.first_round.set_exception(error)  # whoever waits to join cannot, and waiting longer does not help
         if isinstance(error, ConsumerIdInUseError):
             self._show(Phase.WAITING, detail=str(error))
         elif isinstance(error, RegistryUnavailableError) and not self._session.connected:

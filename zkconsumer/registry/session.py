@@ -42,6 +42,7 @@ from kazoo.retry import KazooRetry
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ChrootMissingError,
+    NotPermittedError,
     RegistryAuthenticationError,
     RegistryError,
     RegistryUnavailableError,
@@ -124,10 +125,6 @@ class NodeFailure(Enum):
     BAD_VERSION = "the node's version is another"
     NO_AUTH = "not permitted"
     OTHER = "refused"
-
-
-class NotPermittedError(RegistryError):
-    """An ACL forbids the operation; the message names the path."""
 
 
 class Session:

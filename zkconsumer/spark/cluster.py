@@ -18,6 +18,7 @@ from zkconsumer.brokers import errors as codes
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
+    BrokerAuthenticationError,
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
@@ -265,8 +266,8 @@ class Cluster:
                     Deadline(self._config.socket_timeout_ms / 1000),
                     isolation_level=self._isolation_level,
                 )
-            except BrokerResponseError:
-                raise
+            except (BrokerAuthenticationError, BrokerResponseError):
+                raise  # asking again cures neither
             except BrokerError as error:
                 self._drop(endpoint)
                 troubles.append(str(error))

@@ -20,6 +20,7 @@ from zkconsumer.brokers.columns import ColumnBuilder
 from zkconsumer.brokers.extent import extent
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
+    BrokerAuthenticationError,
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
@@ -95,8 +96,8 @@ class RangeReader:
                 if left.start == position and left.size:
                     self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
                 position, range_ = left.start, left
-            except BrokerResponseError:
-                raise
+            except (BrokerAuthenticationError, BrokerResponseError):
+                raise  # asking again cures neither
             except BrokerError as error:
                 if deadline.expired:
                     raise
