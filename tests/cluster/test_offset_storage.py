@@ -1,0 +1,208 @@
+"""Offsets outside ZooKeeper: a mixed group moves to Kafka and back, a coordinator goes away, a user has a store of his
+own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import TICK_MS, NewTopic, owners_of, produce_to
+from tests.cluster.in_process import Reader, by_range, offsets_of
+from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.member_process import QUICK, MemberProcess
+from tests.cluster.our_member import OurMember
+from tests.timing import eventually, scaled
+from tests.unit.offsets.fakes import MemoryStore
+from zkconsumer import TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import OffsetCommitError
+
+ZOOKEEPER = {"offsets.storage": "zookeeper"}
+DUAL = {"offsets.storage": "kafka", "dual.commit.enabled": "true"}
+KAFKA = {"offsets.storage": "kafka", "dual.commit.enabled": "false"}
+PARTITIONS = 4
+
+
+def kafka_offsets(bootstrap_servers: str, group: str, topic: str, partitions: int = PARTITIONS) -> dict[int, int]:
+    """Partition -> committed offset as Kafka's own client reads it."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Where
+
+    client = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "log_level": 0})
+    try:
+        answered = client.committed([Where(topic, p) for p in range(partitions)], timeout=scaled(10))
+        return {where.partition: where.offset for where in answered if where.offset >= 0}
+    finally:
+        client.close()
+
+
+class MovingGroup:
+    """A member of ours (it sorts first, and so owns the first half) and one of the original's, restarted in turn."""
+
+    def __init__(self, ours: Callable[..., OurMember], original: Callable[..., LegacyMember]) -> None:
+        self.make = {"a": ours, "b": original}
+        self.running: dict[str, MemberProcess] = {}
+        self.all: list[MemberProcess] = []
+
+    def roll(self, properties: dict[str, str]) -> None:
+        """The documented step: every member restarted with the new properties, one after the other."""
+        for suffix in ("b", "a"):
+            if suffix in self.running:
+                assert self.running[suffix].stop() is not None, self.running[suffix].log_text()
+            self.running[suffix] = self.make[suffix](properties={**properties, "consumer.id": suffix})
+            self.all.append(self.running[suffix].wait_ready())
+
+    def consumed(self) -> Counter[tuple[int, int]]:
+        return Counter((m.partition, m.offset) for member in self.all for m in member.messages)
+
+
+def test_a_mixed_group_moves_to_kafka_and_back_without_loss_or_repetition(
+    cluster: DevCluster,
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+) -> None:
+    topic, name = new_topic(PARTITIONS), new_group()
+    group = MovingGroup(
+        lambda **o: our_member(name, {topic: 1}, **o), lambda **o: legacy_member("1.1.1", name, {topic: 1}, **o)
+    )
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    threads = [f"{name}_a-0", f"{name}_b-0"]
+
+    def phase(properties: dict[str, str], *busy: int) -> None:
+        group.roll(properties)
+        expected = by_range(threads, range(PARTITIONS))
+        eventually(lambda: owners_of(zookeeper, name, topic) == expected, 25, f"a share of each with {properties}")
+        for partition in busy:
+            _produce(cluster, topic, partition)
+            ends[partition] += 10
+        wanted = Counter({(p, o): 1 for p, end in ends.items() for o in range(end)})
+        eventually(lambda: group.consumed() >= wanted, 20, f"all messages with {properties}")
+        assert group.consumed() == wanted
+
+    def in_zookeeper() -> dict[int, int]:
+        return offsets_of(zookeeper, name, topic)
+
+    def in_kafka() -> dict[int, int]:
+        return kafka_offsets(cluster.bootstrap_servers, name, topic)
+
+    phase(ZOOKEEPER, 0, 1, 2, 3)
+    phase(DUAL, 0, 2, 3)  # partition 1 has no message any more
+    eventually(lambda: in_zookeeper() == in_kafka() == ends, 10, "both stores to hold the same")
+    phase(KAFKA, 0, 2, 3)
+    eventually(lambda: in_kafka() == ends, 10, "Kafka to hold the end")
+    assert in_zookeeper()[0] < ends[0]
+    phase(DUAL, 2, 3)  # partition 0 has no message since ZooKeeper was not written
+    eventually(lambda: in_zookeeper() == in_kafka() == ends, 10, "both stores to hold the same again")
+    phase(ZOOKEEPER, 0, 1, 2, 3)
+    eventually(lambda: in_zookeeper() == ends, 10, "ZooKeeper to hold the end")
+
+
+def _produce(cluster: DevCluster, topic: str, partition: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for _ in range(10):
+        producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(scaled(20)) == 0
+
+
+def test_without_automatic_commits_kafka_holds_the_first_start_and_no_progress(
+    cluster: DevCluster,
+    connector: Callable[..., ZookeeperConsumerConnector],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+) -> None:
+    topic, name = new_topic(2), new_group()
+    produce(topic, [b"x"] * 10, partitions=2)
+    member = connector(name, offsets_storage="kafka", auto_commit_enable="false")
+    reader = Reader(member.create_message_streams({topic: 1})[topic][0])
+    reader.wait_for(10)
+    assert kafka_offsets(cluster.bootstrap_servers, name, topic, 2) == {0: 0, 1: 0}
+    member.commit_offsets({TopicPartition(topic, 1): 3})
+    member.shutdown()
+    reader.join()
+    assert kafka_offsets(cluster.bootstrap_servers, name, topic, 2) == {0: 0, 1: 3}
+    assert offsets_of(zookeeper, name, topic) == {0: 0, 1: 3}
+
+
+def test_given_offsets_of_another_member_are_refused_and_of_nobody_written(
+    connector: Callable[..., ZookeeperConsumerConnector],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+) -> None:
+    topic, other, name = new_topic(1), new_topic(1), new_group()
+    owner, bystander = connector(name), connector(name)
+    owner.create_message_streams({topic: 1})
+    bystander.create_message_streams({})
+    eventually(lambda: owner.assignment(), 10, "an owner")
+    with pytest.raises(OffsetCommitError, match=f"{topic}-0 at 5 .another member"):
+        bystander.commit_offsets({TopicPartition(topic, 0): 5, TopicPartition(other, 0): 6})
+    assert offsets_of(zookeeper, name, other) == {0: 6}
+    assert offsets_of(zookeeper, name, topic) != {0: 5}
+
+
+def test_a_store_of_the_users_own_is_used_in_place_of_zookeeper(
+    cluster: DevCluster,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+) -> None:
+    topic, name = new_topic(1), new_group()
+    produce(topic, [b"x"] * 10)
+    store = MemoryStore()
+    store.offsets = {TopicPartition(topic, 0): 4}
+    properties = {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": name}
+    with ZookeeperConsumerConnector(properties, offset_store=store) as member:
+        reader = Reader(member.create_message_streams({topic: 1})[topic][0])
+        reader.wait_for(6)
+        assert reader.places[0] == (0, 4)
+        eventually(lambda: store.offsets == {TopicPartition(topic, 0): 10}, 10, "the automatic commit")
+    reader.join()
+    assert store.closed
+    assert offsets_of(zookeeper, name, topic) == {}
+
+
+def test_a_coordinator_that_goes_away_costs_time_limits_only_and_is_found_again() -> None:
+    with DevCluster(tick_ms=TICK_MS) as own:
+        own.create_topic("t", 1)
+        produce_to(own.bootstrap_servers, "t", [b"x"] * 10)
+        properties: dict[str, Any] = {"zookeeper.connect": own.zookeeper_connect, "group.id": "g", **KAFKA}
+        properties |= {"offsets.channel.backoff.ms": "100", "auto.commit.enable": "false"}
+        (broker,) = own.brokers
+        with ZookeeperConsumerConnector({**QUICK, **properties}) as member:
+            reader = Reader(member.create_message_streams({"t": 1})["t"][0])
+            reader.wait_for(10)
+            member.commit_offsets()
+            broker.stop()
+            began = monotonic()
+            with pytest.raises(OffsetCommitError):
+                member.commit_offsets({TopicPartition("t", 0): 9}, timeout=scaled(1.0))
+            assert monotonic() - began < scaled(3.0)
+            broker.start()
+
+            def committed() -> bool:
+                try:
+                    member.commit_offsets({TopicPartition("t", 0): 9}, timeout=scaled(5.0))
+                except OffsetCommitError:
+                    return False
+                return True
+
+            eventually(committed, 30, "a commit to the coordinator that is back")
+            assert kafka_offsets(own.bootstrap_servers, "g", "t", 1) == {0: 9}
+            broker.stop()
+            began = monotonic()
+        assert monotonic() - began < scaled(6.0)
+        reader.join()
