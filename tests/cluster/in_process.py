@@ -18,18 +18,19 @@ from zkconsumer import ConsumerTimeoutException, KafkaStream
 class Reader:
     """Reads one stream on a thread of its own and keeps what it got.
 
-    ``hold()`` makes it keep the next message in its hands until ``go_on()``; ``got`` contains a message from the
+    It keeps the message at offset ``hold_at`` in its hands until ``go_on()``; ``got`` contains a message from the
     moment it was handed out. It ends with its stream; ``error`` is what ended it otherwise. A timeout of the stream is
     counted in ``timeouts`` and read over.
     """
 
-    def __init__(self, stream: KafkaStream[Any, Any]) -> None:
+    def __init__(self, stream: KafkaStream[Any, Any], *, hold_at: int | None = None) -> None:
         self.stream = stream
+        self._hold_at = hold_at
         self.error: BaseException | None = None
         self.timeouts = 0
         self._got: list[Consumed] = []
+        self._whole: list[Any] = []
         self._may_go_on = threading.Event()
-        self._may_go_on.set()
         self._commands: list[Any] = []
         self.thread = threading.Thread(target=self._run, name=f"reader-{stream.name}", daemon=True)
         self.thread.start()
@@ -44,8 +45,9 @@ class Reader:
         while True:
             try:
                 for m in self.stream:
+                    self._whole.append(m)
                     self._got.append(Consumed(m.topic, m.partition, m.offset, m.key, m.value, monotonic()))
-                    while not self._may_go_on.wait(0.01):
+                    while m.offset == self._hold_at and not self._may_go_on.wait(0.01):
                         while self._commands:
                             self._commands.pop(0)()
                 return
@@ -61,10 +63,6 @@ class Reader:
     def places(self) -> list[tuple[int, int]]:
         """(partition, offset) of what was handed out, in that order."""
         return [(m.partition, m.offset) for m in self._got]
-
-    def hold(self) -> None:
-        """From the next message on, keep it in hand."""
-        self._may_go_on.clear()
 
     def go_on(self) -> None:
         """Finish the message in hand and read on."""
@@ -93,6 +91,11 @@ class Reader:
         eventually(lambda: self.error or len(self._got) >= count, seconds, f"{count} messages: {len(self._got)} so far")
         assert self.error is None, repr(self.error)
         return self.got
+
+    def wait_messages(self, count: int) -> list[Any]:
+        """As ``wait_for``; returns the messages themselves."""
+        self.wait_for(count)
+        return self._whole.copy()
 
     def join(self, seconds: float = 10) -> None:
         """Wait for the end of the stream and raise what ended it otherwise."""

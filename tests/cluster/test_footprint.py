@@ -1,0 +1,90 @@
+"""What a member costs and leaves behind: memory while idle, threads and sockets after its end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.in_process import Reader
+from tests.cluster.our_member import OurMember
+from tests.timing import eventually
+from zkconsumer import ZookeeperConsumerConnector
+
+LIMIT_KB = 80_000
+MARGIN_KB = 5_000
+
+
+def sockets() -> set[str]:
+    """The sockets and pipes that this process has open."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(descriptor)  # noqa: PTH115
+        except FileNotFoundError:
+            continue
+        if target.startswith(("socket:", "pipe:", "anon_inode:")):
+            found.add(target)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_an_idle_member_takes_less_than_80_megabytes(
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, group = new_topic(12), new_group()
+    produce(topic, [b"x" * 100] * 1200, partitions=12)
+    member = our_member(group, {topic: 2})
+    member.wait_messages(1200)
+    eventually(lambda: len(owners_of(zookeeper, group, topic)) == 12, 10, "ownership")
+    threading.Event().wait(1.0)  # what only shows after a few commits and polls shall show
+    resident = member.resident_kilobytes()
+    with capsys.disabled():
+        print(f"\n  an idle member of 12 partitions: {resident / 1000:.1f} MB resident")
+    assert resident < LIMIT_KB - MARGIN_KB
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="sockets are listed in /proc")
+def test_no_thread_and_no_socket_is_left_after_the_end(
+    connector: Callable[..., ZookeeperConsumerConnector],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    topic = new_topic(4)
+    produce(topic, [b"x"] * 40, partitions=4)
+    threads, open_before = set(threading.enumerate()), sockets()
+    for _ in range(3):
+        member = connector(new_group(), num_consumer_fetchers=2)
+        readers = [Reader(stream) for stream in member.create_message_streams({topic: 2})[topic]]
+        eventually(lambda rs=readers: sum(len(r.got) for r in rs) == 40, 15, "all messages")  # type: ignore[misc]
+        assert sockets() - open_before
+        member.shutdown()
+        for reader in readers:
+            reader.join()
+        assert set(threading.enumerate()) - threads == set()
+        assert sockets() - open_before == set()
+
+
+def test_every_thread_of_a_member_has_a_name_that_tells_whose_it_is(
+    connector: Callable[..., ZookeeperConsumerConnector], new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    topic = new_topic(1)
+    before = set(threading.enumerate())
+    member = connector(new_group(), consumer_id="named")
+    member.create_message_streams({topic: 1})
+    names = [t.name for t in set(threading.enumerate()) - before]
+    of_kazoo = [name for name in names if "zk_loop" in name or "_thread_worker" in name]
+    assert [name for name in names if member.consumer_id not in name and name not in of_kazoo] == []
+    for part in ("watcher_executor", "committer", "leader-finder"):
+        assert [name for name in names if part in name]
