@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -95,8 +96,8 @@ def test_a_batch_reads_from_and_to_the_offsets_it_is_told(
 
     assert read(startingOffsets="group") == {0: (0, 100), 1: (70, 30)}
     assert read(endingOffsets="group") == {1: (0, 70)}
-    given = f'{{"{topic}":{{"0":-2,"1":95}}}}'
-    assert read(startingOffsets=given, endingOffsets=given.replace("-2", "20").replace("95", "-1")) == {
+    starts, ends = (json.dumps({topic: offsets}) for offsets in ({"0": -2, "1": 95}, {"0": 20, "1": -1}))
+    assert read(startingOffsets=starts, endingOffsets=ends) == {
         0: (0, 20),
         1: (95, 5),
     }
