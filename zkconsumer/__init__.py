@@ -25,8 +25,9 @@ from zkconsumer.group.state import ConnectorState
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
+from zkconsumer.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Blacklist",

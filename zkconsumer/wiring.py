@@ -38,6 +38,7 @@ from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
+from zkconsumer.version import VERSION
 
 BACKOFF_MAX = 10.0
 
@@ -170,7 +171,6 @@ class Member:
 
     def _advertising(self, registration: Registration) -> Callable[[], Registration]:
         """What to register: the subscription, what strategies may want to know of us, and the time of the call."""
-        from zkconsumer import __version__
 
         def stamped() -> Registration:
             known = advertisement(
@@ -178,7 +178,7 @@ class Member:
                 host=socket.gethostname(),
                 address=self.session.local_address,
                 room=self.config.machine_room,
-                version=__version__,
+                version=VERSION,
             )
             return replace(registration, timestamp=str(time.time_ns() // 1_000_000), extra=known)
 

@@ -70,7 +70,10 @@ def test_a_wheel_holds_every_module_and_the_marker_of_typed_packages(tmp_path: P
 
     (wheel,) = tmp_path.glob("zkconsumer-*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.startswith("zkconsumer/")}
-    wanted = {path.relative_to(source).as_posix() for path in (source / "zkconsumer").rglob("*.py")}
+        packed = set(archive.namelist())
+    modules = {path.relative_to(source) for path in (source / "zkconsumer").rglob("*.py")}
+    # what Spark looks for lies in the package's folder and becomes a module of its own
+    wanted = {path.name if "discovered" in path.parts else path.as_posix() for path in modules}
     assert wanted <= packed
+    assert "pyspark_zkconsumer.py" in wanted
     assert "zkconsumer/py.typed" in packed
