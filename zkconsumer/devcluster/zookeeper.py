@@ -58,17 +58,20 @@ class EmbeddedZooKeeper(ServerProcess):
         version: str | None = None,
         port: int | None = None,
         properties: Mapping[str, object] | None = None,
+        java_options: Sequence[str] = (),
         heap_mb: int = 128,
         keep: bool | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Arguments: ``directory`` for its data (temporary unless given); ``tick_ms``, of which a session's timeout is
-        at least 2 and at most 20; ``version`` (PySpark's own unless given); ``properties`` of ``zoo.cfg`` beside ours.
+        at least 2 and at most 20; ``version`` (PySpark's own unless given); ``properties`` of ``zoo.cfg`` beside ours;
+        ``java_options`` such as ``-Djava.security.auth.login.config=...``.
         """
         super().__init__(directory, port=port, keep=keep)
         self.tick_ms = tick_ms
         self.version = version
         self.properties = dict(properties or {})
+        self._java_options = tuple(java_options)
         self._heap_mb = heap_mb
         self._progress = progress
 
@@ -105,6 +108,7 @@ class EmbeddedZooKeeper(ServerProcess):
             "-Dzookeeper.forceSync=no",  # a power cut may lose data; a crash of the process does not
             "-Dzookeeper.preAllocSize=1024",  # kB; the default reserves 64 MB at the first write
             *log4j_options(directory, {"org.apache.zookeeper.server.quorum.QuorumPeerConfig": "ERROR"}),
+            *self._java_options,
             *("-cp", os.pathsep.join(map(str, zookeeper_jars(self.version, self._progress)))),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(directory / "zoo.cfg"),

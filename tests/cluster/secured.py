@@ -1,0 +1,130 @@
+"""A ZooKeeper and a broker that want to know who we are: certificates of our own making, names and passwords."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives import serialization
+from kazoo.client import KazooClient
+
+from tests.timing import scaled
+from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
+from zkconsumer.devcluster.ports import LOOPBACK, free_port
+
+USER, PASSWORD = "ann", 'hunter2 "é'
+ZOOKEEPER_PASSWORD = "hunter3"
+"""Plain, because ZooKeeper's DIGEST-MD5 reads it from a file of Java's own syntax."""
+
+LOGIN_GOOD_FOR_MS = 2000
+_ITERATIONS = 4096
+
+
+class Certificates:
+    """Files of an authority and of what it signed; ``other_ca`` is an authority that nobody here trusts."""
+
+    def __init__(self, directory: Path) -> None:
+        authority, other = trustme.CA(), trustme.CA()
+        self.ca = self._write(directory / "ca.pem", authority.cert_pem.bytes())
+        self.other_ca = self._write(directory / "other.pem", other.cert_pem.bytes())
+        self.server = self._write(directory / "server.pem", self._bundle(authority.issue_cert(LOOPBACK, "localhost")))
+        self.client = self._write(directory / "client.pem", self._bundle(authority.issue_cert("client")))
+
+    @staticmethod
+    def _bundle(issued: trustme.LeafCert) -> bytes:
+        # Java reads private keys as PKCS 8 only
+        key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return key + b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+
+    @staticmethod
+    def _write(path: Path, content: bytes) -> str:
+        path.write_bytes(content)
+        return str(path)
+
+
+class SecuredZooKeeper(EmbeddedZooKeeper):
+    """Speaks TLS on ``secure_connect``, where certificates of clients are welcome and not demanded; knows ``USER`` by
+    SASL on both ports.
+    """
+
+    def __init__(self, directory: Path, certificates: Certificates) -> None:
+        self.secure_port = free_port()
+        jaas = directory / "jaas.conf"
+        module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+        jaas.write_text(f'Server {{ {module} required user_{USER}="{ZOOKEEPER_PASSWORD}"; }};\n')
+        super().__init__(
+            tick_ms=500,
+            properties={
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "secureClientPort": self.secure_port,
+                "secureClientPortAddress": LOOPBACK,
+                "ssl.keyStore.location": certificates.server,
+                "ssl.keyStore.type": "PEM",
+                "ssl.trustStore.location": certificates.ca,
+                "ssl.trustStore.type": "PEM",
+                "ssl.clientAuth": "want",
+                "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+            },
+            java_options=[f"-Djava.security.auth.login.config={jaas}"],
+        )
+
+    @property
+    def secure_connect(self) -> str:
+        return f"{LOOPBACK}:{self.secure_port}"
+
+
+def secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> EmbeddedKafka:
+    """A broker that wants TLS and a login of everybody but those who come PLAINTEXT, which are the tests' helpers."""
+    with_scram(zookeeper.connect)
+    listener = "listener.name.sasl_ssl"
+    module = "org.apache.kafka.common.security"
+    escaped = PASSWORD.replace('"', '\\"')
+    plain_port = free_port()
+    return EmbeddedKafka(
+        zookeeper.connect,
+        port=plain_port,
+        properties={
+            "listeners": f"PLAINTEXT://{LOOPBACK}:{plain_port},SASL_SSL://{LOOPBACK}:0,SSL://{LOOPBACK}:0",
+            "security.inter.broker.protocol": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": certificates.server,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": certificates.ca,
+            "listener.name.ssl.ssl.client.auth": "required",
+            f"{listener}.plain.sasl.jaas.config": (
+                f'{module}.plain.PlainLoginModule required user_{USER}="{escaped}";'
+            ),
+            f"{listener}.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+            f"{listener}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
+            f"{listener}.connections.max.reauth.ms": LOGIN_GOOD_FOR_MS,
+        },
+    )
+
+
+def with_scram(connect: str, user: str = USER, password: str = PASSWORD) -> None:
+    """Makes a user known for SCRAM the way kafka-configs does through ZooKeeper: before the brokers start."""
+    config = {}
+    for mechanism, name in (("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")):
+        salt = b"salt of a test"
+        salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, _ITERATIONS)
+        client = hmac.new(salted, b"Client Key", name).digest()
+        parts = {
+            "salt": base64.b64encode(salt),
+            "stored_key": base64.b64encode(hashlib.new(name, client).digest()),
+            "server_key": base64.b64encode(hmac.new(salted, b"Server Key", name).digest()),
+            "iterations": b"%d" % _ITERATIONS,
+        }
+        config[mechanism] = ",".join(f"{key}={value.decode()}" for key, value in parts.items())
+    client = KazooClient(connect)
+    client.start(timeout=scaled(10))
+    node = json.dumps({"version": 1, "config": config}).encode()
+    client.create(f"/config/users/{user}", node, makepath=True)
+    client.stop()
+    client.close()

@@ -1,0 +1,392 @@
+"""Both securities together, on a real ZooKeeper with TLS, SASL and rights, and a real broker with SASL_SSL."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import produce_to, unique
+from tests.cluster.member_process import QUICK
+from tests.cluster.secured import (
+    LOGIN_GOOD_FOR_MS,
+    PASSWORD,
+    USER,
+    ZOOKEEPER_PASSWORD,
+    Certificates,
+    SecuredZooKeeper,
+    secured_broker,
+)
+from tests.timing import eventually, scaled
+from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
+from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import EmbeddedKafka
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    NotPermittedError,
+    RegistryAuthenticationError,
+    RegistryUnavailableError,
+)
+from zkconsumer.registry.admin import Admin
+from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.security import registry_security
+from zkconsumer.registry.session import Session
+
+DIGEST = {"zookeeper.digest.username": USER, "zookeeper.digest.password": PASSWORD}
+SASL = {"zookeeper.sasl.username": USER, "zookeeper.sasl.password": ZOOKEEPER_PASSWORD}
+EVERYTHING, READING = 31, 1
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def zookeeper(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKeeper]:
+    with SecuredZooKeeper(tmp_path_factory.mktemp("secured"), certificates) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> Iterator[EmbeddedKafka]:
+    with secured_broker(zookeeper, certificates) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(zookeeper: SecuredZooKeeper) -> Iterator[KazooClient]:
+    """Somebody who never logged in, with ZooKeeper's own view of rights."""
+    client = KazooClient(zookeeper.connect)
+    client.start(timeout=scaled(10))
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def topic(broker: EmbeddedKafka) -> str:
+    name = unique("secured")
+    with Admin(broker.zookeeper_connect) as administrator:
+        administrator.create_topic(name, 2)
+    produce_to(broker.address, name, [b"%d" % n for n in range(20)], partitions=2)
+    return name
+
+
+Connect = Callable[..., ZookeeperConsumerConnector]
+
+
+@pytest.fixture
+def connect(zookeeper: SecuredZooKeeper) -> Iterator[Connect]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(group: str, *properties: Mapping[str, Any]) -> ZookeeperConsumerConnector:
+        given = {**QUICK, "zookeeper.connect": zookeeper.connect, "group.id": group, "consumer.timeout.ms": 15000}
+        for more in properties:
+            given |= more
+        made.append(ZookeeperConsumerConnector(given))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def tls(zookeeper: SecuredZooKeeper, certificates: Certificates) -> dict[str, str]:
+    return {
+        "zookeeper.connect": zookeeper.secure_connect,
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": certificates.ca,
+    }
+
+
+def sasl_ssl(certificates: Certificates, mechanism: str = "SCRAM-SHA-512", password: str = PASSWORD) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.username": USER,
+        "sasl.password": password,
+        "ssl.ca.location": certificates.ca,
+    }
+
+
+def session(zookeeper: SecuredZooKeeper, properties: Mapping[str, str]) -> Session:
+    config = ConsumerConfig({"zookeeper.connect": zookeeper.connect, "group.id": "g", **properties})
+    return Session(config.zookeeper_connect, timeout=4.0, on_change=lambda _: None, security=registry_security(config))
+
+
+def rights(client: KazooClient, path: str) -> list[tuple[str, str, int]]:
+    return sorted((acl.id.scheme, acl.id.id.split(":")[0], acl.perms) for acl in client.get_acls(path)[0])
+
+
+OPEN = [("world", "anyone", EVERYTHING)]
+
+
+# ---- ZooKeeper: logins and rights ----
+
+
+@pytest.mark.parametrize(
+    ("login", "owner"), [(DIGEST, ("digest", USER)), (SASL, ("sasl", USER))], ids=["digest", "sasl"]
+)
+def test_nodes_get_the_originals_rights(
+    connect: Connect, admin: KazooClient, topic: str, login: dict[str, str], owner: tuple[str, str]
+) -> None:
+    group = unique("rights")
+    connector = connect(group, login, {"zookeeper.set.acl": "true"})
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    assert {next(stream).value for _ in range(20)} == {b"%d" % n for n in range(20)}
+    connector.commit_offsets()
+
+    base = f"/consumers/{group}"
+    for path in ("/consumers", base, f"{base}/ids", f"{base}/ids/{connector.consumer_id}"):
+        assert rights(admin, path) == OPEN, path
+    for kind in ("owners", "offsets"):
+        for path in (
+            f"{base}/{kind}",
+            f"{base}/{kind}/{topic}",
+            f"{base}/{kind}/{topic}/0",
+            f"{base}/{kind}/{topic}/1",
+        ):
+            assert rights(admin, path) == sorted([(*owner, EVERYTHING), ("world", "anyone", READING)]), path
+
+
+def test_without_set_acl_everything_is_open(connect: Connect, admin: KazooClient, topic: str) -> None:
+    group = unique("open")
+    connector = connect(group, DIGEST)
+    connector.create_message_streams({topic: 1})
+    assert rights(admin, f"/consumers/{group}/owners/{topic}/0") == OPEN
+
+
+def test_with_a_certificate_the_rights_are_its_holders(
+    connect: Connect, admin: KazooClient, topic: str, zookeeper: SecuredZooKeeper, certificates: Certificates
+) -> None:
+    group = unique("certified")
+    identity = {"zookeeper.ssl.keystore.location": certificates.client, "zookeeper.set.acl": "true"}
+    connector = connect(group, tls(zookeeper, certificates), identity)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    next(stream)
+    schemes = {scheme for scheme, _, _ in rights(admin, f"/consumers/{group}/owners/{topic}/0")}
+    assert schemes == {"x509", "world"}
+
+
+@pytest.mark.parametrize("login", [{}, {**DIGEST, "zookeeper.digest.password": "wrong"}], ids=["none", "wrong"])
+def test_a_member_that_may_not_own_says_so_and_the_others_go_on(
+    connect: Connect, topic: str, login: dict[str, str]
+) -> None:
+    """ZooKeeper takes any digest password: it makes another identity, which shows only in what one may do."""
+    group = unique("intruder")
+    owner = connect(group, DIGEST, {"zookeeper.set.acl": "true"})
+    owner.create_message_streams({topic: 1})
+    assert owner.state.owned == 2
+    intruder = connect(group, login)
+    intruder.create_message_streams({topic: 1})
+    state = eventually(lambda: intruder.state.blocked and intruder.state, 10, "the intruder to be refused")
+    assert intruder.state.owned == 0
+    assert "refused" in str(state.blocked)
+    assert eventually(lambda: owner.state.owned == 1, 10, "the owner to give up its share")
+    intruder.shutdown()
+    assert eventually(lambda: owner.state.owned == 2, 10, "the owner to take all again")
+
+
+def test_a_member_that_may_not_make_its_nodes_does_not_join(connect: Connect, admin: KazooClient, topic: str) -> None:
+    group = unique("forbidden")
+    admin.ensure_path(f"/consumers/{group}/ids")
+    admin.create(f"/consumers/{group}/owners")
+    admin.add_auth("digest", "somebody:else")
+    from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
+
+    admin.set_acls(f"/consumers/{group}/owners", CREATOR_ALL_ACL + READ_ACL_UNSAFE)
+    begin = monotonic()
+    with pytest.raises(NotPermittedError, match=f"/consumers/{group}/owners"):
+        connect(group, DIGEST, {"rebalance.max.retries": "100"}).create_message_streams({topic: 1})
+    assert monotonic() - begin < scaled(10)
+
+
+def test_parents_that_exist_need_no_rights_to_make_them(zookeeper: SecuredZooKeeper, admin: KazooClient) -> None:
+    """KAFKA-5691: servers look at the rights on the parent before they see that the node is there already."""
+    from kazoo.security import READ_ACL_UNSAFE, make_digest_acl
+
+    top = f"/{unique('top')}"
+    somebody = make_digest_acl("somebody", "else", all=True)
+    admin.ensure_path(f"{top}/open")
+    admin.set_acls(top, [somebody, *READ_ACL_UNSAFE])
+    one = session(zookeeper, DIGEST)
+    one.open(Deadline(scaled(10)))
+    try:
+        one.ensure([f"{top}/open/a/b"], Deadline(scaled(10)))
+        with pytest.raises(NotPermittedError, match=f"{top}/closed"):
+            one.ensure([f"{top}/closed/a"], Deadline(scaled(10)))
+    finally:
+        one.close(Deadline(scaled(5)))
+
+
+def test_a_refused_login_is_one_clear_error_and_no_storm(
+    connect: Connect, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    begin = monotonic()
+    connector = connect(unique("refused"), SASL, {"zookeeper.sasl.password": "wrong-password"})
+    with pytest.raises(RegistryAuthenticationError, match=f"user '{USER}'"):
+        connector.create_message_streams({topic: 1})
+    assert monotonic() - begin < scaled(8)
+    connector.shutdown()
+    assert "wrong-password" not in caplog.text
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
+    assert caplog.text.count("Connecting to") <= 5
+
+
+def test_no_password_is_logged_at_any_level(
+    connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kazoo writes each request to its log, logins included."""
+    caplog.set_level(1)
+    connector = connect(unique("silent"), DIGEST, sasl_ssl(certificates))
+    next(connector.create_message_streams({topic: 1})[topic][0])
+    assert "Auth(***)" in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def test_a_session_logs_in_again_after_its_server_was_away(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With kazoo alone a server that goes away in the middle of a login ends all further attempts."""
+    with SecuredZooKeeper(tmp_path, certificates) as server:
+        one = session(server, {**SASL, "zookeeper.set.acl": "true"})
+        one.open(Deadline(scaled(10)))
+        try:
+            one.ensure(["/consumers/g/owners/t"], Deadline(scaled(10)))
+            server.kill()
+            eventually(lambda: not one.connected, 10, "the session to notice")
+            server.start()
+            eventually(lambda: one.connected, 20, "the session to come back")
+            assert one.create("/consumers/g/owners/t/0", b"", Deadline(scaled(10)), ephemeral=True)
+        finally:
+            one.close(Deadline(scaled(5)))
+
+
+# ---- ZooKeeper: TLS ----
+
+
+def test_a_server_whose_certificate_is_not_trusted_is_refused(
+    zookeeper: SecuredZooKeeper, certificates: Certificates
+) -> None:
+    trusting_others = {"zookeeper.ssl.truststore.location": certificates.other_ca}
+    one = session(zookeeper, {**tls(zookeeper, certificates), **trusting_others})
+    begin = monotonic()
+    with pytest.raises(RegistryAuthenticationError, match="CERTIFICATE_VERIFY_FAILED"):
+        one.open(Deadline(scaled(20)))
+    assert monotonic() - begin < scaled(8)
+
+
+def test_a_server_that_its_certificate_does_not_name_is_refused_unless_any_name_will_do(
+    zookeeper: SecuredZooKeeper, certificates: Certificates
+) -> None:
+    elsewhere = {**tls(zookeeper, certificates), "zookeeper.connect": f"[::ffff:127.0.0.1]:{zookeeper.secure_port}"}
+    with pytest.raises(RegistryAuthenticationError, match="mismatch"):
+        session(zookeeper, elsewhere).open(Deadline(scaled(20)))
+    one = session(zookeeper, {**elsewhere, "zookeeper.ssl.endpoint.identification.algorithm": ""})
+    one.open(Deadline(scaled(10)))
+    one.close(Deadline(scaled(5)))
+
+
+def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) -> None:
+    one = session(zookeeper, {"zookeeper.connect": zookeeper.secure_connect})
+    with pytest.raises(RegistryUnavailableError, match="The last try"):
+        one.open(Deadline(scaled(2)))
+
+
+def test_many_answers_at_once_all_arrive_at_once(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
+    """Answers that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
+    one = session(zookeeper, tls(zookeeper, certificates))
+    one.open(Deadline(scaled(10)))
+    try:
+        begin = monotonic()
+        for _ in range(20):
+            assert None not in one.read(["/zookeeper", "/"] * 200, Deadline(scaled(10)))
+        assert monotonic() - begin < scaled(5)
+    finally:
+        one.close(Deadline(scaled(5)))
+
+
+# ---- both ----
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_consuming_with_both_securities(
+    connect: Connect,
+    topic: str,
+    zookeeper: SecuredZooKeeper,
+    broker: EmbeddedKafka,
+    certificates: Certificates,
+    mechanism: str,
+) -> None:
+    both = {**tls(zookeeper, certificates), **SASL, **sasl_ssl(certificates, mechanism), "zookeeper.set.acl": "true"}
+    storage = {"offsets.storage": "kafka" if mechanism == "PLAIN" else "zookeeper"}
+    group = unique("both")
+    connector = connect(group, both, storage)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    assert {next(stream).value for _ in range(20)} == {b"%d" % n for n in range(20)}
+    connector.shutdown()
+    produce_to(broker.address, topic, [b"new"])
+    after = connect(group, both, storage)
+    assert next(after.create_message_streams({topic: 1})[topic][0]).value == b"new"
+
+
+def test_a_broker_that_wants_certificates(connect: Connect, topic: str, certificates: Certificates) -> None:
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": certificates.ca,
+        "ssl.keystore.location": certificates.client,
+    }
+    connector = connect(unique("mutual"), properties)
+    assert next(connector.create_message_streams({topic: 1})[topic][0]).topic == topic
+
+
+def test_wrong_credentials_reach_the_reader_once_and_are_no_storm(
+    connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    connector = connect(unique("wrong"), sasl_ssl(certificates, password="wrong-password"))
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    with pytest.raises(BrokerAuthenticationError, match=f"SCRAM-SHA-512, user '{USER}'") as caught:
+        next(stream)
+    assert "wrong-password" not in str(caught.value) + caplog.text
+    assert "user 'ann'" in str(connector.state)
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
+
+
+def test_a_broker_whose_certificate_is_not_trusted_is_refused(
+    connect: Connect, topic: str, certificates: Certificates
+) -> None:
+    connector = connect(unique("untrusted"), sasl_ssl(certificates), {"ssl.ca.location": certificates.other_ca})
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    with pytest.raises(BrokerAuthenticationError, match="CERTIFICATE_VERIFY_FAILED"):
+        next(stream)
+
+
+def test_a_login_that_the_broker_limits_is_renewed_on_the_same_connection(
+    zookeeper: SecuredZooKeeper, broker: EmbeddedKafka, certificates: Certificates, topic: str
+) -> None:
+    """KIP-368: the broker closes a connection whose login has become too old."""
+    config = ConsumerConfig({"zookeeper.connect": "zk", "group.id": "g", **sasl_ssl(certificates)})
+    one = session(zookeeper, {})
+    one.open(Deadline(scaled(10)))
+    try:
+        (registered,) = registered_brokers(one, Deadline(scaled(10)))
+    finally:
+        one.close(Deadline(scaled(5)))
+    endpoint = choose_endpoint(registered.endpoints, "SASL_SSL")
+    channel = BrokerChannel(endpoint, client_id="c", socket_timeout=scaled(10), security=channel_security(config))
+    channel.connect(Deadline(scaled(10)))
+    until = monotonic() + 1.5 * LOGIN_GOOD_FOR_MS / 1000
+    asked = 0
+    while monotonic() < until:
+        assert channel.metadata([topic], Deadline(scaled(10))).leaders
+        asked += 1
+    assert asked > 1
+    channel.close()
