@@ -120,6 +120,7 @@ class Member:
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
             retry=config.offsets_channel_backoff_ms / 1000,
             refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+            barred=self.delivery.refuse,
         )
 
     def _offsets(self) -> OwnedOffsets:

@@ -23,6 +23,7 @@ from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry import paths
 from zkconsumer.registry.watches import NodeCache
@@ -95,6 +96,8 @@ class SteppedMember:
         topic: str = TOPIC,
         strategy: GroupStrategy | None = None,
         extra: Mapping[str, object] | None = None,
+        store: OffsetStore | None = None,
+        dual: bool = False,
     ) -> None:
         self.consumer = ConsumerId(f"{GROUP}_{name}")
         self.events: SimpleQueue[Event] = SimpleQueue()
@@ -103,7 +106,7 @@ class SteppedMember:
         self.delivery = RecordingDelivery()
         self.committer = InlineCommitter(
             name,
-            OwnedOffsets(ZooKeeperOffsets(self.session, GROUP)),
+            OwnedOffsets(ZooKeeperOffsets(self.session, GROUP), store, dual=dual, backoff=0.0, max_retries=0),
             self.session.lease,
             interval=None,
             timeout=1.0,

@@ -26,7 +26,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.owned import Failures, OwnedOffsets
+from zkconsumer.offsets.owned import Failures, OwnedOffsets, may_pass
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
@@ -36,12 +36,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _IDLE = 60.0
 NEVER = float("inf")
+LONGEST_RETRY = 30.0
+"""Seconds between two tries of a store that refuses us, at most."""
 TO_DRAIN = 1.0
 """Seconds that what was asked before the end may still take before the stores are closed under it."""
 
 
 Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 """Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
+
+Barred = Callable[[Exception | None], None]
+"""Told, on the committer's thread, why nothing can start; None: it can again."""
 
 Found = Callable[[Mapping[PartitionPosition, int | None]], None]
 """Told, on the committer's thread, where partitions start; None: nothing is stored."""
@@ -53,7 +58,9 @@ class Committer:
     Arguments: ``interval`` in seconds between automatic commits, None for none (``auto.commit.enable=false``);
     ``timeout`` in seconds for one automatic commit; ``count_held`` counts a message as consumed when it is handed out
     (``consumed.on=return``); ``retry`` in seconds before a start that could not be read or stored is tried again;
-    ``refresh`` in seconds after which an unchanged offset is written again (``offsets.refresh.interval.ms``).
+    ``refresh`` in seconds after which an unchanged offset is written again (``offsets.refresh.interval.ms``);
+    ``barred`` is told when no partition can start since the store refuses us (a login, a permission), and, with None,
+    when that is over.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Committer:
         refused: Refused,
         retry: float = 1.0,
         refresh: float | None = None,
+        barred: Barred = lambda _: None,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -77,6 +85,9 @@ class Committer:
         self._refused = refused
         self._retry = retry
         self._refresh = refresh
+        self._barred = barred
+        self._bar: Exception | None = None
+        self._failures = 0
         self._finding: dict[PartitionPosition, Found] = {}
         self._storing: dict[PartitionPosition, tuple[int, Callable[[bool], None]]] = {}
         self._unlevel: set[TopicPartition] = set()
@@ -199,6 +210,8 @@ class Committer:
             return future.result(deadline.remaining())
         except FutureTimeoutError as e:
             raise OffsetCommitError(f"the {what} did not end in time; where offsets are kept may be unreachable") from e
+        except RegistryError as e:
+            raise OffsetCommitError(f"the {what} failed: {e}") from e
 
     # ---- the thread ----
 
@@ -302,21 +315,33 @@ class Committer:
 
     def _begin_all(self) -> None:
         """One try for every partition whose start is looked for or to be stored; the next try is scheduled."""
-        trouble = "; ".join(filter(None, (self._try_finding(), self._try_storing())))
+        bar: Exception | None = None
+        trouble = ""
+        try:
+            self._try_finding()
+        except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
+            trouble = str(e) or repr(e)
+            bar = None if may_pass(e) else e
+        trouble = "; ".join(filter(None, (trouble, self._try_storing())))
         if trouble and trouble != self._trouble:
             log.warning("partitions wait for their start offsets: %s", trouble)
         self._trouble = trouble
-        self._next_retry = monotonic() + self._retry if trouble else NEVER
+        self._failures = self._failures + 1 if bar is not None else 0
+        # only an operator can let us in, so it is tried ever more seldom
+        pause = min(self._retry * 2.0 ** min(self._failures, 16), max(self._retry, LONGEST_RETRY))
+        self._next_retry = monotonic() + pause if trouble else NEVER
+        if len(self._finding) < len(self._positions):
+            bar = None  # something flows
+        if (bar is None) != (self._bar is None):
+            self._barred(bar)
+        self._bar = bar
 
-    def _try_finding(self) -> str:
+    def _try_finding(self) -> None:
         finding = {position: found for position, found in self._finding.items() if not position.revoked}
         self._finding = finding
         if not finding:
-            return ""
-        try:
-            starts = self._store.starts([position.tp for position in finding], Deadline(self._timeout))
-        except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
-            return str(e) or repr(e)
+            return
+        starts = self._store.starts([position.tp for position in finding], Deadline(self._timeout))
         self._finding = {}
         told: dict[Found, dict[PartitionPosition, int | None]] = {}
         for position, found in finding.items():
@@ -326,7 +351,6 @@ class Committer:
             told.setdefault(found, {})[position] = start.offset
         for found, offsets in told.items():
             found(offsets)
-        return ""
 
     def _try_storing(self) -> str:
         storing = {position: asked for position, asked in self._storing.items() if not position.revoked}

@@ -20,6 +20,7 @@ from threading import Lock
 from zkconsumer.brokers import BrokerChannel, CoordinatorChannel, errors
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
+    BrokerAuthenticationError,
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
@@ -102,7 +103,7 @@ class KafkaOffsets:
     def _find(self, deadline: Deadline) -> CoordinatorChannel:
         """The coordinator, connected. Asks broker after broker until one knows, those that failed before last.
 
-        Raises CoordinatorUnavailableError; BrokerResponseError where it is refused to us for good.
+        Raises CoordinatorUnavailableError; BrokerResponseError, BrokerAuthenticationError where it is refused to us.
         """
         if self._coordinator is not None:
             return self._coordinator
@@ -119,6 +120,8 @@ class KafkaOffsets:
                 if not errors.retriable(e.code):
                     raise
                 raise CoordinatorUnavailableError(str(e)) from e  # all brokers know the same
+            except BrokerAuthenticationError:
+                raise  # the others would refuse us as well
             except BrokerError as e:
                 trouble = str(e)
         raise CoordinatorUnavailableError(f"the offset coordinator of group {self._group!r} was not found: {trouble}")

@@ -20,7 +20,12 @@ from threading import Event
 from zkconsumer.brokers import errors
 from zkconsumer.core.offsets import Start, merged_start
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerResponseError, CoordinatorUnavailableError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerResponseError,
+    CoordinatorUnavailableError,
+    ZkConsumerError,
+)
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError, OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
@@ -139,7 +144,7 @@ class OwnedOffsets:
                 if tp not in refused:
                     failures.pop(tp, None)
             failures |= failed
-            left = {tp: left[tp] for tp, e in failed.items() if _may_pass(e)}
+            left = {tp: left[tp] for tp, e in failed.items() if may_pass(e)}
             tries += any(not isinstance(failed[tp], CoordinatorUnavailableError) for tp in left)
             if not left or not patient or tries > self._max_retries or not self._pause(deadline):
                 break
@@ -165,8 +170,8 @@ class OwnedOffsets:
         return not self._closing.wait(self._backoff)
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether another try may succeed."""
+def may_pass(error: Exception) -> bool:
+    """Whether another try may succeed without anybody changing anything."""
     if isinstance(error, BrokerResponseError):
         return errors.retriable(error.code)
-    return not isinstance(error, CommitRefusedError)
+    return not isinstance(error, CommitRefusedError | BrokerAuthenticationError)

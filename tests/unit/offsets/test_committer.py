@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from queue import SimpleQueue
+from time import monotonic
 
 import pytest
 
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.test_owned import THREAD, Group, soon
+from zkconsumer.brokers import errors
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.model import TopicPartition
@@ -28,6 +30,7 @@ class Stepped:
     ) -> None:
         self.group = group
         self.refused: dict[TopicPartition, Outcome] = {}
+        self.barred: list[Exception | None] = []
         self.found: SimpleQueue[Starts] = SimpleQueue()
         group.session.lease.resume(group.session.lease.epoch)
         self.committer = Committer(
@@ -40,6 +43,7 @@ class Stepped:
             refused=lambda outcomes: self.refused.update({p.tp: outcome for p, outcome in outcomes.items()}),
             retry=0.0,
             refresh=refresh,
+            barred=self.barred.append,
         )
         self.committer._schedule()
 
@@ -116,6 +120,27 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
     member.step()
     assert member.found.get_nowait() == {position: 7}
     assert member.committer.trouble == ""
+
+
+def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more_seldom(group: Group) -> None:
+    """Else a member whose login is wrong would read nothing for ever, and nobody would know why."""
+    member = Stepped(group.owned(), group)
+    denied = errors.error(errors.GROUP_AUTHORIZATION_FAILED, "offsets")
+    group.store.trouble = failing(denied, denied, denied)
+    member.committer._retry = 4.0
+    position = member.own(T0)
+    member.committer.find_starts([position], member.found.put)
+    member.committer.step()
+    pauses = []
+    for _ in range(2):
+        pauses.append(round(member.committer._next_retry - monotonic()))
+        member.committer._timers(float("inf"))
+    pauses.append(round(member.committer._next_retry - monotonic()))
+    assert pauses == [8, 16, 30]
+    assert member.barred == [denied]
+    member.committer._timers(float("inf"))
+    assert member.barred == [denied, None]
+    assert member.found.get_nowait() == {position: None}
 
 
 def test_what_is_lost_while_its_start_is_looked_for_is_forgotten(group: Group) -> None:

@@ -1,0 +1,136 @@
+"""Members whose offsets are outside ZooKeeper: a rebalance does not wait for the store, and nothing starts before it
+has answered.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.unit.offsets.fakes import MemoryStore, failing
+from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError
+from zkconsumer.group.events import StartResolved
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+
+def tp(partition: int) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    server = FakeZooKeeper()
+    make_topic(server, 2)
+    return server
+
+
+def never() -> MemoryStore:
+    """A store that does not answer, until its ``trouble`` is taken away."""
+    store = MemoryStore()
+    store.trouble = failing(*[CoordinatorUnavailableError("loading")] * 1000)
+    return store
+
+
+def try_again(member: SteppedMember) -> None:
+    """The committer's timer for what could not be read or stored."""
+    member.committer._timers(float("inf"))
+
+
+def test_the_start_is_what_the_store_says(server: FakeZooKeeper) -> None:
+    store = MemoryStore()
+    store.offsets = {tp(0): 7, tp(1): 9}
+    server.put(paths.offset(GROUP, tp(0)), b"100")  # of the time before the move: it is not asked any more
+    member = SteppedMember(server, "a", store=store)
+    settle([member])
+    assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 7, 1: 9}
+
+
+def test_with_dual_commit_it_is_the_larger_of_both(server: FakeZooKeeper) -> None:
+    store = MemoryStore()
+    store.offsets = {tp(0): 7, tp(1): 9}
+    server.put(paths.offset(GROUP, tp(0)), b"100")
+    member = SteppedMember(server, "a", store=store, dual=True)
+    settle([member])
+    assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 100, 1: 9}
+    member.commit()
+    assert (store.offsets, offsets(server)) == ({tp(0): 100, tp(1): 9}, {0: 100, 1: 9})
+
+
+def test_a_silent_store_holds_up_the_start_and_nothing_else(server: FakeZooKeeper) -> None:
+    """In the original the search for the coordinator has no end, and a rebalance or a shutdown hangs in it."""
+    store = never()
+    first = SteppedMember(server, "a", store=store)
+    settle([first])
+    assert set(first.owned) == {tp(0), tp(1)}
+    assert first.rebalancer.first_round.done()
+    assert first.delivery.flowing == {}
+    second = SteppedMember(server, "b", store=store)
+    settle([first, second])
+    assert owners(server) == {0: f"{first.consumer}-0", 1: f"{second.consumer}-0"}
+    store.trouble = lambda: None
+    store.offsets = {tp(0): 7, tp(1): 9}
+    for member in (first, second):
+        try_again(member)
+    settle([first, second])
+    assert {t.partition: p.fetched for t, p in first.delivery.flowing.items()} == {0: 7}
+    assert {t.partition: p.fetched for t, p in second.delivery.flowing.items()} == {1: 9}
+
+
+def test_an_answer_for_a_former_ownership_starts_nothing(server: FakeZooKeeper) -> None:
+    store = never()
+    member = SteppedMember(server, "a", store=store)
+    settle([member])
+    old = member.owned[tp(0)]
+    store.trouble = lambda: None
+    try_again(member)  # the answer is on its way
+    member.session.expire()
+    member.step()
+    settle([member])
+    assert old not in member.delivery.flowing.values()
+    assert member.delivery.flowing == member.owned
+
+
+def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZooKeeper) -> None:
+    store = MemoryStore()
+    member = SteppedMember(server, "a", store=store)
+    settle([member])
+    position = member.owned[tp(0)]
+    assert position.fetched is None
+    store.trouble = failing(BrokerUnavailableError("away"))
+    member.events.put(StartResolved(position, 77))
+    settle([member])
+    assert position.fetched is None
+    assert store.offsets == {}
+    try_again(member)
+    settle([member])
+    assert position.fetched == 77
+    assert store.offsets == {tp(0): 77}
+
+
+def test_an_unreadable_node_does_not_matter_where_it_is_not_asked(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.put(paths.offset(GROUP, tp(0)), b"rubbish")
+    with caplog.at_level(logging.ERROR):
+        both = SteppedMember(server, "a", store=MemoryStore(), dual=True)
+        settle([both])
+    assert set(both.owned) == {tp(1)}  # an offset is not guessed
+    both.stop()
+    alone = SteppedMember(server, "b", store=MemoryStore())
+    settle([alone])
+    assert set(alone.owned) == {tp(0), tp(1)}
+
+
+def test_a_leaving_member_commits_to_the_store(server: FakeZooKeeper) -> None:
+    store = MemoryStore()
+    store.offsets = {tp(0): 7, tp(1): 9}
+    member = SteppedMember(server, "a", store=store, dual=True)
+    settle([member])
+    member.finish(tp(0), 3)
+    member.stop()
+    assert (store.offsets, offsets(server)) == ({tp(0): 10, tp(1): 9}, {0: 10, 1: 9})
+    assert owners(server) == {}
