@@ -1,0 +1,346 @@
+"""The original Scala connector and ours in one group: the proof that it is the same protocol.
+
+Who owns what is worked out here anew after each step (``by_range``), every acknowledged message must be consumed, and
+every message that was consumed twice must be explained: by a crash, or by the original, which hands out what it had
+fetched before it noticed a rebalance.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.in_process import by_range, offsets_of
+from tests.cluster.legacy_member import VERSIONS, LegacyMember
+from tests.cluster.member_process import MemberProcess
+from tests.cluster.our_member import OurMember
+from tests.timing import eventually, scaled
+from zkconsumer.devcluster import DevCluster
+
+PARTITIONS = 12
+SETTLED_S = 25.0
+
+
+class Load:
+    """Produces numbered messages to all partitions of a topic, round and round, until it is stopped."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, *, rounds_per_second: int = 50) -> None:
+        from confluent_kafka import Producer
+
+        self.acknowledged: list[tuple[int, int]] = []
+        self.failures: list[object] = []
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "log_level": 0})
+        self._topic = topic
+        self._pause = 1 / rounds_per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._thread.start()
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.failures.append(error)
+        else:
+            self.acknowledged.append((message.partition(), message.offset()))  # type: ignore[attr-defined]
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(self._pause):
+            for partition in range(PARTITIONS):
+                self._producer.produce(
+                    self._topic, str(number).encode(), partition=partition, on_delivery=self._delivered
+                )
+                number += 1
+            self._producer.poll(0)
+
+    def stop(self) -> set[tuple[int, int]]:
+        """Returns (partition, offset) of all that the broker has acknowledged."""
+        self._stop.set()
+        self._thread.join(scaled(10))
+        assert self._producer.flush(scaled(30)) == 0
+        assert not self.failures, self.failures[:3]
+        return set(self.acknowledged)
+
+
+@pytest.fixture
+def load(cluster: DevCluster) -> Iterator[Callable[[str], Load]]:
+    running: list[Load] = []
+
+    def start(topic: str) -> Load:
+        running.append(Load(cluster.bootstrap_servers, topic))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+class Group:
+    """The members of one group over its life, and who owned what after each step."""
+
+    def __init__(self, zookeeper: KazooClient, name: str, topic: str) -> None:
+        self.zookeeper, self.name, self.topic = zookeeper, name, topic
+        self.members: dict[str, MemberProcess] = {}  # everybody there ever was, by consumer id
+        self.present: set[str] = set()
+        self.killed: set[str] = set()
+        self.steps: list[dict[int, str]] = [{}]  # partition -> consumer id
+
+    def joined(self, *members: MemberProcess) -> None:
+        for member in members:
+            self.members[member.consumer_id] = member.wait_ready()
+            self.present.add(member.consumer_id)
+        self.settle("joined: " + ", ".join(member.consumer_id for member in members))
+
+    def leaves(self, member: MemberProcess, *, under_load: bool = True) -> None:
+        assert member.stop() is not None, member.log_text()
+        self.present.remove(member.consumer_id)
+        self.settle(f"left: {member.consumer_id}", under_load=under_load)
+
+    def dies(self, member: MemberProcess) -> None:
+        member.kill()
+        self.present.remove(member.consumer_id)
+        self.killed.add(member.consumer_id)
+        self.settle(f"killed: {member.consumer_id}")
+
+    def settle(self, what: str, *, under_load: bool = True) -> None:
+        """Owners become what the range over all sorted threads says, and under load all of them consume."""
+        threads = {
+            f"{consumer_id}-{number}": consumer_id
+            for consumer_id in self.present
+            for number in range(self.members[consumer_id].streams)
+        }
+        expected = by_range(threads, range(PARTITIONS)) if threads else {}
+
+        def settled() -> bool:
+            assert owners_of(self.zookeeper, self.name, self.topic) == expected
+            return True
+
+        eventually(settled, SETTLED_S, f"the right owners after {what}")
+        owners = {partition: threads[thread] for partition, thread in expected.items()}
+        self.steps.append(owners)
+        for consumer_id in set(owners.values()) if under_load else ():
+            member, seen = self.members[consumer_id], len(self.members[consumer_id].messages)
+            member.wait_messages(seen + 1)
+
+    def consumed_by(self) -> dict[tuple[int, int], list[str]]:
+        found: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for consumer_id, member in self.members.items():
+            for message in member.messages:
+                found[message.partition, message.offset].append(consumer_id)
+        return found
+
+    def wait_for_all(self, produced: set[tuple[int, int]]) -> None:
+        def nothing_missing() -> bool:
+            missing = sorted(produced - self.consumed_by().keys())
+            assert not missing, f"{len(missing)} not consumed: {self.circumstances(missing[0])} ... {missing[-1]}"
+            return True
+
+        eventually(nothing_missing, SETTLED_S, "the consumption of every produced message")
+
+    def circumstances(self, place: tuple[int, int]) -> str:
+        """Who had the messages around a missing one, for a failure's message."""
+        partition, offset = place
+        around = {
+            o: consumers
+            for (p, o), consumers in sorted(self.consumed_by().items())
+            if p == partition and abs(o - offset) < 5
+        }
+        return f"{place}, around it {around}, owners {[step.get(partition) for step in self.steps]}"
+
+    def explain(self, place: tuple[int, int], consumers: list[str]) -> str:
+        """Whose doing it is that a message was consumed more than once."""
+        ours = [c for c in consumers if isinstance(self.members[c], OurMember)]
+        if self.killed.intersection(consumers):
+            return "crash"
+        if not ours:
+            return "the original's own"
+        for before, after in pairwise(self.steps):
+            giver, taker = before.get(place[0]), after.get(place[0])
+            if giver != taker and giver in consumers and taker in consumers:
+                return "OURS" if giver in ours else "given up by the original"
+        return "OURS"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_members_of_both_kinds_join_leave_and_die_in_one_group(
+    version: str,
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    load: Callable[[str], Load],
+    zookeeper: KazooClient,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, name = new_topic(PARTITIONS), new_group()
+    group = Group(zookeeper, name, topic)
+
+    def ours(suffix: str, streams: int) -> OurMember:
+        return our_member(name, {topic: streams}, properties={"consumer.id": suffix})
+
+    def original(suffix: str, streams: int) -> LegacyMember:
+        return legacy_member(version, name, {topic: streams}, properties={"consumer.id": suffix})
+
+    producing = load(topic)
+    # both kinds are mixed in the order of threads, and the one of c-1 sorts between those of c
+    first = ours("c", 3)
+    group.joined(first)
+    second = original("b", 2)
+    group.joined(second)
+    third = ours("c-1", 1)
+    group.joined(third)
+    fourth = original("D", 2)
+    group.joined(fourth)
+    group.leaves(first)
+    group.dies(second)
+    fifth = ours("a", 2)
+    group.joined(fifth)
+    group.dies(third)
+    sixth = original("e", 1)
+    group.joined(sixth)
+    group.leaves(fourth)
+    group.leaves(fifth)
+
+    produced = producing.stop()
+    group.wait_for_all(produced)
+    group.leaves(sixth, under_load=False)
+    consumed = group.consumed_by()
+    assert set(consumed) == produced
+    assert offsets_of(zookeeper, name, topic) == {p: 1 + max(o for q, o in produced if q == p) for p in range(12)}
+    repeated = {place: consumers for place, consumers in consumed.items() if len(consumers) > 1}
+    reasons = {place: group.explain(place, consumers) for place, consumers in repeated.items()}
+    counts = {reason: list(reasons.values()).count(reason) for reason in sorted(set(reasons.values()))}
+    with capsys.disabled():
+        print(f"\n  {version}: {len(produced)} messages, lost 0, repeated {counts or 'none'}")
+    ours_twice = {place: repeated[place] for place, reason in reasons.items() if reason == "OURS"}
+    assert not ours_twice, f"repeated on a clean move of ours: {dict(list(ours_twice.items())[:5])}"
+    for member in group.members.values():
+        assert " ERROR " not in member.log_text() or isinstance(member, LegacyMember), member.log_text()
+
+
+def test_nothing_is_repeated_while_members_of_ours_come_and_go(
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    load: Callable[[str], Load],
+    zookeeper: KazooClient,
+) -> None:
+    topic, name = new_topic(PARTITIONS), new_group()
+    group = Group(zookeeper, name, topic)
+    producing = load(topic)
+    members = {s: our_member(name, {topic: 2}, properties={"consumer.id": s}) for s in ("m", "c")}
+    group.joined(*members.values())
+    late = our_member(name, {topic: 3}, properties={"consumer.id": "e"})
+    group.joined(late)
+    group.leaves(members["m"])
+    again = our_member(name, {topic: 1}, properties={"consumer.id": "k"})
+    group.joined(again)
+    group.leaves(members["c"])
+    produced = producing.stop()
+    group.wait_for_all(produced)
+    group.leaves(late, under_load=False)
+    group.leaves(again, under_load=False)
+    consumed = group.consumed_by()
+    assert {place: consumers for place, consumers in consumed.items() if len(consumers) > 1} == {}
+    assert set(consumed) == produced
+
+
+def form_of(data: bytes, *names: str) -> str:
+    """A node's text with what differs from member to member blotted out; everything else to the byte."""
+    text = data.decode()
+    for number, name in enumerate(names):
+        text = text.replace(name, f"<{number}>")
+    return re.sub(r'"timestamp":"\d{13}"', '"timestamp":"<ms>"', text)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["topics", "whitelist", "blacklist"])
+def test_our_nodes_have_the_bytes_of_the_originals(
+    version: str,
+    kind: str,
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    zookeeper: KazooClient,
+) -> None:
+    topic = new_topic(2)
+    subscription: Mapping[str, object] = {
+        "topics": {"topics": {topic: 2}},
+        "whitelist": {"whitelist": f" {topic} , no-such-[a-z]+", "streams": 2},
+        "blacklist": {"blacklist": f"(?!{topic}$).*", "streams": 2},
+    }[kind]
+    produce(topic, [b"x"] * 10, partitions=2)
+    seen = []
+    members: list[MemberProcess] = [
+        legacy_member(version, new_group(), **subscription, properties={"consumer.id": "one"}),
+        our_member(new_group(), **subscription, properties={"consumer.id": "one"}),
+    ]
+    for member in members:
+        member.wait_ready().wait_messages(10)
+        base = f"/consumers/{member.group}"
+        nodes = {}
+        names = (member.group, topic)
+        eventually(lambda t=base: offsets_of(zookeeper, t.split("/")[2], topic) == {0: 5, 1: 5}, 10, "commits")
+        for path in [f"{base}/ids/{member.consumer_id}"] + [
+            f"{base}/{what}/{topic}/{p}" for what in ("owners", "offsets") for p in (0, 1)
+        ]:
+            data, stat = zookeeper.get(path)
+            acl = zookeeper.get_acls(path)[0]
+            nodes[form_of(path.encode(), *names)] = (form_of(data, *names), bool(stat.ephemeralOwner), acl)
+        assert sorted(zookeeper.get_children(base)) == ["ids", "offsets", "owners"]
+        seen.append(nodes)
+    theirs, ours = seen
+    registration = "/consumers/<0>/ids/<0>_one"
+    their_text, *their_stat = theirs.pop(registration)
+    our_text, *our_stat = ours.pop(registration)
+    assert ours == theirs
+    assert our_stat == their_stat
+    # ours tells more, after all that the original tells, and no number: up to 0.11 one beyond 32 bits is deadly
+    assert our_text.startswith(their_text.removesuffix("}"))
+    told = json.loads(our_text)
+    assert all(isinstance(told[name], str) for name in told.keys() - json.loads(their_text).keys())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_expression_of_ours_is_understood_by_the_original(
+    version: str,
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+) -> None:
+    """1.0.1 to 1.1.1 escape an expression twice when they write it, and read what we write correctly."""
+    topic, name = new_topic(4), new_group()
+    ours = our_member(name, whitelist=re.escape(topic) + r"|a\.b/c\"\u00fc", streams=2)
+    ours.wait_ready()
+    old = legacy_member(version, name, {topic: 1}, properties={"consumer.id": "~"}).wait_ready()
+    (our_id,) = set(zookeeper.get_children(f"/consumers/{name}/ids")) - {old.consumer_id}
+    assert "\\" in json.loads(zookeeper.get(f"/consumers/{name}/ids/{our_id}")[0])["subscription"].popitem()[0]
+    expected = by_range([f"{our_id}-0", f"{our_id}-1", f"{old.consumer_id}-0"], range(4))
+    eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
+
+
+def test_an_expression_of_the_original_is_understood_by_us(
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+) -> None:
+    topic, name = new_topic(5), new_group()
+    old = legacy_member(
+        "0.8.2.2", name, whitelist=re.escape(topic) + ", x/y", streams=2, properties={"consumer.id": "one"}
+    ).wait_ready()
+    our = our_member(name, {topic: 1}, properties={"consumer.id": "two"}).wait_ready()
+    expected = by_range([f"{old.consumer_id}-0", f"{old.consumer_id}-1", f"{our.consumer_id}-0"], range(5))
+    eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
