@@ -98,9 +98,10 @@ class Flow:
     """A partition being fetched: its position, where the data goes, and how much is asked for at once.
 
     A parked one is at a place that cannot be read, and has no fetched offset until the application gives that up.
+    ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
     """
 
-    __slots__ = ("max_bytes", "parked", "position", "resolving", "sink", "tp")
+    __slots__ = ("max_bytes", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
 
     def __init__(self, position: PartitionPosition, sink: Sink, max_bytes: int) -> None:
         self.position = position
@@ -109,6 +110,8 @@ class Flow:
         self.max_bytes = max_bytes
         self.resolving = False
         self.parked = False
+        self.retry_at = 0.0
+        self.trouble = ""
 
 
 class _Told:
@@ -194,6 +197,12 @@ class Fetcher:
             self._changed.notify_all()
 
     @property
+    def trouble(self) -> str:
+        """Why some partition here could not be fetched when it was tried last; empty where all go well."""
+        with self._changed:
+            return next((flow.trouble for flow in self._flows.values() if flow.trouble), "")
+
+    @property
     def idle(self) -> bool:
         """Whether no partition of ours is left here."""
         with self._changed:
@@ -218,11 +227,11 @@ class Fetcher:
                     level = logging.DEBUG if self._failing else logging.WARNING
                     log.log(level, "fetching from broker %d failed: %s", self.endpoint.broker_id, e)
                 self._failing = True
-                self._lose_connection()
-            except Exception:
+                self._lose_connection(str(e))
+            except Exception as e:
                 # whatever it was, the partitions must not stall behind a dead thread
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
-                self._lose_connection()
+                self._lose_connection(repr(e))
         self._channel.close()
         self._return_all()
 
@@ -264,23 +273,25 @@ class Fetcher:
             self._changed.wait_for(lambda: self._stopping, pause)
         if self._stopping:
             self._logins.forget(self)
-        self._lose_connection()
+        self._lose_connection(str(error))
 
-    def _lose_connection(self) -> None:
+    def _lose_connection(self, trouble: str) -> None:
         # connect() makes a fresh one; whoever leads these partitions now is asked for again
         self._connected = False
-        self._return_all()
+        self._return_all(trouble)
 
-    def _return_all(self) -> None:
+    def _return_all(self, trouble: str = "") -> None:
         with self._changed:
             flows = list(self._flows.values())
             self._flows.clear()
-        self._return(flows)
+        self._return(flows, trouble)
 
-    def _return(self, flows: Sequence[Flow]) -> None:
+    def _return(self, flows: Sequence[Flow], trouble: str = "") -> None:
+        """Give these back to the leader finder. ``trouble`` says why, where the flows do not say it themselves."""
         returned = []
         with self._changed:
             for flow in flows:
+                flow.trouble = trouble or flow.trouble
                 if self._flows.get(flow.tp) is flow:
                     del self._flows[flow.tp]
                 flow.resolving = False
@@ -322,6 +333,7 @@ class Fetcher:
         """Take one partition's data, or find out what to do about it instead."""
         broker = self.endpoint.broker_id
         if part.error == codes.NONE:
+            flow.trouble = ""
             try:
                 if self._take(flow, offset, part):
                     told.served.append(flow)
@@ -333,7 +345,8 @@ class Fetcher:
         elif part.error == codes.OFFSET_OUT_OF_RANGE:
             told.out_of_range.append(flow)
         else:
-            log.info("%s: broker %d answered %s", flow.tp, broker, codes.name(part.error))
+            flow.trouble = f"{flow.tp}: broker {broker} answered {codes.name(part.error)}"
+            log.info("%s", flow.trouble)
             told.moved.append(flow)
 
     def _rotate(self, served: Sequence[Flow]) -> None:
@@ -397,7 +410,7 @@ class Fetcher:
         for flow, error in places:
             answer = listed.get(flow.tp, _UNANSWERED)
             if answer.error != codes.NONE or answer.offset < error.next_offset:
-                self._return([flow])
+                self._return([flow], str(error))
                 continue
             flow.sink.skip(flow.position, error)
             flow.position.fetched = error.next_offset
@@ -414,9 +427,9 @@ class Fetcher:
             answer = listed.get(flow.tp, _UNANSWERED)
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
-                log.info(
-                    "%s: broker %d says no start offset: %s", flow.tp, self.endpoint.broker_id, codes.name(answer.error)
-                )
+                said = f"broker {self.endpoint.broker_id} says no start offset: {codes.name(answer.error)}"
+                flow.trouble = f"{flow.tp}: {said}"
+                log.info("%s", flow.trouble)
                 failed.append(flow)
             elif initial:
                 flow.resolving = True

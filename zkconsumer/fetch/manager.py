@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Condition, Thread
+from time import monotonic
 
 from zkconsumer.brokers import BrokerChannel
 from zkconsumer.core.assignors.base import java_hash
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT = 10.0
 REPORT_EVERY = 30.0
+NEVER = float("inf")
 
 Directory = Callable[[Deadline], Sequence[Endpoint]]
 """Reads the brokers that are registered now, and where to reach each."""
@@ -125,8 +127,12 @@ class FetchManager:
 
     @property
     def trouble(self) -> str:
-        """Why partitions wait for a leader, in words for the user; empty where none does."""
-        return self._trouble or self._logins.trouble
+        """Why partitions are not fetched, in words for the user; empty where all are."""
+        with self._changed:
+            waiting = next((flow.trouble for flow in self._leaderless.values() if flow.trouble), "")
+            fetchers = list(self._fetchers.values())
+        told = (self._trouble, self._logins.trouble, waiting, *(fetcher.trouble for fetcher in fetchers))
+        return next(filter(None, told), "")
 
     # ---- the leader finder ----
 
@@ -178,23 +184,37 @@ class FetchManager:
         partitions.
         """
         with self._changed:
-            if not self._leaderless and not self._stopping:
-                self._changed.wait(REPORT_EVERY)
+            wanted = self._due()
+            if not wanted and not self._stopping:
+                self._changed.wait(self._until_due())
+                wanted = self._due()
             if self._stopping:
                 return
-            wanted = [flow for flow in self._leaderless.values() if not flow.position.revoked]
         if wanted:
             brokers = self._brokers()
             leaders = self._leaders(sorted({flow.tp.topic for flow in wanted}), brokers)
             by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
             found = [(flow, by_id[leaders[flow.tp]]) for flow in wanted if leaders.get(flow.tp, -1) in by_id]
             self._hand_over(found)
-            missing = [flow.tp for flow in wanted if leaders.get(flow.tp, -1) not in by_id]
-            self._report("no leader for " + ", ".join(map(str, sorted(missing)[:5])) if missing else "")
+            missing = [flow for flow in wanted if leaders.get(flow.tp, -1) not in by_id]
+            self._report("no leader for " + ", ".join(sorted(str(flow.tp) for flow in missing)[:5]) if missing else "")
+            self._put_off(missing)
         self._retire_idle()
-        with self._changed:
-            if self._leaderless and not self._stopping:
-                self._changed.wait(self._settings.backoff)
+
+    def _due(self) -> list[Flow]:
+        """The partitions whose leader is to be looked for now. The caller holds the lock."""
+        now = monotonic()
+        return [f for f in self._leaderless.values() if f.retry_at <= now and not f.position.revoked]
+
+    def _until_due(self) -> float:
+        first = min((flow.retry_at for flow in self._leaderless.values()), default=NEVER)
+        return min(max(first - monotonic(), 0.001), REPORT_EVERY)
+
+    def _put_off(self, flows: Iterable[Flow]) -> None:
+        """No new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
+        retry_at = monotonic() + self._settings.backoff
+        for flow in flows:
+            flow.retry_at = retry_at
 
     def _brokers(self) -> Sequence[Endpoint]:
         try:
@@ -276,6 +296,7 @@ class FetchManager:
         with self._changed:
             if self._stopping:
                 return
+            self._put_off(flows)
             for flow in flows:
                 if not flow.position.revoked and flow.tp not in self._leaderless:
                     self._leaderless[flow.tp] = flow
