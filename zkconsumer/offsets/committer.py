@@ -26,7 +26,8 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.owned import Failures, OwnedOffsets, may_pass
+from zkconsumer.offsets.owned import Failures, OwnedOffsets
+from zkconsumer.offsets.starts import NEVER, Barred, Found, Starts
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
@@ -35,21 +36,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _IDLE = 60.0
-NEVER = float("inf")
-LONGEST_RETRY = 30.0
-"""Seconds between two tries of a store that refuses us, at most."""
 TO_DRAIN = 1.0
 """Seconds that what was asked before the end may still take before the stores are closed under it."""
 
 
 Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 """Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
-
-Barred = Callable[[Exception | None], None]
-"""Told, on the committer's thread, why nothing can start; None: it can again."""
-
-Found = Callable[[Mapping[PartitionPosition, int | None]], None]
-"""Told, on the committer's thread, where partitions start; None: nothing is stored."""
 
 
 class Committer:
@@ -83,19 +75,15 @@ class Committer:
         self._timeout = timeout
         self._count_held = count_held
         self._refused = refused
-        self._retry = retry
         self._refresh = refresh
-        self._barred = barred
-        self._bar: Exception | None = None
-        self._failures = 0
-        self._finding: dict[PartitionPosition, Found] = {}
-        self._storing: dict[PartitionPosition, tuple[int, Callable[[bool], None]]] = {}
         self._unlevel: set[TopicPartition] = set()
+        self._starts = Starts(
+            store, timeout=timeout, retry=retry, barred=barred, settle=self._settle_starts, unlevel=self._unlevel
+        )
         self._written: dict[TopicPartition, float] = {}
-        self._trouble = ""
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._next_auto = self._next_retry = self._next_refresh = NEVER
+        self._next_auto = self._next_refresh = NEVER
         self._ended = False
         self._thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
@@ -132,7 +120,7 @@ class Committer:
         """
         if not self._store.asks:
             return positions
-        self._ask(lambda: self._find(positions, found))
+        self._ask(lambda: self._starts.find(positions, found, len(self._positions)))
         return ()
 
     @property
@@ -148,7 +136,7 @@ class Committer:
     @property
     def trouble(self) -> str:
         """Why partitions wait for their start, in words for the user; empty where none does."""
-        return self._trouble
+        return self._starts.trouble
 
     def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         """Write the resolved start position of a partition that had none, before anything of it is handed out.
@@ -221,7 +209,7 @@ class Committer:
 
     def step(self) -> bool:
         """Serve one request, or the timers; returns False at the end."""
-        due = min(self._next_auto, self._next_retry, self._next_refresh)
+        due = min(self._next_auto, self._starts.due, self._next_refresh)
         try:
             request = self._requests.get(timeout=max(0.0, min(due - monotonic(), _IDLE)))
         except Empty:
@@ -243,9 +231,8 @@ class Committer:
         if now >= self._next_auto:
             self._auto_commit()
             self._next_auto = NEVER if self._interval is None else monotonic() + self._interval
-        if now >= self._next_retry:
-            self._next_retry = NEVER
-            self._begin_all()
+        if now >= self._starts.due:
+            self._starts.try_all(len(self._positions))
         if self._refresh is not None and now >= self._next_refresh:
             self._rewrite(now - self._refresh)
             self._next_refresh = now + self._refresh / 4
@@ -276,8 +263,7 @@ class Committer:
         if self._positions.get(old.tp) is old:
             new.committed = old.committed
             self._positions[old.tp] = new
-            self._finding.pop(old, None)
-            self._storing.pop(old, None)
+            self._starts.forget(old)
 
     def _untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
         known = {}
@@ -286,95 +272,9 @@ class Committer:
                 del self._positions[position.tp]
                 self._unlevel.discard(position.tp)
                 self._written.pop(position.tp, None)
-                self._finding.pop(position, None)
-                self._storing.pop(position, None)
+                self._starts.forget(position)
                 known[position.tp] = self._store.untrack(position.tp)
         return known
-
-    # ---- starts ----
-
-    def _find(self, positions: Sequence[PartitionPosition], found: Found) -> None:
-        self._finding.update((position, found) for position in positions)
-        self._begin_unless_waiting()
-
-    def _store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
-        if self._positions.get(position.tp) is not position:
-            done(False)
-            return
-        if position.committed is not None:
-            # it was stored before, or the user has committed another one meanwhile, and that is where to start
-            done(position.committed == offset)
-            return
-        self._storing[position] = (offset, done)
-        self._begin_unless_waiting()
-
-    def _begin_unless_waiting(self) -> None:
-        """A store that did not answer is not asked once for each partition: the next try is for all."""
-        if self._next_retry == NEVER:
-            self._begin_all()
-
-    def _begin_all(self) -> None:
-        """One try for every partition whose start is looked for or to be stored; the next try is scheduled."""
-        bar: Exception | None = None
-        trouble = ""
-        try:
-            self._try_finding()
-        except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
-            trouble = str(e) or repr(e)
-            bar = None if may_pass(e) else e
-        trouble = "; ".join(filter(None, (trouble, self._try_storing())))
-        if trouble and trouble != self._trouble:
-            log.warning("partitions wait for their start offsets: %s", trouble)
-        self._trouble = trouble
-        self._failures = self._failures + 1 if bar is not None else 0
-        # only an operator can let us in, so it is tried ever more seldom
-        pause = min(self._retry * 2.0 ** min(self._failures, 16), max(self._retry, LONGEST_RETRY))
-        self._next_retry = monotonic() + pause if trouble else NEVER
-        if len(self._finding) < len(self._positions):
-            bar = None  # something flows
-        if (bar is None) != (self._bar is None):
-            self._barred(bar)
-        self._bar = bar
-
-    def _try_finding(self) -> None:
-        finding = {position: found for position, found in self._finding.items() if not position.revoked}
-        self._finding = finding
-        if not finding:
-            return
-        starts = self._store.starts([position.tp for position in finding], Deadline(self._timeout))
-        self._finding = {}
-        told: dict[Found, dict[PartitionPosition, int | None]] = {}
-        for position, found in finding.items():
-            start = starts[position.tp]
-            if not start.level:
-                self._unlevel.add(position.tp)  # the next commit writes it to all stores
-            told.setdefault(found, {})[position] = start.offset
-        for found, offsets in told.items():
-            found(offsets)
-
-    def _try_storing(self) -> str:
-        storing = {position: asked for position, asked in self._storing.items() if not position.revoked}
-        self._storing = storing
-        if not storing:
-            return ""
-        wanted = {position.tp: offset for position, (offset, _) in storing.items()}
-        try:
-            failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
-        except RegistryError as e:
-            return f"they cannot be stored: {e}"
-        waiting = ""
-        self._tell_refused({position.tp: position for position in storing}, failures)
-        for position, (offset, done) in list(storing.items()):
-            failure = failures.get(position.tp)
-            if failure is not None and not isinstance(failure, CommitRefusedError):
-                waiting = f"{position.tp} cannot be stored: {failure}"
-                continue
-            self._storing.pop(position, None)
-            if failure is None:
-                self._mark(position, offset)
-            # a refusal that the group's thread was told of is dealt with there
-            done(failure is None)
-        return waiting
 
     # ---- commits ----
 
@@ -454,6 +354,18 @@ class Committer:
         position.committed = offset
         self._unlevel.discard(position.tp)
         self._written[position.tp] = monotonic()
+
+    def _store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
+        if self._positions.get(position.tp) is position:
+            self._starts.store(position, offset, done, len(self._positions))
+        else:
+            done(False)
+
+    def _settle_starts(self, wanted: Mapping[PartitionPosition, int], failures: Failures) -> None:
+        for position, offset in wanted.items():
+            if position.tp not in failures:
+                self._mark(position, offset)
+        self._tell_refused({position.tp: position for position in wanted}, failures)
 
     def _tell_refused(self, positions: Mapping[TopicPartition, PartitionPosition], failures: Failures) -> None:
         refused = {

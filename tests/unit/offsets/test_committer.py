@@ -109,11 +109,11 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
     group.store.offsets = {T0: 7}
     group.store.trouble = failing(CoordinatorUnavailableError("loading"), KeyError("a bug of the user's store"))
     position = member.own(T0)
-    member.committer._retry = 60.0
+    member.committer._starts._retry = 60.0
     assert member.committer.find_starts([position], member.found.put) == ()
     member.committer.step()
     assert member.committer.trouble == "loading"
-    member.committer._retry = member.committer._next_retry = 0.0
+    member.committer._starts._retry = member.committer._starts.due = 0.0
     member.step()
     assert "a bug of the user's store" in member.committer.trouble
     assert member.found.empty()
@@ -127,15 +127,15 @@ def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more
     member = Stepped(group.owned(), group)
     denied = errors.error(errors.GROUP_AUTHORIZATION_FAILED, "offsets")
     group.store.trouble = failing(denied, denied, denied)
-    member.committer._retry = 4.0
+    member.committer._starts._retry = 4.0
     position = member.own(T0)
     member.committer.find_starts([position], member.found.put)
     member.committer.step()
     pauses = []
     for _ in range(2):
-        pauses.append(round(member.committer._next_retry - monotonic()))
+        pauses.append(round(member.committer._starts.due - monotonic()))
         member.committer._timers(float("inf"))
-    pauses.append(round(member.committer._next_retry - monotonic()))
+    pauses.append(round(member.committer._starts.due - monotonic()))
     assert pauses == [8, 16, 30]
     assert member.barred == [denied]
     member.committer._timers(float("inf"))

@@ -1,0 +1,151 @@
+"""Where partitions start: asked of the stores, or, where nothing is stored, stored there before anything is handed out.
+
+Part of the committer and its thread's alone. A store that does not answer is asked again, all partitions together, for
+as long as they are ours: an offset is never guessed. The original takes the error of a partition for "no offset", and
+waits for a coordinator inside the rebalance without an end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.owned import Failures, OwnedOffsets, may_pass
+from zkconsumer.offsets.store import CommitRefusedError
+
+log = logging.getLogger(__name__)
+
+NEVER = float("inf")
+LONGEST_RETRY = 30.0
+"""Seconds between two tries of a store that refuses us, at most."""
+
+Barred = Callable[[Exception | None], None]
+"""Told, on the committer's thread, why nothing can start; None: it can again."""
+
+Found = Callable[[Mapping[PartitionPosition, int | None]], None]
+"""Told, on the committer's thread, where partitions start; None: nothing is stored."""
+
+Settle = Callable[[Mapping[PartitionPosition, int], Failures], None]
+"""Told what was to be stored and what of it was not."""
+
+
+class Starts:
+    """The partitions that wait for their start.
+
+    Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred``: see
+    :class:`Committer`; ``unlevel`` takes the partitions whose stores do not agree.
+    """
+
+    def __init__(
+        self,
+        store: OwnedOffsets,
+        *,
+        timeout: float,
+        retry: float,
+        barred: Barred,
+        settle: Settle,
+        unlevel: set[TopicPartition],
+    ) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._retry = retry
+        self._barred = barred
+        self._settle = settle
+        self._unlevel = unlevel
+        self._finding: dict[PartitionPosition, Found] = {}
+        self._storing: dict[PartitionPosition, tuple[int, Callable[[bool], None]]] = {}
+        self._bar: Exception | None = None
+        self._failures = 0
+        self.due = NEVER
+        """When the next try is due (monotonic seconds)."""
+        self.trouble = ""
+
+    def find(self, positions: Sequence[PartitionPosition], found: Found, owned: int) -> None:
+        """Look these up. ``owned``: how many partitions are ours."""
+        self._finding.update((position, found) for position in positions)
+        self._try_unless_waiting(owned)
+
+    def store(self, position: PartitionPosition, offset: int, done: Callable[[bool], None], owned: int) -> None:
+        """Store a start that was resolved otherwise."""
+        if position.committed is not None:
+            # it was stored before, or the user has committed another one meanwhile, and that is where to start
+            done(position.committed == offset)
+            return
+        self._storing[position] = (offset, done)
+        self._try_unless_waiting(owned)
+
+    def forget(self, position: PartitionPosition) -> None:
+        """It is no longer ours, or goes on elsewhere."""
+        self._finding.pop(position, None)
+        self._storing.pop(position, None)
+
+    def _try_unless_waiting(self, owned: int) -> None:
+        """A store that did not answer is not asked once for each partition: the next try is for all."""
+        if self.due == NEVER:
+            self.try_all(owned)
+
+    def try_all(self, owned: int) -> None:
+        """One try for everything that waits; the next one is scheduled where it is needed."""
+        bar: Exception | None = None
+        trouble = ""
+        try:
+            self._try_finding()
+        except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
+            trouble = str(e) or repr(e)
+            bar = None if may_pass(e) else e
+        trouble = "; ".join(filter(None, (trouble, self._try_storing())))
+        if trouble and trouble != self.trouble:
+            log.warning("partitions wait for their start offsets: %s", trouble)
+        self.trouble = trouble
+        self._failures = self._failures + 1 if bar is not None else 0
+        # only an operator can let us in, so it is tried ever more seldom
+        pause = min(self._retry * 2.0 ** min(self._failures, 16), max(self._retry, LONGEST_RETRY))
+        self.due = monotonic() + pause if trouble else NEVER
+        if len(self._finding) < owned:
+            bar = None  # something flows
+        if (bar is None) != (self._bar is None):
+            self._barred(bar)
+        self._bar = bar
+
+    def _try_finding(self) -> None:
+        finding = {position: found for position, found in self._finding.items() if not position.revoked}
+        self._finding = finding
+        if not finding:
+            return
+        starts = self._store.starts([position.tp for position in finding], Deadline(self._timeout))
+        self._finding = {}
+        told: dict[Found, dict[PartitionPosition, int | None]] = {}
+        for position, found in finding.items():
+            start = starts[position.tp]
+            if not start.level:
+                self._unlevel.add(position.tp)  # the next commit writes it to all stores
+            told.setdefault(found, {})[position] = start.offset
+        for found, offsets in told.items():
+            found(offsets)
+
+    def _try_storing(self) -> str:
+        storing = {position: asked for position, asked in self._storing.items() if not position.revoked}
+        self._storing = dict(storing)
+        if not storing:
+            return ""
+        wanted = {position.tp: offset for position, (offset, _) in storing.items()}
+        try:
+            failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
+        except RegistryError as e:
+            return f"they cannot be stored: {e}"
+        self._settle({position: offset for position, (offset, _) in storing.items()}, failures)
+        waiting = ""
+        for position, (_, done) in storing.items():
+            failure = failures.get(position.tp)
+            if failure is not None and not isinstance(failure, CommitRefusedError):
+                waiting = f"{position.tp} cannot be stored: {failure}"
+                continue
+            self._storing.pop(position, None)
+            # a refusal that the group's thread was told of is dealt with there
+            done(failure is None)
+        return waiting
