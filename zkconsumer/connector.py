@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue
-from threading import Lock, get_ident
+from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -81,6 +81,7 @@ class ZookeeperConsumerConnector:
         self._create_lock = Lock()
         self._created = False
         self._closing = False
+        self._in_background = False
         self._closed: SimpleQueue[bool] = SimpleQueue()
         self._member: Member | None = None
         self._offset_store = offset_store
@@ -147,6 +148,7 @@ class ZookeeperConsumerConnector:
                 check_crc=config.check_crcs,
                 read_committed=config.isolation_level == "read_committed",
                 skip_corrupt=config.corrupt_message_policy == "skip",
+                ended=self._await_background,
             )
             for number in range(count)
         ]
@@ -214,22 +216,43 @@ class ZookeeperConsumerConnector:
     def shutdown(self) -> None:
         """Leave the group: readers wake and end, offsets are committed, nodes deleted, threads ended.
 
-        Returns within about five seconds in any state; a second call, from whatever thread, waits for the first. May
-        be called from a signal handler. A message that the calling thread holds counts as finished; other threads
-        have ``rebalance.drain.timeout.ms`` to finish theirs, after which those are consumed again by the next owner.
+        Returns within about five seconds in any state; a second call, from whatever thread, waits for the first. A
+        message that the calling thread holds counts as finished; other threads have ``rebalance.drain.timeout.ms`` to
+        finish theirs, after which those are consumed again by the next owner.
+
+        May be called from a signal handler. One that interrupts its thread while that asks a stream for a message
+        gets an answer at once, and everything is closed when that stream ends.
         """
         self._shut_down(finished=True)
 
     def _shut_down(self, *, finished: bool) -> None:
         if self._closing:
-            self._await_closed()
+            if not self._inside_a_stream():
+                self._await_closed()
             return
         self._closing = True  # no lock: the only thing that a second entry must see
+        if self._inside_a_stream():
+            # locks of ours may be held below us: what they guard must go on. The stream ends when all is closed.
+            self._in_background = True
+            Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False).start()
+            return
+        self._close(finished)
+
+    def _inside_a_stream(self) -> bool:
+        """Whether this is a signal handler that interrupted its thread in the middle of asking for a message."""
+        member = self._member
+        return member is not None and member.delivery.interrupted(get_ident())
+
+    def _close(self, finished: bool) -> None:
         try:
             if self._member is not None:
                 self._member.close(Deadline(CLOSE_WITHIN), finished=finished)
         finally:
             self._closed.put(True)
+
+    def _await_background(self) -> None:
+        if self._in_background:
+            self._await_closed()
 
     def _await_closed(self) -> None:
         try:

@@ -83,6 +83,10 @@ class Delivery:
             stream.queue.close()
         self._lease.wake()
 
+    def interrupted(self, thread: int) -> bool:
+        """Whether that thread, which calls this, is in the middle of asking one of the streams for a message."""
+        return any(stream.interrupted(thread) for stream in list(self._streams.values()))
+
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Whether that thread reads the stream of this partition."""
+        """Whether that thread reads the stream of this partition and is not asking for a message right now."""
         return self.stream_of(position).held_by(thread)

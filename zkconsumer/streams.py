@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from operator import attrgetter, itemgetter
 from threading import Condition, get_ident
 from time import monotonic
@@ -320,8 +320,10 @@ class KafkaStream(Generic[K, V]):
         read_committed: bool = False,
         skip_corrupt: bool = False,
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
+        self._ended = ended
         self.queue = queue
         self._lease = lease
         self._timeout = timeout
@@ -362,8 +364,12 @@ class KafkaStream(Generic[K, V]):
             self._patience = self._timeout
 
     def held_by(self, thread: int) -> bool:
-        """Whether that thread (its identifier) was the last to ask this stream for messages."""
-        return self._holder == thread
+        """Whether that thread (its identifier) was the last to ask this stream for messages, and is not asking now."""
+        return self._holder == thread and getgeneratorstate(self._messages) != GEN_RUNNING
+
+    def interrupted(self, thread: int) -> bool:
+        """Whether that thread, which calls this, is asking this stream for a message: then a signal handler calls."""
+        return self._holder == thread and getgeneratorstate(self._messages) == GEN_RUNNING
 
     def __repr__(self) -> str:
         # never iterates (KAFKA-1146: printing a stream blocked for ever)
@@ -376,7 +382,7 @@ class KafkaStream(Generic[K, V]):
             try:
                 chunk = queue.taken or queue.take(Deadline(self._patience))
                 if chunk is None:
-                    return
+                    break
                 self._holder = get_ident()
                 position = chunk.position
                 start = self._begin(chunk)
@@ -407,6 +413,7 @@ class KafkaStream(Generic[K, V]):
                 # the chunk stays taken: its error comes again rather than a silent gap
                 if not self._passes_over(e):
                     yield _Raise(e)
+        self._ended()
 
     def _passes_over(self, error: Exception) -> bool:
         """What was handed out before the error is finished; whether to go on after the error instead of raising it."""

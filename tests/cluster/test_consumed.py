@@ -296,7 +296,64 @@ def test_a_signal_handler_in_the_reading_thread_may_shut_down(
         signal.signal(signal.SIGALRM, before)
     assert offsets == list(range(len(offsets)))
     assert place.committed == len(offsets)
-    assert took[0] < scaled(3)
+    assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == []
+    assert took[0] < scaled(1)
+
+
+class Tripwire:
+    """A lease that calls a function in the middle of the hand-out of the n-th message, as a signal handler would."""
+
+    def __init__(self, lease: Any, number: int, call: Callable[[], None]) -> None:
+        self._lease, self._left, self._call = lease, number, call
+
+    @property
+    def until(self) -> float:
+        self._left -= 1
+        if self._left == 0:
+            self._call()
+        return float(self._lease.until)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lease, name)
+
+
+def test_a_signal_handler_that_interrupts_a_hand_out_counts_what_was_handed_out_and_no_more(
+    connector: NewConnector, place: Place
+) -> None:
+    """What happened: the message that was on its way was committed and never handed out."""
+    member = connector(place.group)
+    stream = only_stream(member, place.topic)
+    eventually(lambda: len(stream.queue), 10, "messages")
+    stream._lease = Tripwire(stream._lease, 5, member.shutdown)  # type: ignore[assignment]
+    with within(2):
+        offsets = [message.offset for message in stream]
+    assert offsets in (list(range(4)), list(range(5)))
+    assert place.committed == len(offsets)
+    assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == [], "the end of the stream is the end"
+
+
+def test_a_signal_handler_that_interrupts_the_queue_returns_at_once(connector: NewConnector, place: Place) -> None:
+    """What happened: it waited for threads that waited for the lock below it, until all deadlines had passed."""
+    member = connector(place.group)
+    stream = only_stream(member, place.topic)
+    assert [stream.get(SECONDS).offset for _ in range(10)] == list(range(10))
+    queue, take, took = stream.queue, stream.queue.take, []
+
+    def interrupted(deadline: Any) -> Any:
+        with queue._changed:
+            begin = monotonic()
+            member.shutdown()
+            member.shutdown()
+            took.append(monotonic() - begin)
+            threading.Event().wait(0.3)
+        return take(deadline)
+
+    queue.take = interrupted  # type: ignore[method-assign]
+    with within(2):
+        assert list(stream) == []
+    assert took[0] < scaled(0.2)
+    assert place.committed == 10
+    assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == []
 
 
 def test_a_process_ends_cleanly_on_sigterm(our_member: Callable[..., OurMember], place: Place) -> None:
