@@ -144,7 +144,7 @@ class Holdings:
 
     def start_resolved(self, position: PartitionPosition, offset: int) -> None:
         """The broker told where a partition begins: store that before anything of it is handed out."""
-        if self.holds(position):
+        if self.holds(position) and position.consumed is None:
             self._offsets.store_start(
                 position, offset, lambda stored: self._tell(StartStored(position, offset, stored))
             )
@@ -153,8 +153,8 @@ class Holdings:
         """A start is stored: begin there. Returns False where it could not be stored, and the offset must be read
         again.
         """
-        if not self.holds(position):
-            return True
+        if not self.holds(position) or position.consumed is not None:
+            return True  # two fetchers may have asked, where the first lost its connection: it has begun already
         sought = position in self._sought
         self._sought.discard(position)
         # where something else was stored meanwhile by ourselves, a place that was asked for is good all the same

@@ -1,0 +1,184 @@
+"""What went wrong in the original's groups (and once in ours), each staged on a ZooKeeper in memory.
+
+A test is named for its report and opens with what had happened and why. ``zkconsumer/REGRESSIONS.md`` lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.group.events import NodeChanged, StartResolved, StopRequested
+from zkconsumer.group.state import Phase
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.testing import FakeZooKeeper
+
+BROKER = b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}'
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 4)
+    return made
+
+
+def tp(partition: int) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+def phase(member: SteppedMember) -> Phase:
+    return member.rebalancer.state.phase
+
+
+def failing(member: SteppedMember, method: str, times: int) -> None:
+    """Let the next requests of one kind fail."""
+    original: Callable[..., Any] = getattr(member.session, method)
+    left = [times]
+
+    def request(*arguments: Any, **options: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise RegistryUnavailableError("staged")
+        return original(*arguments, **options)
+
+    setattr(member.session, method, request)
+
+
+def test_kafka_101_subscribing_makes_no_topic(server: FakeZooKeeper) -> None:
+    """Subscribing to a topic that did not exist made its node, with which no broker could do anything."""
+    member = SteppedMember(server, "a", topic="later")
+    settle([member])
+    assert server.node(paths.topic("later")) is None
+    make_topic(server, 1, "later")
+    settle([member])
+    assert list(member.owned) == [TopicPartition("later", 0)]
+
+
+@pytest.mark.parametrize("request_kind", ["read", "transact"])
+def test_kafka_225_a_failed_round_is_told_and_repeated(server: FakeZooKeeper, request_kind: str) -> None:
+    """A rebalance that failed inside the event of a changed topic was lost: nobody was told, nobody tried again, and
+    the member stayed registered without owning anything.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    make_topic(server, 6)
+    failing(member, request_kind, 3)
+    member.step()
+    assert member.rebalancer.state.detail == "staged"
+    assert len(member.owned) == 4, "what it owns flows on"
+    settle([member])
+    assert (len(member.owned), member.rebalancer.state.detail) == (6, "")
+
+
+def test_kafka_262_what_was_lost_is_not_released_again(server: FakeZooKeeper) -> None:
+    """From a memory that was out of date, and without looking whose they were, a member deleted the owner nodes of
+    others, and two consumed a partition each.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.remove(paths.owner(GROUP, tp(0)))
+    server.put(paths.owner(GROUP, tp(0)), b"g_stranger-0", ephemeral_owner=99)
+    member.stop()
+    assert owners(server) == {0: "g_stranger-0"}
+
+
+def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) -> None:
+    """Each notification caused a rebalance of its own, inside the callback, where it could lock up."""
+    first = SteppedMember(server, "a")
+    settle([first])
+    before = first.rebalancer.state.rebalances
+    for n in range(5, 20):
+        make_topic(server, n)
+    others = [SteppedMember(server, f"b{n}") for n in range(5)]
+    for other in others:
+        other.step()
+    first.step()
+    assert first.rebalancer.state.rebalances == before + 1
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_kafka_989_and_4409_a_change_during_shutdown_starts_nothing(server: FakeZooKeeper, last: bool) -> None:
+    """A shutdown that met a rebalance or a topic's event left a thread that fetched on without a client, or the two
+    waited for each other's locks. Here both are events of one thread, in whatever order they come.
+    """
+    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
+    settle([member, other])
+    change = NodeChanged(paths.ids(GROUP))
+    for event in (StopRequested(0), change) if last else (change, StopRequested(0)):
+        member.events.put(event)
+    del member.delivery.log[:]
+    member.step()
+    member.events.put(change)
+    member.rebalancer.start()
+    assert member.rebalancer.join(Deadline(5)), "its thread has nothing more to do"
+    assert [what for what, _ in member.delivery.log if what == "start"] == []
+    assert (member.delivery.flowing, set(owners(server).values())) == ({}, {"g_b-0"})
+
+
+def test_kafka_1010_a_broker_that_vanishes_while_they_are_read_harms_nothing(server: FakeZooKeeper) -> None:
+    """Its missing node made the whole rebalance fail, past all retries: a consumer that was dead and did not say so."""
+    for broker in (1, 2):
+        server.put(paths.broker(broker), BROKER)
+    session = server.session()
+    session.open(Deadline(1))
+    original = session.children
+
+    def then_one_leaves(*arguments: Any, **options: Any) -> Any:
+        names = original(*arguments, **options)
+        server.remove(paths.broker(2))
+        return names
+
+    session.children = then_one_leaves  # type: ignore[method-assign]
+    assert [broker.broker_id for broker in registered_brokers(session, Deadline(1))] == [1]
+
+
+def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooKeeper) -> None:
+    """Between the attempts of a rebalance nobody looked whether the consumer was to be shut down."""
+    member = SteppedMember(server, "a")
+    failing(member, "transact", 1)
+    failing(member, "read", 1_000_000)
+    member.step()
+    assert member.rebalancer.state.phase is Phase.STARTING
+    member.rebalancer._due = float("inf")
+    member.rebalancer.start()
+    member.events.put(StopRequested(0))
+    assert member.rebalancer.join(Deadline(5))
+
+
+def test_kafka_2169_a_session_that_does_not_come_back_is_told(server: FakeZooKeeper) -> None:
+    """That no new session could be had after an expiry was not reported: the consumer owned nothing, in silence."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.session.suspend()
+    member.step()
+    assert phase(member) is Phase.SUSPENDED
+    member.session.lease.void()
+    member.step()
+    assert (len(member.owned), member.delivery.flowing) == (0, {})
+    assert phase(member) is not Phase.OWNING
+
+
+def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> None:
+    """A connection that broke while the first start was being stored made a second fetcher ask as well, and the
+    partition jumped to what that was told: back, or with ``largest`` forward over messages.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    position = member.owned[tp(0)]
+    member.events.put(StartResolved(position, 77))
+    member.events.put(StartResolved(position, 90))
+    settle([member])
+    assert (position.consumed, offsets(server)) == (77, {0: 77})
+    member.finish(tp(0), 3)
+    member.events.put(StartResolved(position, 77))
+    settle([member])
+    assert member.owned[tp(0)] is position
+    assert position.consumed == 80
