@@ -6,6 +6,7 @@ only holds the parts, which guard themselves.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.version import VERSION
+
+log = logging.getLogger(__name__)
 
 BACKOFF_MAX = 10.0
 
@@ -86,6 +89,7 @@ class Member:
         It is awaited so that a wrong set-up is an exception here and not a silent stream.
         Raises: what :meth:`ZookeeperConsumerConnector.create_message_streams` raises; close the member then.
         """
+        log.debug("%s: effective configuration: %s", self.consumer, self.config.masked())
         self.session.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
         self.committer = self._committer()
         self.rebalancer = self._rebalancer(registration, self.committer)

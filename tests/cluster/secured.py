@@ -55,9 +55,8 @@ class SecuredZooKeeper(EmbeddedZooKeeper):
 
     def __init__(self, directory: Path, certificates: Certificates) -> None:
         self.secure_port = free_port()
-        jaas = directory / "jaas.conf"
-        module = "org.apache.zookeeper.server.auth.DigestLoginModule"
-        jaas.write_text(f'Server {{ {module} required user_{USER}="{ZOOKEEPER_PASSWORD}"; }};\n')
+        self._jaas = directory / "jaas.conf"
+        self.admit(ZOOKEEPER_PASSWORD)
         super().__init__(
             tick_ms=500,
             properties={
@@ -71,8 +70,13 @@ class SecuredZooKeeper(EmbeddedZooKeeper):
                 "ssl.clientAuth": "want",
                 "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             },
-            java_options=[f"-Djava.security.auth.login.config={jaas}"],
+            java_options=[f"-Djava.security.auth.login.config={self._jaas}"],
         )
+
+    def admit(self, password: str) -> None:
+        """From the next start on this is the user's password."""
+        module = "org.apache.zookeeper.server.auth.DigestLoginModule"
+        self._jaas.write_text(f'Server {{ {module} required user_{USER}="{password}"; }};\n')
 
     @property
     def secure_connect(self) -> str:

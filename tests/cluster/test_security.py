@@ -255,7 +255,7 @@ def test_no_password_is_logged_at_any_level(
 def test_a_session_logs_in_again_after_its_server_was_away(
     certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With kazoo alone a server that goes away in the middle of a login ends all further attempts."""
+    """With kazoo alone a login that fails once ends all further attempts, whatever it failed of."""
     with SecuredZooKeeper(tmp_path, certificates) as server:
         one = session(server, {**SASL, "zookeeper.set.acl": "true"})
         one.open(Deadline(scaled(10)))
@@ -263,11 +263,19 @@ def test_a_session_logs_in_again_after_its_server_was_away(
             one.ensure(["/consumers/g/owners/t"], Deadline(scaled(10)))
             server.kill()
             eventually(lambda: not one.connected, 10, "the session to notice")
+            server.admit("changed")
+            server.start()
+            eventually(lambda: USER in one.trouble, 20, "the login to be refused")
+            assert not one.connected
+            server.kill()
+            server.admit(ZOOKEEPER_PASSWORD)
             server.start()
             eventually(lambda: one.connected, 20, "the session to come back")
+            assert one.trouble == ""
             assert one.create("/consumers/g/owners/t/0", b"", Deadline(scaled(10)), ephemeral=True)
         finally:
             one.close(Deadline(scaled(5)))
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
 
 
 # ---- ZooKeeper: TLS ----

@@ -6,8 +6,12 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_UNUSED = re.compile(r"kafka\.metrics\..*|kafka\.csv\.metrics\..*|mirror\.topics\..*|mirror\.consumer\.numthreads")
-"""Names that files of the original carry rightly and that mean nothing here: its metric reporters, its mirror tool."""
+_UNUSED = re.compile(
+    r"kafka\.metrics\..*|kafka\.csv\.metrics\..*|mirror\.topics\..*|mirror\.consumer\.numthreads"
+    r"|zookeeper\.clientCnxnSocket"
+)
+"""Names that files of the original carry rightly and that mean nothing here: its metric reporters, its mirror tool, the
+class by which Java speaks TLS to ZooKeeper."""
 
 # How Kafka's newer consumer, and the connector before 0.8, call the same thing.
 _OTHER_NAMES = {

@@ -346,7 +346,9 @@ class Rebalancer:
         self._failures += 1
         pause = min(self._settings.backoff_max, self._settings.backoff * 2 ** min(self._failures - 1, 10))
         pause *= random.uniform(0.5, 1.0)
-        log.warning("rebalance failed (attempt %d), next try in %.1f s: %s", self._failures, pause, trouble)
+        # the same thing once: what an operator has to cure can take long
+        level = logging.DEBUG if trouble == self.state.detail and self._failures > 1 else logging.WARNING
+        log.log(level, "rebalance failed (attempt %d), next try in %.1f s: %s", self._failures, pause, trouble)
         self._show(self.state.phase, detail=trouble)
         self._cache.refresh()
         self._reasons.append("retry")
