@@ -1,0 +1,326 @@
+"""What went wrong in the original's fetching (and once in ours), each with a fetcher that is stepped or a broker that
+does what the test says.
+
+A test is named for its report and opens with what had happened and why. ``zkconsumer/REGRESSIONS.md`` lists them all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+import pytest
+from aiokafka.protocol.metadata import MetadataResponse_v5
+
+from tests.timing import eventually, scaled
+from tests.unit.brokers.scripted import Peer, ScriptedBroker
+from tests.unit.brokers.sets import WHERE, Batch
+from tests.unit.fetch.one_partition import OnePartition
+from zkconsumer.brokers import errors
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError
+from zkconsumer.fetch.manager import FetchManager, fetcher_number
+from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.streams import StreamQueue
+
+
+def messages(base: int, count: int = 1) -> bytes:
+    return Batch([*Batch().records] * count).encode(base)[0]
+
+
+def log_of(count: int) -> Callable[[int, int], bytes]:
+    return lambda offset, _: messages(offset) if offset < count else b""
+
+
+# ---- one fetcher, stepped ----
+
+
+def test_kafka_89_a_partition_without_an_offset_begins_where_the_reset_says() -> None:
+    """The first start began at an invalid position, before the reset offset had been asked for."""
+    it = OnePartition()
+    it.position.fetched = it.position.consumed = None
+    it.listed = (0, 3)
+    with it.fetching(log_of(5)) as fetcher:
+        fetcher.wake()  # else the step would wait for something to do
+        fetcher.step()
+        assert (it.asked, it.resolved) == ([], [3]), "nothing is fetched before the start is stored"
+        it.position.start_at(3)
+        fetcher.step()
+        assert it.asked == [(3, 1000)]
+        assert it.read() == [3]
+
+
+def test_kafka_154_a_chunk_that_could_not_be_queued_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fetched offset had moved on before the chunk was queued, so an interruption between the two lost it."""
+    it = OnePartition()
+    with it.fetching(log_of(2)) as fetcher:
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(it.queue, "_offer", _raise)
+            with pytest.raises(KeyError):
+                fetcher.step()
+        assert it.position.fetched == 0
+        fetcher.step()
+        fetcher.step()
+        assert it.read() == [0, 1]
+
+
+def _raise(_: object) -> None:
+    raise KeyError("interrupted")
+
+
+def test_kafka_693_an_error_of_the_reset_offset_harms_only_its_partition() -> None:
+    """Where the lookup of the reset offset failed, the fetcher's thread ended and with it all its partitions."""
+    it = OnePartition(start=9)
+    it.listed = (errors.NOT_LEADER_OR_FOLLOWER, -1)
+    with it.fetching(lambda *_: errors.OFFSET_OUT_OF_RANGE) as fetcher:
+        fetcher.step()
+        assert [flow.tp for flow in it.returned] == [WHERE]
+        assert "says no start offset: NOT_LEADER" in it.returned[0].trouble
+        assert it.position.fetched == 9, "it is not guessed where to go on"
+
+
+def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
+    """A fetcher stood still in the full queue of a slow stream, and a rebalance waited for the fetcher."""
+    it = OnePartition()
+    it.queue = it.stream.queue = StreamQueue(1, it._on_room)
+    slow = it.position
+    with it.fetching(log_of(100)) as fetcher:
+        fetcher.step()
+        assert not it.queue.has_room()
+        fetcher.wake()
+        began = monotonic()
+        fetcher.step()
+        assert monotonic() - began < scaled(5)
+        assert len(it.asked) == 1, "nothing more is asked for while nobody takes it"
+        slow.revoked = True
+        it.queue.discard_revoked()
+        assert fetcher.idle
+        assert it.queue.has_room()
+
+
+def test_kafka_1886_and_2241_a_fetcher_in_a_long_poll_ends_when_it_is_stopped() -> None:
+    """An interrupt was swallowed, or did not reach a blocking read, and whoever stopped the fetcher hung."""
+    it = OnePartition(max_wait=60.0, socket_timeout=60.0)
+
+    def silent(peer: Peer) -> None:
+        peer.versions()
+        peer.request()
+        it.asked.append((0, 0))
+        peer.until_closed()
+
+    it.serve = lambda _: silent  # type: ignore[method-assign,assignment]
+    with it.fetching(log_of(0)) as fetcher:
+        fetcher.start()
+        eventually(lambda: it.asked, 10, "the fetch request")
+        began = monotonic()
+        fetcher.stop()
+        assert fetcher.join(Deadline(scaled(5)))
+        assert monotonic() - began < scaled(2)
+
+
+def test_kafka_2678_a_lag_is_never_negative() -> None:
+    """A position beyond the high watermark that was last heard of gave a lag below nothing."""
+    position = PartitionPosition(WHERE, ThreadId("g-0"), 5)
+    assert position.lag == -1, "not known"
+    position.log_end = 3
+    assert position.lag == 0
+    position.log_end = 8
+    assert position.lag == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "number"),
+    [*(("t", n, n) for n in range(4)), ("topic-1", 0, 3), ("topic-1", 1, 2), ("__consumer_offsets", 7, 0)],
+)
+def test_kafka_1178_fetchers_have_numbers_that_exist(topic: str, partition: int, number: int) -> None:
+    """The hash of a topic may be negative, and so was the number of the fetcher."""
+    assert fetcher_number(TopicPartition(topic, partition), 4) == number
+
+
+# ---- the leader finder and its fetchers ----
+
+
+class Cluster:
+    """One broker that leads t-3 as long as ``leader`` says so, and what is registered in ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.it = OnePartition()
+        self.leader = 7
+        self.registered: list[Endpoint] = []
+        self.asked: list[str] = []
+
+    def serve(self, peer: Peer) -> None:
+        """Metadata as asked, and no fetch is ever answered."""
+        peer.versions()
+        while True:
+            try:
+                request = peer.request()
+            except ConnectionError:
+                return
+            self.asked.append({1: "fetch", 3: "metadata"}[request.api])
+            if request.api != 3:
+                peer.until_closed()
+                return
+            partition: tuple[Any, ...] = (
+                errors.LEADER_NOT_AVAILABLE if self.leader < 0 else 0,
+                3,
+                self.leader,
+                [7],
+                [7],
+                [],
+            )
+            body = MetadataResponse_v5(0, [(7, "h", 1, None)], "id", 7, [(0, "t", False, [partition])])
+            peer.answer(request.correlation_id, body.encode())
+
+    def manager(self, **settings: Any) -> FetchManager:
+        made = OnePartition(backoff=0.05, **settings).settings
+        return FetchManager("m", made, lambda _: self.registered, resolved=lambda *_: None)
+
+    def start(self, manager: FetchManager) -> PartitionPosition:
+        position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
+        manager.start([(position, StreamQueue(2, lambda: None))])
+        return position
+
+
+@contextmanager
+def closing(manager: FetchManager) -> Iterator[FetchManager]:
+    try:
+        yield manager
+    finally:
+        manager.close(Deadline(scaled(10)))
+
+
+def test_kafka_256_a_partition_whose_broker_is_missing_is_looked_for_again() -> None:
+    """A leader that was not registered at that moment left its partitions unfetched for good, though the group
+    counted as rebalanced.
+    """
+    cluster = Cluster()
+    with ScriptedBroker(cluster.serve, cluster.serve, cluster.serve) as broker, closing(cluster.manager()) as manager:
+        other = Endpoint(8, "127.0.0.1", broker.port, 5)
+        cluster.registered = [other]
+        cluster.start(manager)
+        manager.step()
+        assert manager.trouble == "no leader for t-3"
+        cluster.registered = [broker.endpoint()]
+        manager.step()
+        eventually(lambda: "fetch" in cluster.asked, 10, "a fetch")
+        assert manager.trouble == ""
+
+
+def test_kafka_693_a_partition_without_a_leader_is_waited_for() -> None:
+    """One partition without a leader failed the whole rebalance."""
+    cluster = Cluster()
+    cluster.leader = -1
+    with ScriptedBroker(*[cluster.serve] * 3) as broker, closing(cluster.manager()) as manager:
+        cluster.registered = [broker.endpoint()]
+        cluster.start(manager)
+        manager.step()
+        assert manager.trouble == "no leader for t-3"
+        cluster.leader = 7
+        manager.step()
+        eventually(lambda: "fetch" in cluster.asked, 10, "a fetch")
+
+
+def test_kafka_618_880_914_916_937_nothing_locks_up_and_nothing_stale_is_fetched() -> None:
+    """Leader finder, fetchers, rebalance and shutdown waited for each other's locks; after a restart partitions that
+    had left were still looked for, and some that were handed over were lost.
+    """
+    cluster = Cluster()
+
+    def silent(peer: Peer) -> None:
+        peer.versions()
+        cluster.asked.append("metadata")
+        peer.until_closed()
+
+    with ScriptedBroker(silent) as broker, closing(cluster.manager(socket_timeout=60.0)) as manager:
+        cluster.registered = [broker.endpoint()]
+        position = cluster.start(manager)
+        manager.open()
+        eventually(lambda: cluster.asked, 10, "a broker that keeps silent on the question for leaders")
+        began = monotonic()
+        position.revoked = True
+        manager.forget()
+        manager.wake()
+        again = cluster.start(manager)
+        assert monotonic() - began < scaled(2), "the group's thread waits for no broker"
+        assert [flow.position for flow in manager._leaderless.values()] == [again]
+        manager.close(Deadline(scaled(5)))
+        assert not manager._thread.is_alive()
+        assert monotonic() - began < scaled(3)
+
+
+def test_kafka_1461_a_failed_fetch_is_not_repeated_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """After an error of a fetch there was no pause. Ours asked a broker that closed each connection 900 times a
+    second: giving a partition back woke the leader finder out of its pause.
+    """
+    caplog.set_level(logging.CRITICAL)
+    cluster = Cluster()
+
+    def closes(peer: Peer) -> None:
+        peer.versions()
+        peer.request()
+        cluster.asked.append("fetch")
+
+    scripts = [cluster.serve, closes] * 4
+    with ScriptedBroker(*scripts) as broker, closing(cluster.manager()) as manager:
+        cluster.registered = [broker.endpoint()]
+        began = monotonic()
+        cluster.start(manager)
+        manager.open()
+        eventually(lambda: cluster.asked.count("fetch") == 4, 20, "four fetches")
+        assert monotonic() - began >= 3 * 0.05
+        eventually(lambda: "closed" in manager.trouble or "127.0.0.1" in manager.trouble, 5, "the reason, for the user")
+
+
+def test_kafka_4319_fetchers_end_together() -> None:
+    """They were stopped one after the other, each with its own wait."""
+    cluster = Cluster()
+    waiting: list[int] = []
+
+    def lazy(peer: Peer) -> None:
+        peer.versions()
+        peer.request()
+        waiting.append(1)
+        peer.until_closed()
+
+    with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
+        for number, broker in enumerate([one, two]):
+            fetcher = manager._fetcher((number, 0), broker.endpoint())
+            assert fetcher is not None
+            it = OnePartition()
+            fetcher.add([_flow(it)])
+        eventually(lambda: len(waiting) == 2, 10, "two long polls")
+        began = monotonic()
+        manager.close(Deadline(scaled(10)))
+        assert monotonic() - began < scaled(2)
+
+
+def _flow(it: OnePartition) -> Any:
+    from zkconsumer.fetch.fetcher import Flow
+
+    return Flow(it.position, it.queue, 1000)
+
+
+def test_a_broker_at_a_new_address_is_followed() -> None:
+    """KAFKA-474: a broker that came back elsewhere was asked for at its old address."""
+    cluster = Cluster()
+    with closing(cluster.manager()) as manager:
+        old = manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 1, 5))
+        new = manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 2, 5))
+        assert old is not None
+        assert new is not old
+        assert old.join(Deadline(scaled(5)))
+        assert manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 2, 5)) is new
+
+
+def test_without_any_broker_the_reason_is_told() -> None:
+    """KAFKA-969: without a broker at the start the rebalance failed for good."""
+    cluster = Cluster()
+    with closing(cluster.manager()) as manager:
+        cluster.start(manager)
+        with pytest.raises(BrokerError, match="no broker is registered"):
+            manager.step()
