@@ -14,13 +14,17 @@ import logging
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.core.topic_filter import Blacklist, TopicFilter, Whitelist
+from zkconsumer.decoders import IntDecoder, LongDecoder, StringDecoder
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
     ConsumerTimeoutException,
+    DecodeError,
     MessageStreamsExistException,
+    PartitionNotOwnedError,
     ZkConsumerError,
 )
+from zkconsumer.group.listener import ConsumerRebalanceListener
 from zkconsumer.group.state import ConnectorState
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
@@ -35,12 +39,18 @@ __all__ = [
     "ConnectorState",
     "ConsumerConfig",
     "ConsumerRebalanceFailedException",
+    "ConsumerRebalanceListener",
     "ConsumerTimeoutException",
+    "DecodeError",
+    "IntDecoder",
     "KafkaStream",
+    "LongDecoder",
     "MessageAndMetadata",
     "MessageStreamsExistException",
     "OffsetRange",
     "OffsetStore",
+    "PartitionNotOwnedError",
+    "StringDecoder",
     "TopicFilter",
     "TopicPartition",
     "Whitelist",

@@ -2,8 +2,8 @@
 decides is in ``core``, whatever does in ``group``, ``offsets``, ``fetch``.
 
 Threads: a connector may be used from several application threads; each stream by one at a time. The lock guards that
-streams are created once and nothing else. :meth:`ZookeeperConsumerConnector.shutdown` takes no lock on entry, so that
-a signal handler may call it.
+streams are created once, and the subscription; nothing is awaited under it.
+:meth:`ZookeeperConsumerConnector.shutdown` takes no lock on entry, so that a signal handler may call it.
 
 Mirrors the original's class of this name. There the constructor connects; here nothing happens before streams are
 created.
@@ -14,16 +14,19 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Any, Self
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.control import PartitionControl
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
+from zkconsumer.decoders import Decoder, K, V
+from zkconsumer.decoding import message_class
 from zkconsumer.delivery import ANY_TOPIC
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -31,10 +34,11 @@ from zkconsumer.errors import (
     OffsetCommitError,
     ZkConsumerError,
 )
+from zkconsumer.group.listener import ConsumerRebalanceListener
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.wiring import Member
 
 CLOSE_WITHIN = 5.0
@@ -54,7 +58,7 @@ def consumer_id(config: ConsumerConfig) -> ConsumerId:
     return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
-class ZookeeperConsumerConnector:
+class ZookeeperConsumerConnector(PartitionControl):
     """One member of a consumer group that is coordinated through ZooKeeper.
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
@@ -85,16 +89,32 @@ class ZookeeperConsumerConnector:
         self._closed: SimpleQueue[bool] = SimpleQueue()
         self._member: Member | None = None
         self._offset_store = offset_store
+        self._listener: ConsumerRebalanceListener | None = None
+        self._registration = Registration(STATIC, {})
 
     # ---- streams ----
 
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener | None) -> None:
+        """Have an object told when partitions come and go; None takes it back.
+
+        Raises: :class:`MessageStreamsExistException` once streams were created.
+        """
+        with self._create_lock:
+            if self._created:
+                raise MessageStreamsExistException("the rebalance listener must be set before streams are created")
+            self._listener = listener
+
     def create_message_streams(
-        self, topics: Mapping[str, int]
-    ) -> dict[str, list[KafkaStream[bytes | None, bytes | None]]]:
+        self,
+        topics: Mapping[str, int],
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+    ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
         """Join the group and return streams, for each topic as many as asked for, in thread order.
 
         Arguments: ``topics`` maps each topic to its number of streams (at least 1). A topic that does not exist yet
-        is waited for. An empty mapping makes a member that owns nothing.
+        is waited for. An empty mapping makes a member that owns nothing. ``key_decoder`` and ``value_decoder`` make of
+        bytes what ``message.key`` and ``message.value`` give (``zkconsumer.StringDecoder()``, or any callable).
         Returns when the first rebalance has run; partitions that another member has not released yet come later by
         themselves.
         Raises: :class:`MessageStreamsExistException` when streams were created before;
@@ -106,22 +126,88 @@ class ZookeeperConsumerConnector:
             _check_subscription(topic, count)
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams")
-        streams = {topic: self._make_streams(member, topic, count) for topic, count in topics.items()}
+        streams = self._make_all_streams(member, topics, message_class(key_decoder, value_decoder))
         self._join_group(member, registration)
         return streams
 
+    def add_topics(
+        self,
+        topics: Mapping[str, int],
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
+        """Subscribe to further topics on the live connector, and return their streams; what flows already flows on.
+
+        The registration is made anew in one transaction, so that Scala members see it too. The first call may be this
+        one, in place of :meth:`create_message_streams`.
+
+        Arguments: as for :meth:`create_message_streams`; ``timeout`` in seconds to wait until the group knows, by
+        default as long as a rebalance may take.
+        Raises: ValueError for a topic that is subscribed already, a bad one, or a connector that follows a filter;
+        :class:`RegistryUnavailableError` when ZooKeeper did not answer in time (it is done once it does);
+        :class:`ConnectorClosedException`; as :meth:`create_message_streams` where it is the first call.
+        """
+        for topic, count in topics.items():
+            _check_subscription(topic, count)
+        if not self._created:
+            return self.create_message_streams(topics, key_decoder, value_decoder)
+        member = self._live()
+        with self._create_lock:
+            subscription = self._static_subscription()
+            known = sorted(topics.keys() & subscription.keys())
+            if known:
+                raise ValueError(f"subscribed already: {', '.join(known)}")
+            streams = self._make_all_streams(member, topics, message_class(key_decoder, value_decoder))
+            self._registration = Registration(STATIC, {**subscription, **topics})
+            done = member.subscribe(self._registration)
+        member.await_change(done, timeout)
+        return streams
+
+    def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
+        """Want these topics no more: messages in hand may be finished, what is finished is committed (with
+        ``auto.commit.enable``), the partitions are released, and the topics' streams end.
+
+        A message of theirs that the calling thread holds counts as finished. What was fetched and not handed out is
+        left to the next owner. The last topic may go too; the member then owns nothing.
+
+        Arguments: ``topics`` by name; ``timeout`` as for :meth:`add_topics`.
+        Raises: ValueError for a topic that is not subscribed; otherwise as :meth:`add_topics`.
+        """
+        leaving = [topics] if isinstance(topics, str) else list(topics)
+        member = self._live()
+        with self._create_lock:
+            subscription = dict(self._static_subscription())
+            strange = sorted(set(leaving) - subscription.keys())
+            if strange:
+                raise ValueError(f"not subscribed: {', '.join(strange)}")
+            retired = [member.delivery.streams_of(topic, subscription.pop(topic)) for topic in dict.fromkeys(leaving)]
+            self._registration = Registration(STATIC, subscription)
+            done = member.subscribe(self._registration, leaving, [stream for streams in retired for stream in streams])
+        member.await_change(done, timeout)
+
+    def _static_subscription(self) -> Mapping[str, int]:
+        if self._registration.pattern != STATIC:
+            raise ValueError("this connector follows a filter: topics come and go with it, none can be added or left")
+        return self._registration.subscription
+
     def create_message_streams_by_filter(
-        self, topic_filter: TopicFilter, streams: int = 1
-    ) -> list[KafkaStream[bytes | None, bytes | None]]:
+        self,
+        topic_filter: TopicFilter,
+        streams: int = 1,
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+    ) -> list[KafkaStream[K | None, V | None]]:
         """Join the group for all topics that a filter allows, those to come included, and return ``streams`` streams
         over them.
 
+        Arguments: decoders as for :meth:`create_message_streams`.
         Raises: as :meth:`create_message_streams`.
         """
         _check_subscription(topic_filter.regex, streams)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: streams})
         member = self._create_once("message streams by filter")
-        made = self._make_streams(member, ANY_TOPIC, streams)
+        made = self._make_streams(member, ANY_TOPIC, streams, message_class(key_decoder, value_decoder))
         self._join_group(member, registration)
         return made
 
@@ -133,11 +219,18 @@ class ZookeeperConsumerConnector:
                 raise MessageStreamsExistException(
                     f"{what}: this connector has created its streams; one connector does so once"
                 )
-            self._member = Member(self.config, self.consumer_id, self._offset_store)
+            self._member = Member(self.config, self.consumer_id, self._offset_store, self._listener)
             self._created = True
             return self._member
 
-    def _make_streams(self, member: Member, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
+    def _make_all_streams(
+        self, member: Member, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
+    ) -> dict[str, list[KafkaStream[Any, Any]]]:
+        return {topic: self._make_streams(member, topic, count, message) for topic, count in topics.items()}
+
+    def _make_streams(
+        self, member: Member, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]]
+    ) -> list[KafkaStream[Any, Any]]:
         config = self.config
         streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(
@@ -149,6 +242,8 @@ class ZookeeperConsumerConnector:
                 read_committed=config.isolation_level == "read_committed",
                 skip_corrupt=config.corrupt_message_policy == "skip",
                 ended=self._await_background,
+                message_class=message,
+                ends_on_timeout=config.consumer_timeout_action == "end",
             )
             for number in range(count)
         ]
@@ -156,6 +251,7 @@ class ZookeeperConsumerConnector:
         return streams
 
     def _join_group(self, member: Member, registration: Registration) -> None:
+        self._registration = registration
         try:
             member.open(registration)
         except BaseException:
@@ -179,9 +275,9 @@ class ZookeeperConsumerConnector:
         """
         if offsets is not None:
             _check_offsets(offsets)
-        if self._closing:
-            raise ConnectorClosedException("the connector was shut down; its last commit is done")
         member = self._member
+        if self._closing and not (member is not None and member.in_listener):
+            raise ConnectorClosedException("the connector was shut down; its last commit is done")
         if member is None or member.committer is None:
             if offsets:
                 raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
@@ -205,11 +301,6 @@ class ZookeeperConsumerConnector:
         starts = member.committer.trouble if member.committer is not None else ""
         detail = "; ".join(filter(None, (state.detail, member.session.trouble, member.fetching.trouble, starts)))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this member owns now."""
-        member = self._member
-        return frozenset() if member is None or member.rebalancer is None else frozenset(member.rebalancer.positions())
 
     # ---- the end ----
 

@@ -10,7 +10,7 @@ what is revoked leaves them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from zkconsumer.core.positions import PartitionPosition
@@ -43,6 +43,10 @@ class Delivery:
         for number, stream in enumerate(streams):
             self._streams[topic, number] = stream
 
+    def streams_of(self, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
+        """The streams of a topic, in thread order."""
+        return [self._streams[topic, number] for number in range(count)]
+
     def stream_of(self, position: PartitionPosition) -> KafkaStream[Any, Any]:
         """The stream that hands out this partition."""
         number = int(position.thread[len(self._consumer) + 1 :])
@@ -59,14 +63,22 @@ class Delivery:
         """Hand out nothing more of these; wait until the deadline for messages of theirs in the user's hands."""
         by_queue: dict[StreamQueue, list[PartitionPosition]] = {}
         for position in positions:
-            position.revoked = True
             by_queue.setdefault(self.stream_of(position).queue, []).append(position)
+        for queue, of_queue in by_queue.items():
+            queue.revoke(of_queue)
         self._fetching.forget()
         self._lease.wake()
         for queue, of_queue in by_queue.items():
-            queue.discard_revoked()
             if not queue.wait_let_go(of_queue, drain) and drain.at is not None:
                 log.debug("a message of %s is still in the user's hands", of_queue[0].tp)
+
+    def retire(self, streams: Collection[KafkaStream[Any, Any]]) -> None:
+        """End these streams; nothing will flow into them any more."""
+        for key in [key for key, stream in self._streams.items() if stream in streams]:
+            del self._streams[key]
+        for stream in streams:
+            stream.queue.close()
+        self._lease.wake()
 
     def wake(self) -> None:
         """A start position is known: fetch from there."""

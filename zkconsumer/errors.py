@@ -9,6 +9,8 @@
     ├── MessageStreamsExistException        streams were created before on this connector
     ├── ConnectorClosedException            the connector was shut down
     ├── ConsumerRebalanceFailedException    the group could not be joined
+    ├── PartitionNotOwnedError              (also LookupError) a partition that this member does not own
+    ├── DecodeError                         (also ValueError) a decoder failed; names topic, partition and offset
     ├── UnknownAssignorError                a strategy that no plug-in provides
     ├── RegistryError                       anything between us and ZooKeeper
     │   ├── RegistryUnavailableError        not reachable within zookeeper.connection.timeout.ms
@@ -79,6 +81,25 @@ class ConnectorClosedException(ZkConsumerError):
 
 class ConsumerRebalanceFailedException(ZkConsumerError):
     """The first rebalance did not succeed within its limit."""
+
+
+class PartitionNotOwnedError(ZkConsumerError, LookupError):
+    """Something was asked of a partition that this member does not own (any more)."""
+
+
+class DecodeError(ZkConsumerError, ValueError):
+    """A decoder failed; its own error is the ``__cause__``. The message itself is handed out and can be finished.
+
+    Arguments: ``where`` and ``offset`` say of which message, ``field`` whether its key or its value.
+    """
+
+    def __init__(self, where: TopicPartition, offset: int, field: str, decoder: object, cause: Exception) -> None:
+        super().__init__(
+            f"{where} at offset {offset}: the {field} cannot be decoded by {decoder!r}: {type(cause).__name__}: {cause}"
+        )
+        self.where = where
+        self.offset = offset
+        self.field = field
 
 
 class UnknownAssignorError(ZkConsumerError, LookupError):

@@ -23,11 +23,12 @@ from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from operator import attrgetter, itemgetter
 from threading import Condition, get_ident
 from time import monotonic
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn
 
 from zkconsumer.brokers.records import batches
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.decoders import K, V
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerTimeoutException,
@@ -37,9 +38,6 @@ from zkconsumer.errors import (
 from zkconsumer.registry.lease import Lease
 
 log = logging.getLogger(__name__)
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
@@ -88,7 +86,7 @@ class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
     def __repr__(self) -> str:
         return (
             f"MessageAndMetadata(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-            f"key={self.key!r}, value={self.value!r}, timestamp={self.timestamp})"
+            f"key={self[0].key!r}, value={self[0].value!r}, timestamp={self.timestamp})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,8 +99,8 @@ def _content(message: MessageAndMetadata[Any, Any]) -> tuple[Any, ...]:
         message.topic,
         message.partition,
         record.offset,
-        record.key,
-        record.value,
+        message.key,
+        message.value,
         record.timestamp,
         record.timestamp_type,
         list(record.headers),
@@ -182,6 +180,7 @@ class StreamQueue:
         self._closed = False
         self._failure: Exception | None = None
         self.taken: Chunk | None = None
+        self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.bytes = 0
         self.skipped = 0
 
@@ -233,8 +232,11 @@ class StreamQueue:
         with self._changed:
             if self._closed or chunk.position.revoked:
                 return
-            self._chunks.append(chunk)
             self.bytes += len(chunk.records)
+            if chunk.position.paused:
+                self._aside.setdefault(chunk.position, deque()).append(chunk)
+                return
+            self._chunks.append(chunk)
             self._changed.notify()
 
     def take(self, deadline: Deadline) -> Chunk | None:
@@ -261,12 +263,54 @@ class StreamQueue:
             self._on_room()
         return chunk
 
+    def revoke(self, positions: Collection[PartitionPosition]) -> None:
+        """These have ended: hand out nothing more of them, and drop what is queued."""
+        with self._changed:
+            for position in positions:
+                position.revoked = True
+            self._discard_revoked()
+
     def discard_revoked(self) -> None:
         """Drop what is queued of revoked partitions."""
         with self._changed:
-            kept = deque(chunk for chunk in self._chunks if not chunk.position.revoked)
-            self._chunks = kept
-            self.bytes = sum(len(chunk.records) for chunk in kept)
+            self._discard_revoked()
+
+    def _discard_revoked(self) -> None:
+        self._chunks = deque(chunk for chunk in self._chunks if not chunk.position.revoked)
+        self._aside = {position: chunks for position, chunks in self._aside.items() if not position.revoked}
+        self.bytes = sum(len(chunk.records) for chunks in (self._chunks, *self._aside.values()) for chunk in chunks)
+
+    def pause(self, position: PartitionPosition) -> None:
+        """Hand out nothing more of it until :meth:`resume`; what is queued waits aside and takes no room."""
+        with self._changed:
+            position.paused = position.halted = True
+            mine = deque(chunk for chunk in self._chunks if chunk.position is position)
+            if mine:
+                self._aside[position] = mine + self._aside.get(position, deque())
+                self._chunks = deque(chunk for chunk in self._chunks if chunk.position is not position)
+        self._on_room()
+
+    def resume(self, position: PartitionPosition) -> None:
+        """Hand it out again, from where it stopped."""
+        with self._changed:
+            position.paused = False
+            # under the lock, or a revocation at the same time could be undone
+            position.halted = position.revoked
+            self._chunks.extendleft(reversed(self._aside.pop(position, ())))
+            self._changed.notify_all()
+        self._on_room()
+
+    def put_back(self, chunk: Chunk) -> None:
+        """The reader was interrupted by a pause: the chunk's rest comes first when the partition is resumed."""
+        with self._changed:
+            self.taken = None
+            if self._closed or chunk.position.revoked:
+                return
+            self.bytes += len(chunk.records)
+            if chunk.position.paused:
+                self._aside.setdefault(chunk.position, deque()).appendleft(chunk)
+            else:
+                self._chunks.appendleft(chunk)
 
     def let_go(self) -> None:
         """A revoked partition's message is no longer in the user's hands: wake who waits for that."""
@@ -289,6 +333,7 @@ class StreamQueue:
         with self._changed:
             self._closed = True
             self._chunks.clear()
+            self._aside.clear()
             self.bytes = 0
             self._changed.notify_all()
 
@@ -304,7 +349,8 @@ class KafkaStream(Generic[K, V]):
     Iterate it (``for message in stream``) or ask :meth:`get`; it is always the same single pass, also over several
     ``for`` loops. A message is finished when the next one is asked for on the stream; what is committed never passes
     the first unfinished one. Iteration ends when the connector is shut down, and raises
-    :class:`ConsumerTimeoutException` after ``consumer.timeout.ms`` without a message (then simply iterate on).
+    :class:`ConsumerTimeoutException` after ``consumer.timeout.ms`` without a message (then simply iterate on), or
+    ends the loop then with ``consumer.timeout.action=end``.
 
     Made by the connector; used by one thread at a time.
     """
@@ -321,6 +367,7 @@ class KafkaStream(Generic[K, V]):
         skip_corrupt: bool = False,
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
+        ends_on_timeout: bool = False,
     ) -> None:
         self.name = name
         self._ended = ended
@@ -333,6 +380,7 @@ class KafkaStream(Generic[K, V]):
         self._skip_corrupt = skip_corrupt
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
         self._message_class = message_class
+        self._ends_on_timeout = self._ends = ends_on_timeout
         self._messages = self._hand_out()
         self._holder = 0
 
@@ -355,13 +403,13 @@ class KafkaStream(Generic[K, V]):
         of the stream.
         """
         messages = iter(self)
-        self._patience = timeout
+        self._patience, self._ends = timeout, False
         try:
             return next(messages)
         except StopIteration:
             raise ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down") from None
         finally:
-            self._patience = self._timeout
+            self._patience, self._ends = self._timeout, self._ends_on_timeout
 
     def held_by(self, thread: int) -> bool:
         """Whether that thread (its identifier) was the last to ask this stream for messages, and is not asking now."""
@@ -388,7 +436,7 @@ class KafkaStream(Generic[K, V]):
                 start = self._begin(chunk)
                 # records before the start (a compressed set may begin there, KAFKA-546) are left out below
                 for batch in self._batches(chunk, start):
-                    if position.revoked or queue.closed:
+                    if position.halted or queue.closed:
                         break
                     fresh = True
                     for record in batch:
@@ -396,7 +444,7 @@ class KafkaStream(Generic[K, V]):
                         if fresh:
                             position.held_until = batch.next_offset
                             fresh = False
-                        if (position.revoked or monotonic() >= lease.until) and not self._may_go_on(position):
+                        if (position.halted or monotonic() >= lease.until) and not self._may_go_on(position):
                             break
                         yield (record, position)
                     else:
@@ -412,7 +460,8 @@ class KafkaStream(Generic[K, V]):
             except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                 # the chunk stays taken: its error comes again rather than a silent gap
                 if not self._passes_over(e):
-                    yield _Raise(e)
+                    # raised through the map, which ends this loop and neither the generator nor the stream
+                    yield _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
         self._ended()
 
     def _passes_over(self, error: Exception) -> bool:
@@ -485,9 +534,13 @@ class KafkaStream(Generic[K, V]):
         )
 
     def _finish(self, chunk: Chunk) -> None:
-        """Every message of the chunk is finished, or the partition is no longer ours, or the stream has ended."""
+        """Every message of the chunk is finished, or the partition is no longer ours or paused, or the stream has
+        ended.
+        """
         position = chunk.position
         position.held_until = NOTHING_HELD
+        if position.paused and (position.consumed or 0) < chunk.next_offset:
+            self.queue.put_back(chunk)
         self.queue.taken = None
         if position.revoked:
             self.queue.let_go()
@@ -500,12 +553,12 @@ class KafkaStream(Generic[K, V]):
         until, deadline = position.held_until, Deadline(self._patience)
         while True:
             position.held_until = NOTHING_HELD
-            if position.revoked or self.queue.closed:
+            if position.halted or self.queue.closed:
                 return False
             # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
             self._lease.wait(Deadline(deadline.bounded(0.1)))
             position.held_until = until
-            if not position.revoked and self._lease.valid:
+            if not position.halted and self._lease.valid:
                 return True
             if deadline.expired:
                 position.held_until = NOTHING_HELD

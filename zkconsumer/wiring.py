@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_ident
+from typing import Any
 
 from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.config import ConsumerConfig
@@ -22,14 +23,30 @@ from zkconsumer.core.assignors.strategy import advertisement, assignment_strateg
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
-from zkconsumer.errors import ConsumerIdInUseError, ConsumerRebalanceFailedException, NoReachableEndpointError
+from zkconsumer.errors import (
+    ConsumerIdInUseError,
+    ConsumerRebalanceFailedException,
+    NoReachableEndpointError,
+    RegistryUnavailableError,
+)
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
+from zkconsumer.fetch.lookup import OffsetLookup
 from zkconsumer.fetch.manager import FetchManager
-from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StartResolved, StopRequested
+from zkconsumer.group.events import (
+    CommitsRefused,
+    Event,
+    ListenerReturned,
+    NodeChanged,
+    SeekRequested,
+    StartResolved,
+    StopRequested,
+    SubscriptionChanged,
+)
+from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread, Listening
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
 from zkconsumer.group.reports import Reports
-from zkconsumer.model import ConsumerId, Endpoint
+from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.kafka import KafkaOffsets
 from zkconsumer.offsets.owned import OwnedOffsets
@@ -39,6 +56,7 @@ from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
+from zkconsumer.streams import KafkaStream
 from zkconsumer.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -53,7 +71,13 @@ class Member:
     names cannot be used, MissingExtraError where a login needs a library.
     """
 
-    def __init__(self, config: ConsumerConfig, consumer: ConsumerId, offset_store: OffsetStore | None = None) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        consumer: ConsumerId,
+        offset_store: OffsetStore | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
         self.config = config
         self._offset_store = offset_store
         self.consumer = consumer
@@ -75,6 +99,12 @@ class Member:
             refused=lambda error: self.delivery.refuse(error),
         )
         self.delivery = Delivery(consumer, self.fetching, self.session.lease)
+        self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
+        self.listener = (
+            ListenerThread(listener, consumer, lambda: self.events.put(ListenerReturned()))
+            if listener is not None
+            else None
+        )
         self.committer: Committer | None = None
         self.rebalancer: Rebalancer | None = None
 
@@ -93,6 +123,8 @@ class Member:
         self.session.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
         self.committer = self._committer()
         self.rebalancer = self._rebalancer(registration, self.committer)
+        if self.listener is not None:
+            self.listener.open()
         self.committer.open()
         self.fetching.open()
         self.rebalancer.start()
@@ -107,10 +139,58 @@ class Member:
                 self.session.close(Deadline(deadline.bounded(1.0)))
                 self.rebalancer.join(deadline)
         self.delivery.end()
+        self.lookup.close()
         self.fetching.close(deadline)
         if self.committer is not None:
             self.committer.close(deadline)
         self.session.close(deadline)
+        if self.listener is not None:
+            self.listener.close(deadline)
+
+    @property
+    def in_listener(self) -> bool:
+        """Whether the caller is the application's listener, for which the group's thread waits."""
+        return self.listener is not None and self.listener.is_current
+
+    def seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Go on at these offsets; returns the partitions that are not ours. Raises TimeoutError."""
+        request = SeekRequested(dict(offsets), Future())
+        self.events.put(request)
+        return request.done.result(deadline.remaining())
+
+    def subscribe(
+        self, registration: Registration, leaving: Collection[str] = (), retired: Collection[KafkaStream[Any, Any]] = ()
+    ) -> Future[None]:
+        """Register another subscription; ``retired`` streams end once what they handed out is released. Returns at
+        once; the future is set when it is so.
+        """
+        change = SubscriptionChanged(
+            self._advertising(registration),
+            frozenset(leaving),
+            get_ident(),
+            lambda: self.delivery.retire(retired),
+            Future(),
+        )
+        self.events.put(change)
+        return change.done
+
+    def await_change(self, done: Future[None], timeout: float | None) -> None:
+        """Wait until the group knows the subscription; from inside the listener there is no waiting, since the
+        rebalance waits for it.
+
+        Raises: RegistryUnavailableError at the timeout (seconds), ConnectorClosedException.
+        """
+        if self.in_listener:
+            return
+        config = self.config
+        users = config.rebalance_drain_timeout_ms + 2 * config.rebalance_listener_timeout_ms
+        try:
+            done.result(2 * self.request_timeout + users / 1000 if timeout is None else timeout)
+        except FutureTimeoutError:
+            raise RegistryUnavailableError(
+                f"{self.consumer}: the group could not be told in time of the other topics; it is tried further: "
+                f"{self.rebalancer.state if self.rebalancer is not None else ''}"
+            ) from None
 
     def _committer(self) -> Committer:
         config = self.config
@@ -172,6 +252,7 @@ class Member:
             offsets=committer,
             assign=self.strategy,
             reports=Reports(self.strategy.name, self.strategy.concern),
+            listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
         )
 
     def _advertising(self, registration: Registration) -> Callable[[], Registration]:

@@ -221,9 +221,7 @@ def test_a_consumer_id_in_use_is_refused_by_name(
 ) -> None:
     topic, group = new_topic(1), new_group()
     (reader,) = read(connector(group, consumer_id="same"), {topic: 1})
-    twin = connector(
-        group, consumer_id="same", zookeeper_session_timeout_ms=1000, rebalance_max_retries=4
-    )
+    twin = connector(group, consumer_id="same", zookeeper_session_timeout_ms=1000, rebalance_max_retries=4)
     with pytest.raises(ConsumerIdInUseError, match="same"):
         twin.create_message_streams({topic: 1})
     produce(topic, numbers(3), partitions=1)

@@ -16,7 +16,16 @@ from zkconsumer.core.planner import GroupView, Threads
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StopRequested
+from zkconsumer.group.events import (
+    CommitsRefused,
+    Event,
+    ListenerReturned,
+    NodeChanged,
+    SeekRequested,
+    StopRequested,
+    SubscriptionChanged,
+)
+from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread, Listening
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
 from zkconsumer.group.reports import Reports
@@ -98,12 +107,15 @@ class SteppedMember:
         extra: Mapping[str, object] | None = None,
         store: OffsetStore | None = None,
         dual: bool = False,
+        listener: ConsumerRebalanceListener | None = None,
+        listener_limit: float = 5.0,
     ) -> None:
         self.consumer = ConsumerId(f"{GROUP}_{name}")
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.session = server.session(self.events.put)
         self.session.open(Deadline(1))
         self.delivery = RecordingDelivery()
+        self.retired: list[str] = []
         self.committer = InlineCommitter(
             name,
             OwnedOffsets(ZooKeeperOffsets(self.session, GROUP), store, dual=dual, backoff=0.0, max_retries=0),
@@ -113,6 +125,10 @@ class SteppedMember:
             count_held=False,
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
         )
+        self.listener = None
+        if listener is not None:
+            self.listener = ListenerThread(listener, name, lambda: self.events.put(ListenerReturned()))
+            self.listener.open()
         cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
         self.rebalancer = Rebalancer(
             self.consumer,
@@ -143,6 +159,7 @@ class SteppedMember:
             offsets=self.committer,
             assign=strategy or range_assignment,
             reports=None if strategy is None else Reports(strategy.name, strategy.concern),
+            listening=Listening(self.listener, listener_limit),
         )
         self.rebalancer.begin()
 
@@ -154,6 +171,25 @@ class SteppedMember:
         self.events.put(StopRequested(0))
         self.step()
         self.session.close(Deadline(1))
+        if self.listener is not None:
+            self.listener.close(Deadline(1))
+
+    def subscribe(self, topics: Mapping[str, int], *, leaving: Collection[str] = (), holder: int = 0) -> Future[None]:
+        """Ask for other topics; ``retired`` then lists those whose streams ended."""
+        change = SubscriptionChanged(
+            lambda: Registration(STATIC, topics, timestamp="2"),
+            frozenset(leaving),
+            holder,
+            lambda: self.retired.extend(leaving),
+            Future(),
+        )
+        self.events.put(change)
+        return change.done
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> Future[frozenset[TopicPartition]]:
+        request = SeekRequested(offsets, Future())
+        self.events.put(request)
+        return request.done
 
     @property
     def owned(self) -> Mapping[TopicPartition, PartitionPosition]:

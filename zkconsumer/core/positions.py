@@ -6,11 +6,12 @@ apart and dropped.
 
 Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed`` and
 ``held_until`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked`` (only ever set) by
-the group's thread. The pair (``held``, ``revoked``) is the hand-over protocol: the stream announces the message it is
-about to hand out *before* it looks at ``revoked``, the group's thread sets ``revoked`` *before* it looks whether a
-message is held. One of the two always sees the other. That a message is held is told by ``consumed`` itself, so that
-finishing the last message of a batch is one write: were it two, who waits for the message to be let go could commit
-in between, and it would be consumed again.
+the group's thread; ``paused`` and ``halted`` under the lock of the stream's queue. The pair (``held``, ``halted``) is
+the hand-over protocol: the stream announces the message it is about to hand out *before* it looks at ``halted``, the
+group's thread sets ``revoked`` and with it ``halted`` *before* it looks whether a message is held. One of the two
+always sees the other. That a message is held is told by ``consumed`` itself, so that finishing the last message of a
+batch is one write: were it two, who waits for the message to be let go could commit in between, and it would be
+consumed again.
 
 Mirrors the original's ``PartitionTopicInfo``. It counts a message as consumed when it is handed out and so loses it
 in a crash.
@@ -28,19 +29,22 @@ class PartitionPosition:
     """Offsets of one owned partition; every one is "next to ...".
 
     ``consumed`` is the first offset the application has not finished, None until the start position is known;
-    ``held_until`` is the end of the batch that is being handed out; ``fetched`` is the next offset to ask the broker
-    for; ``committed`` what was last written or read; ``log_end`` the broker's high watermark (-1: unknown).
+    ``paused`` says that the application wants none of it for now; ``halted`` that it is revoked or paused, which is
+    what the hand-out path looks at; ``held_until`` is the end of the batch that is being handed out; ``fetched`` is the
+    next offset to ask the broker for; ``committed`` what was last written or read; ``log_end`` the broker's high
+    watermark (-1: unknown).
     """
 
     __slots__ = (
+        "_revoked",
         "committed",
         "consumed",
         "fetched",
+        "halted",
         "held_until",
         "log_end",
         "partition",
         "paused",
-        "revoked",
         "thread",
         "topic",
         "tp",
@@ -56,8 +60,22 @@ class PartitionPosition:
         self.committed: int | None = start
         self.held_until = NOTHING_HELD
         self.log_end = -1
-        self.revoked = False
+        self._revoked = False
         self.paused = False
+        self.halted = False
+
+    @property
+    def revoked(self) -> bool:
+        """Whether this position has ended: the partition is no longer ours, or goes on at another one. Only ever
+        set.
+        """
+        return self._revoked
+
+    @revoked.setter
+    def revoked(self, value: bool) -> None:
+        self._revoked = value
+        if value:
+            self.halted = True
 
     def begin(self, offset: int) -> None:
         """The start position was resolved by ``auto.offset.reset`` and is stored: fetching may begin there."""

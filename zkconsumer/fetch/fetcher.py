@@ -245,7 +245,7 @@ class Fetcher:
         if unresolved:
             self._connect()
             self._resolve(unresolved, initial=True)
-        ready = [flow for flow in flows if flow.position.fetched is not None]
+        ready = [flow for flow in flows if flow.position.fetched is not None and not flow.position.paused]
         welcome = [flow for flow in ready if flow.sink.has_room()]
         if not welcome:
             self._wait(IDLE_WAIT)

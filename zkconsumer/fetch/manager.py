@@ -126,6 +126,12 @@ class FetchManager:
             self._thread.join(deadline.remaining())
 
     @property
+    def leaderless(self) -> frozenset[TopicPartition]:
+        """The partitions that nobody is known to lead now, or whose leader cannot be reached."""
+        with self._changed:
+            return frozenset(self._leaderless)
+
+    @property
     def trouble(self) -> str:
         """Why partitions are not fetched, in words for the user; empty where all are."""
         with self._changed:

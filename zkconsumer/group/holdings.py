@@ -178,12 +178,12 @@ class Holdings:
         if old is None or old.revoked:
             return False
         new = PartitionPosition(tp, old.thread)
-        new.paused = old.paused
         new.committed = old.committed
         waits = old in self._unstarted
         self._drop(old)
         self._delivery.revoke([old], Deadline(0.0))
         self.owned[tp] = new
+        new.paused = new.halted = old.paused  # after the line above: who pauses looks there again
         self._offsets.succeed(old, new)
         if new.committed is not None:
             new.start_at(offset)
@@ -210,7 +210,7 @@ class Holdings:
         known = {old: self._ownership.read_offset(old.tp, deadline) for old in positions}
         found = {old.tp: (old.thread, offset) for old, offset in known.items() if offset is not None}
         for new in self.add(found):
-            new.paused = next(old.paused for old in positions if old.tp == new.tp)
+            new.paused = new.halted = next(old.paused for old in positions if old.tp == new.tp)
         self.start(found)
         return len(found) == len(positions)
 

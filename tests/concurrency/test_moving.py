@@ -1,0 +1,205 @@
+"""Going on at another offset, and subscribing to other topics, on a member that lives."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.errors import ConnectorClosedException
+from zkconsumer.group.events import StartResolved
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+
+def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 2)
+    make_topic(made, 2, "other")
+    return made
+
+
+@pytest.fixture
+def member(server: FakeZooKeeper) -> SteppedMember:
+    server.put(paths.offset(GROUP, tp(0)), b"10")
+    made = SteppedMember(server, "a")
+    settle([made])
+    return made
+
+
+# ---- seeking ----
+
+
+def test_a_seek_makes_a_new_position_and_the_old_place_is_never_committed(
+    server: FakeZooKeeper, member: SteppedMember
+) -> None:
+    old = member.owned[tp(0)]
+    member.finish(tp(0), 5)
+    done = member.seek({tp(0): 3})
+    settle([member])
+    assert done.result(0) == frozenset()
+    new = member.owned[tp(0)]
+    assert old.revoked
+    assert (new.fetched, new.consumed, new.committed) == (3, 3, 10)
+    assert member.delivery.flowing[tp(0)] is new
+    old.consumed = 99
+    member.commit()
+    assert offsets(server)[0] == 3
+
+
+def test_a_seek_to_the_committed_place_commits_nothing(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.finish(tp(0), 5)
+    member.seek({tp(0): 10})
+    settle([member])
+    server.operations.clear()
+    member.commit()
+    assert server.operations == {}
+
+
+def test_a_seek_before_the_start_is_known_is_stored_first(server: FakeZooKeeper, member: SteppedMember) -> None:
+    old = member.owned[tp(1)]
+    assert old.fetched is None
+    member.seek({tp(1): 6})
+    settle([member])
+    assert offsets(server)[1] == 6
+    assert (member.owned[tp(1)].fetched, member.delivery.flowing[tp(1)]) == (6, member.owned[tp(1)])
+    member.events.put(StartResolved(old, 77))
+    settle([member])
+    assert member.owned[tp(1)].fetched == 6, "the broker's answer was for the former position"
+
+
+def test_a_seek_while_the_start_is_being_stored_wins(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.events.put(StartResolved(member.owned[tp(1)], 77))
+    member.seek({tp(1): 6})
+    settle([member])
+    assert member.owned[tp(1)].fetched == 6
+    member.commit()
+    assert offsets(server)[1] == 6
+
+
+def test_two_seeks_leave_the_last_one(server: FakeZooKeeper, member: SteppedMember) -> None:
+    for offset in (6, 7):
+        member.seek({tp(0): offset, tp(1): offset})
+    settle([member])
+    assert [member.owned[tp(n)].fetched for n in (0, 1)] == [7, 7]
+    assert member.delivery.flowing == dict(member.owned)
+    member.commit()
+    assert offsets(server) == {0: 7, 1: 7}
+
+
+def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: SteppedMember) -> None:
+    done = member.seek({tp(0): 1, tp(7): 1})
+    settle([member])
+    assert done.result(0) == {tp(7)}
+    assert member.owned[tp(0)].fetched == 1
+
+
+def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.owned[tp(0)].paused = True
+    member.seek({tp(0): 3})
+    settle([member])
+    assert member.owned[tp(0)].paused
+    server.put(paths.offset(GROUP, tp(0)), b"4")
+    member.finish(tp(0), 1)
+    with pytest.raises(Exception, match="t-0"):
+        member.commit()
+    settle([member])
+    assert (member.owned[tp(0)].fetched, member.owned[tp(0)].paused) == (4, True)
+    member.session.expire()
+    settle([member])
+    assert not member.owned[tp(0)].paused
+
+
+def test_a_seek_does_not_survive_the_end(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.stop()
+    assert not member.owned
+    done = member.seek({tp(0): 1})
+    assert not done.done(), "nobody answers any more; who asks has a deadline"
+
+
+def test_requests_that_come_with_the_end_are_refused(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.session.suspend()
+    settle([member])
+    change = member.subscribe({TOPIC: 1, "other": 1})
+    settle([member])
+    assert not change.done(), "not before ZooKeeper is back"
+    member.stop()
+    with pytest.raises(ConnectorClosedException):
+        change.result(0)
+
+
+# ---- other topics ----
+
+
+def test_topics_are_added_and_what_flows_flows_on(server: FakeZooKeeper, member: SteppedMember) -> None:
+    before = dict(member.owned)
+    node = server.node(member_path())
+    done = member.subscribe({TOPIC: 1, "other": 2})
+    settle([member])
+    assert done.result(0) is None
+    assert {**before} == {known: member.owned[known] for known in before}
+    assert owners(server, "other") == {0: "g_a-0", 1: "g_a-1"}
+    anew = server.node(member_path())
+    assert node is not None
+    assert anew is not None
+    assert anew.czxid > node.czxid, "a new node: Scala members do not look into one that stays"
+    assert anew.ephemeral_owner == node.ephemeral_owner
+    assert b'"other":2' in anew.data
+
+
+def member_path() -> str:
+    return paths.member(GROUP, "g_a")
+
+
+def test_the_others_never_see_the_group_without_us(server: FakeZooKeeper, member: SteppedMember) -> None:
+    second = SteppedMember(server, "b")
+    settle([member, second])
+    kept = dict(second.owned)
+    member.subscribe({TOPIC: 1, "other": 1})
+    settle([second, member])
+    assert dict(second.owned) == kept
+    assert owners(server, "other") == {0: "g_a-0", 1: "g_a-0"}
+
+
+def test_an_unsubscribed_topic_is_committed_released_and_ended(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.finish(tp(0), 5)
+    done = member.subscribe({}, leaving=[TOPIC])
+    settle([member])
+    assert done.done()
+    assert member.retired == [TOPIC]
+    assert offsets(server) == {0: 15}
+    assert owners(server) == {}
+    assert not member.owned
+    assert server.node(member_path()) is not None, "a member that owns nothing"
+
+
+def test_the_message_of_the_thread_that_unsubscribes_counts_as_finished(
+    server: FakeZooKeeper, member: SteppedMember
+) -> None:
+    member.owned[tp(0)].held_until = 1 << 40
+    member.subscribe({}, leaving=[TOPIC], holder=1)
+    settle([member])
+    assert offsets(server) == {0: 11}
+
+
+def test_the_message_of_another_thread_does_not(server: FakeZooKeeper, member: SteppedMember) -> None:
+    member.owned[tp(0)].held_until = 1 << 40
+    member.subscribe({}, leaving=[TOPIC], holder=2)
+    settle([member])
+    assert offsets(server) == {0: 10}
+
+
+def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZooKeeper, member: SteppedMember) -> None:
+    done = member.subscribe({"other": 1}, leaving=[TOPIC])
+    member.session.expire()
+    settle([member])
+    assert done.done()
+    assert set(member.owned) == {tp(0, "other"), tp(1, "other")}
+    node = server.node(member_path())
+    assert node is not None
+    assert b"other" in node.data

@@ -1,0 +1,190 @@
+"""What an application may do with the partitions that its member owns: look, pause, move.
+
+Part of the façade. Any thread may call it, also the listener's; what changes positions is done by the group's thread,
+which is asked and waited for.
+
+The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConnectorClosedException, PartitionNotOwnedError
+from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.model import TopicPartition
+from zkconsumer.wiring import Member
+
+_PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
+
+
+class PartitionControl:
+    """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
+
+    _member: Member | None
+    _closing: bool
+
+    # ---- looking ----
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this member owns now."""
+        return frozenset(self._positions())
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next message to be handed out; None while the start is not known yet.
+
+        Raises: :class:`PartitionNotOwnedError`.
+        """
+        return self._position(partition).finished(including_held=True)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """The offset that was last read from or written to where offsets are kept; None where nothing is stored yet.
+
+        Raises: :class:`PartitionNotOwnedError`.
+        """
+        return self._position(partition).committed
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """For each partition of ours how many messages it has beyond those that are finished.
+
+        None where that is not known: nothing was fetched yet, or nobody leads the partition now. By the high watermark
+        of the last fetch, so that of a paused partition is as old as the pause.
+        """
+        member = self._member
+        if member is None:
+            return {}
+        leaderless = member.fetching.leaderless
+        return {
+            tp: None if tp in leaderless or position.lag < 0 else position.lag
+            for tp, position in self._positions().items()
+        }
+
+    # ---- pausing ----
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and hand out nothing of these until :meth:`resume`; they stay ours, and others of a stream flow on.
+
+        A message that is in hand stays so. What a rebalance takes away is no longer paused when it comes back.
+        Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are paused.
+        """
+        for tp in partitions:
+            self._gate(tp, paused=True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions where they stopped.
+
+        Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are resumed.
+        """
+        for tp in partitions:
+            self._gate(tp, paused=False)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return frozenset(tp for tp, position in self._positions().items() if position.paused)
+
+    def _gate(self, tp: TopicPartition, *, paused: bool) -> None:
+        member = self._live()
+        while True:
+            position = self._position(tp)
+            queue = member.delivery.stream_of(position).queue
+            if paused:
+                queue.pause(position)
+            else:
+                queue.resume(position)
+            if not position.revoked:
+                return  # else it went on at another place just now: that one is meant
+
+    # ---- moving ----
+
+    def seek(
+        self,
+        partition: TopicPartition,
+        offset: int | Literal["earliest", "latest", "smallest", "largest"],
+        timeout: float | None = None,
+    ) -> None:
+        """Go on at another offset of a partition.
+
+        What was fetched of it is dropped, and the place before is never committed after this; the new one is, with the
+        next commit. A message of it that is in hand counts no more. An offset that is not in the log is dealt with by
+        ``auto.offset.reset``.
+
+        Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
+        ``timeout`` in seconds, by default the session timeout (at least 5).
+        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` where nobody says where the log begins
+        or ends; TimeoutError; ValueError for what is no offset.
+        """
+        deadline = self._deadline(timeout)
+        if isinstance(offset, str):
+            if offset not in _PLACES:
+                raise ValueError(f"{offset!r} is no place; there are {', '.join(map(repr, _PLACES))}")
+            self._position(partition)
+            found = self._live().lookup.find({partition: _PLACES[offset]}, deadline)[partition]
+            offset = found if found is not None else 0
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise ValueError(f"{partition}: an offset is a whole number from 0 on, not {offset!r}")
+        self._seek({partition: offset}, deadline)
+
+    def seek_to_timestamp(
+        self, timestamp: int, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on at the first message that is not older than a time, or at the end where there is none.
+
+        Arguments: ``timestamp`` in ms since 1970; ``partitions``, by default all of ours; ``timeout`` as for
+        :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended: the message found there may be a
+        whole segment older.
+        Returns: where each goes on. Raises: as :meth:`seek`.
+        """
+        deadline = self._deadline(timeout)
+        wanted = list(self.assignment() if partitions is None else partitions)
+        for tp in wanted:
+            self._position(tp)
+        found = self.offsets_for_times(dict.fromkeys(wanted, timestamp), deadline.remaining())
+        ends = [tp for tp in wanted if found[tp] is None]
+        lookup = self._live().lookup
+        places = {**found, **(lookup.find(dict.fromkeys(ends, LATEST), deadline) if ends else {})}
+        offsets = {tp: place if place is not None else 0 for tp, place in places.items()}
+        self._seek(offsets, deadline)
+        return offsets
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """The offset of the first message that is not older than a time; None where there is none.
+
+        Arguments: ``times`` in ms since 1970, of any partitions, not only ours; ``timeout`` as for :meth:`seek`.
+        Raises: :class:`BrokerUnavailableError` where a leader did not answer in time; ValueError for what is no time.
+        """
+        for tp, time in times.items():
+            if isinstance(time, bool) or not isinstance(time, int) or time < 0:
+                raise ValueError(f"{tp}: a time is in ms since 1970, not {time!r}")
+        return self._live().lookup.find(times, self._deadline(timeout)) if times else {}
+
+    def _seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        strange = self._live().seek(offsets, deadline)
+        if strange:
+            raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
+
+    # ---- inside ----
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._live().request_timeout if timeout is None else timeout)
+
+    def _live(self) -> Member:
+        if self._closing:
+            raise ConnectorClosedException("the connector was shut down")
+        if self._member is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        return self._member
+
+    def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        member = self._member
+        return {} if member is None or member.rebalancer is None else member.rebalancer.positions()
+
+    def _position(self, tp: TopicPartition) -> PartitionPosition:
+        position = self._positions().get(tp)
+        if position is None:
+            raise PartitionNotOwnedError(f"{tp} is not owned by this member")
+        return position

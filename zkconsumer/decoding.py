@@ -1,0 +1,39 @@
+"""Messages with decoders: a class of messages made for one pair of decoders, so that streams without them pay nothing.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zkconsumer.errors import DecodeError
+from zkconsumer.model import TopicPartition
+from zkconsumer.streams import MessageAndMetadata
+
+
+def message_class(
+    key_decoder: Callable[[bytes], Any] | None, value_decoder: Callable[[bytes], Any] | None
+) -> type[MessageAndMetadata[Any, Any]]:
+    """The class of messages whose ``key`` and ``value`` go through these decoders (None: stay bytes)."""
+    members: dict[str, Any] = {"__slots__": (), "__doc__": MessageAndMetadata.__doc__}
+    if key_decoder is not None:
+        members["key"] = _decoded("key", key_decoder)
+    if value_decoder is not None:
+        members["value"] = _decoded("value", value_decoder)
+    return type("MessageAndMetadata", (MessageAndMetadata,), members) if len(members) > 2 else MessageAndMetadata
+
+
+def _decoded(field: str, decoder: Callable[[bytes], Any]) -> property:
+    def read(message: MessageAndMetadata[Any, Any]) -> Any:
+        data = getattr(message[0], field)
+        if data is None:
+            return None
+        try:
+            return decoder(data)
+        except Exception as e:  # StopIteration too: it would end the application's loop without a word
+            where = TopicPartition(message.topic, message.partition)
+            raise DecodeError(where, message.offset, field, decoder, e) from e
+
+    return property(read, doc=f"The {field}, decoded at each access; None where there is none. Raises DecodeError.")
