@@ -136,7 +136,7 @@ def test_a_frozen_member_neither_hands_out_nor_commits_what_others_own_by_then(
     frozen.suspend()
     other = our_member(group, {topic: 1}, properties={**quick, "consumer.id": "other"})
     eventually(lambda: set(owners_of(zookeeper, group, topic).values()) == {f"{group}_other-0"}, 15, "a successor")
-    other.wait_messages(1900)
+    eventually(lambda: set(offsets_of(zookeeper, group, topic).values()) == {500}, 15, "the successor's commits")
     handed_out = len(frozen.messages)
     committed = offsets_of(zookeeper, group, topic)
     frozen.resume()
