@@ -13,7 +13,13 @@ from threading import Event
 from zkconsumer.brokers import BrokerChannel
 from zkconsumer.brokers import errors as codes
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError, NoBrokersError
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerError,
+    BrokerUnavailableError,
+    NoBrokersError,
+    RegistryError,
+)
 from zkconsumer.fetch.fetcher import FetchSettings
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -38,19 +44,20 @@ class OffsetLookup:
         -2 the beginning; None where there is no such message.
 
         What fails is asked again until the deadline. Raises: BrokerUnavailableError where a partition was not answered
-        in time, BrokerAuthenticationError, RegistryError.
+        in time, BrokerAuthenticationError.
         """
         found: dict[TopicPartition, int | None] = {}
+        trouble = ""
         while True:
             left = {tp: time for tp, time in wanted.items() if tp not in found}
             if not left:
                 return found
             try:
-                trouble = self._ask(left, found, deadline)
+                trouble = self._ask(left, found, deadline) or trouble
             except BrokerAuthenticationError:
                 raise
-            except BrokerError as e:
-                trouble = str(e)
+            except (BrokerError, RegistryError) as e:
+                trouble = trouble or str(e)  # the first tells more than what runs out of time in the end
             if len(found) < len(wanted) and (
                 deadline.expired or self._closing.wait(deadline.bounded(max(0.05, self._settings.backoff)))
             ):

@@ -1,0 +1,177 @@
+"""A live member on a real cluster: moved, paused, told of its partitions, subscribed anew, beside Scala members."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.in_process import Reader, by_range, offsets_of
+from tests.cluster.legacy_member import LegacyMember
+from tests.timing import eventually, scaled
+from zkconsumer import (
+    ConsumerRebalanceListener,
+    PartitionNotOwnedError,
+    StringDecoder,
+    TopicPartition,
+    ZookeeperConsumerConnector,
+)
+from zkconsumer.errors import BrokerUnavailableError
+
+Make = Callable[..., ZookeeperConsumerConnector]
+Produce = Callable[..., int]
+NewGroup = Callable[[], str]
+
+
+def test_a_strategy_of_the_users_choice_shares_a_real_group(
+    connector: Make, new_topic: NewTopic, new_group: NewGroup, zookeeper: KazooClient
+) -> None:
+    topic, group = new_topic(4), new_group()
+    members = [
+        connector(group, consumer_id=name, partition_assignment_strategy="average-by-circle", machine_room="east")
+        for name in "ab"
+    ]
+    for member in members:
+        member.create_message_streams({topic: 1})
+    wanted = {0: f"{group}_a-0", 1: f"{group}_b-0", 2: f"{group}_a-0", 3: f"{group}_b-0"}
+    eventually(lambda: owners_of(zookeeper, group, topic) == wanted, 20, "dealt out like cards")
+    node = zookeeper.get(f"/consumers/{group}/ids/{group}_a")[0].decode()
+    for said in (
+        '"strategy":"average-by-circle"',
+        '"room":"east"',
+        '"address":"127.0.0.1"',
+        '"host":',
+        '"zkconsumer":',
+    ):
+        assert said in node
+
+
+def test_seeking_pausing_and_looking(
+    connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
+) -> None:
+    topic, group = new_topic(2), new_group()
+    produce(topic, [str(n) for n in range(20)], partitions=2)
+    member = connector(group, auto_commit_enable="false")
+    stream = member.create_message_streams({topic: 1}, value_decoder=StringDecoder())[topic][0]
+    one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert member.assignment() == {one, other}
+    member.pause([other])
+    assert member.paused() == {other}
+    assert [stream.get(timeout=scaled(20)).value for _ in range(10)] == [str(n) for n in range(0, 20, 2)]
+    assert (member.position(one), member.lag()[one]) == (10, 1), "the last one is in hand"
+    member.seek(one, 7)
+    assert member.position(one) == 7
+    assert [stream.get(timeout=scaled(20)).offset for _ in range(3)] == [7, 8, 9]
+    member.seek(one, "latest")
+    assert member.position(one) == 10
+    member.seek(one, "earliest")
+    assert [stream.get(timeout=scaled(20)).offset for _ in range(2)] == [0, 1]
+    member.commit_offsets()
+    assert (member.committed(one), offsets_of(zookeeper, group, topic)[0]) == (2, 2)
+    member.pause([one])
+    member.resume([other])
+    assert {stream.get(timeout=scaled(20)).partition for _ in range(10)} == {1}
+    eventually(lambda: member.lag() == {one: 8, other: 1}, 10, "what is left")
+    with pytest.raises(PartitionNotOwnedError, match="not-mine-7"):
+        member.seek(TopicPartition("not-mine", 7), 0)
+
+
+def test_starting_at_a_time(connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce) -> None:
+    topic = new_topic(2)
+    produce(topic, ["old"] * 6, partitions=2)
+    time_between = time.time_ns() // 1_000_000 + 1
+    eventually(lambda: time.time_ns() // 1_000_000 > time_between, 5, "a later millisecond")
+    produce(topic, ["new"] * 3, partitions=1)
+    member = connector(new_group())
+    stream = member.create_message_streams({topic: 1})[topic][0]
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert member.offsets_for_times({zero: time_between, one: time_between}) == {zero: 3, one: None}
+    assert member.seek_to_timestamp(time_between) == {zero: 3, one: 3}
+    assert [stream.get(timeout=scaled(20)).value for _ in range(3)] == [b"new"] * 3
+    with pytest.raises(BrokerUnavailableError, match="no-such-topic-0"):
+        member.offsets_for_times({TopicPartition("no-such-topic", 0): 0}, timeout=0.3)
+
+
+class Listening(ConsumerRebalanceListener):
+    """Writes down what it is told, and commits and starts where the test says."""
+
+    def __init__(self, connector: ZookeeperConsumerConnector, starts: Mapping[TopicPartition, int]) -> None:
+        self.connector = connector
+        self.starts = starts
+        self.told: list[Any] = []
+        self.threads: set[str] = set()
+
+    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.connector.commit_offsets()
+        self.told.append(("releasing", partitions))
+
+    def before_starting_fetchers(
+        self, consumer_id: str, assignment: Mapping[TopicPartition, str]
+    ) -> Mapping[TopicPartition, int]:
+        self.told.append(("starting", consumer_id, assignment))
+        return {tp: offset for tp, offset in self.starts.items() if assignment[tp].startswith(consumer_id)}
+
+
+def test_a_listener_commits_and_says_where_to_start(
+    connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
+) -> None:
+    topic, group = new_topic(2), new_group()
+    produce(topic, [str(n) for n in range(20)], partitions=2)
+    first = connector(group, consumer_id="a", auto_commit_enable="false")
+    listener = Listening(first, {TopicPartition(topic, 0): 5})
+    first.set_consumer_rebalance_listener(listener)
+    reader = Reader(first.create_message_streams({topic: 1})[topic][0])
+    reader.wait_for(15)
+    assert sorted(reader.places) == [(0, n) for n in range(5, 10)] + [(1, n) for n in range(10)]
+    second = connector(group, consumer_id="b")
+    second.create_message_streams({topic: 1})
+    eventually(lambda: len(owners_of(zookeeper, group, topic)) == 2 and len(first.assignment()) == 1, 20, "shared")
+    assert listener.told[1][:2] == ("releasing", {topic: frozenset({1})})
+    assert offsets_of(zookeeper, group, topic)[1] == 10, "committed inside the listener, auto commit being off"
+    first.shutdown()
+    reader.join()
+    assert listener.told[-1] == ("releasing", {topic: frozenset({0})})
+    assert offsets_of(zookeeper, group, topic)[0] == 10
+    assert listener.threads == {f"{group}_a-listener"}
+    assert f"{group}_a-listener" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_topics_come_and_go_on_a_live_member_and_the_original_sees_it(
+    connector: Make,
+    new_topic: NewTopic,
+    new_group: NewGroup,
+    produce: Produce,
+    zookeeper: KazooClient,
+    legacy_member: Callable[..., LegacyMember],
+) -> None:
+    first, second, group = new_topic(4), new_topic(4), new_group()
+    produce(first, [str(n) for n in range(8)], partitions=4)
+    produce(second, [str(n) for n in range(8)], partitions=4)
+    ours = connector(group, consumer_id="ours")
+    scala = legacy_member("1.1.1", group, {first: 1, second: 1}, properties={"consumer.id": "scala"})
+    one = Reader(ours.create_message_streams({first: 1})[first][0])
+    scala.wait_ready()
+    mine, theirs = f"{group}_ours-0", f"{group}_scala-0"
+    shared = by_range([mine, theirs], range(4))
+    eventually(lambda: owners_of(zookeeper, group, first) == shared, 40, "the first topic shared")
+    eventually(lambda: set(owners_of(zookeeper, group, second).values()) == {theirs}, 40, "the second is Scala's")
+
+    two = Reader(ours.add_topics({second: 1})[second][0])
+    eventually(lambda: owners_of(zookeeper, group, second) == shared, 40, "Scala gives up its half of the second")
+    produce(second, [str(n) for n in range(8)], partitions=4)
+    mine_of_second = {n for n, owner in shared.items() if owner == mine}
+    eventually(lambda: {p for p, _ in two.places} == mine_of_second, 20, "and ours reads it")
+
+    ours.unsubscribe([first])
+    one.join()
+    assert {tp.topic for tp in ours.assignment()} == {second}
+    all_theirs = dict.fromkeys(range(4), theirs)
+    eventually(lambda: owners_of(zookeeper, group, first) == all_theirs, 40, "Scala takes all of the first")
+    ours.shutdown()
+    two.join()
