@@ -6,6 +6,8 @@ A test is named for its report and opens with what had happened and why. ``zkcon
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, off
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.group.events import NodeChanged, StartResolved, StopRequested
+from zkconsumer.group.rebalancer import NEVER
 from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
@@ -182,3 +185,27 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
     settle([member])
     assert member.owned[tp(0)] is position
     assert position.consumed == 80
+
+
+@pytest.mark.parametrize("away", ["ZooKeeper", "our registration"])
+def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(server: FakeZooKeeper, away: str) -> None:
+    """The time of the next reconciliation moved on only after a round that succeeded. With ZooKeeper away for longer
+    than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
+    however long the pause was to be.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    settings = replace(member.rebalancer._settings, interval=1000.0, backoff=1000.0, backoff_max=1000.0)
+    member.rebalancer._settings = settings
+    if away == "ZooKeeper":
+        member.session.suspend()
+    else:
+        path = paths.member(GROUP, member.consumer)
+        server.remove(path)
+        server.put(path, b"{}", ephemeral_owner=999)
+    settle([member])
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    rebalancer = member.rebalancer
+    due = min(rebalancer._next_reconcile, rebalancer._due if member.session.connected else NEVER)
+    assert due > monotonic() + 100.0

@@ -181,6 +181,7 @@ class Rebalancer:
             self._lose(list(self._holdings.owned.values()), "the session's lease ended without contact to ZooKeeper")
         if now >= self._next_reconcile:
             # against a lost watch, and against whatever was done to our nodes behind our back
+            self._next_reconcile = now + self._settings.interval  # whatever becomes of it: a timer in the past spins
             self._cache.refresh()
             self._want("reconciliation", quiet=0.0)
         if now >= self._due and self._session.connected:
