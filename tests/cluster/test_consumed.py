@@ -327,7 +327,9 @@ def test_a_signal_handler_that_interrupts_a_hand_out_counts_what_was_handed_out_
     stream._lease = Tripwire(stream._lease, 5, member.shutdown)  # type: ignore[assignment]
     with within(2):
         offsets = [message.offset for message in stream]
-    assert offsets in (list(range(4)), list(range(5)))
+    # what is under way when the handler returns may still come, and then it counts
+    assert offsets == list(range(len(offsets)))
+    assert len(offsets) >= 4
     assert place.committed == len(offsets)
     assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == [], "the end of the stream is the end"
 
