@@ -34,6 +34,7 @@ from zkconsumer.errors import (
     OffsetCommitError,
     ZkConsumerError,
 )
+from zkconsumer.gauges import member_gauges
 from zkconsumer.group.listener import ConsumerRebalanceListener
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -219,9 +220,11 @@ class ZookeeperConsumerConnector(PartitionControl):
                 raise MessageStreamsExistException(
                     f"{what}: this connector has created its streams; one connector does so once"
                 )
-            self._member = Member(self.config, self.consumer_id, self._offset_store, self._listener)
+            member = Member(self.config, self.consumer_id, self._offset_store, self._listener)
+            member.metrics.gauges(lambda: member_gauges(member))
+            self._member = member
             self._created = True
-            return self._member
+            return member
 
     def _make_all_streams(
         self, member: Member, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
@@ -244,6 +247,7 @@ class ZookeeperConsumerConnector(PartitionControl):
                 ended=self._await_background,
                 message_class=message,
                 ends_on_timeout=config.consumer_timeout_action == "end",
+                count=member.count,
             )
             for number in range(count)
         ]

@@ -15,6 +15,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, PartitionNotOwnedError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import TopicPartition
 from zkconsumer.wiring import Member
 
@@ -53,14 +54,17 @@ class PartitionControl:
         None where that is not known: nothing was fetched yet, or nobody leads the partition now. By the high watermark
         of the last fetch, so that of a paused partition is as old as the pause.
         """
-        member = self._member
-        if member is None:
-            return {}
-        leaderless = member.fetching.leaderless
-        return {
-            tp: None if tp in leaderless or position.lag < 0 else position.lag
-            for tp, position in self._positions().items()
-        }
+        return {} if self._member is None else self._member.lags()
+
+    def metrics(self) -> Mapping[MetricName, Value]:
+        """Every metric of this member with its value now, under the original's names.
+
+        A name is (group, type, name, tags); its text is the one that JMX shows, such as
+        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
+        numbers, texts, :class:`~zkconsumer.metrics.MeterValue`, :class:`~zkconsumer.metrics.TimerValue` (milliseconds)
+        and :class:`~zkconsumer.metrics.HistogramValue`. Cheap enough to be asked every second.
+        """
+        return {} if self._member is None else self._member.metrics.snapshot()
 
     # ---- pausing ----
 

@@ -47,6 +47,10 @@ class Delivery:
         """The streams of a topic, in thread order."""
         return [self._streams[topic, number] for number in range(count)]
 
+    def streams(self) -> list[tuple[str, int, KafkaStream[Any, Any]]]:
+        """Every stream with its topic (:data:`ANY_TOPIC` for a filter's) and number."""
+        return [(topic, number, stream) for (topic, number), stream in list(self._streams.items())]
+
     def stream_of(self, position: PartitionPosition) -> KafkaStream[Any, Any]:
         """The stream that hands out this partition."""
         number = int(position.thread[len(self._consumer) + 1 :])

@@ -40,6 +40,10 @@ from zkconsumer.registry.lease import Lease
 log = logging.getLogger(__name__)
 
 
+Count = Callable[[str, int, int], None]
+"""Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
+
+
 class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
     """One message: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp`` (ms since the epoch, -1:
     none), ``timestamp_type`` (0: set by the producer, 1: by the broker, None: none) and ``headers`` (list of (name,
@@ -368,6 +372,7 @@ class KafkaStream(Generic[K, V]):
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
         ends_on_timeout: bool = False,
+        count: Count = lambda _topic, _messages, _bytes: None,
     ) -> None:
         self.name = name
         self._ended = ended
@@ -380,6 +385,7 @@ class KafkaStream(Generic[K, V]):
         self._skip_corrupt = skip_corrupt
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
         self._message_class = message_class
+        self._count = count
         self._ends_on_timeout = self._ends = ends_on_timeout
         self._messages = self._hand_out()
         self._holder = 0
@@ -456,7 +462,7 @@ class KafkaStream(Generic[K, V]):
                 else:
                     # what follows was compacted away, or a chunk came twice
                     position.consumed = max(chunk.next_offset, position.consumed or 0)
-                self._finish(chunk)
+                self._finish(chunk, start)
             except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                 # the chunk stays taken: its error comes again rather than a silent gap
                 if not self._passes_over(e):
@@ -476,7 +482,7 @@ class KafkaStream(Generic[K, V]):
         position.held_until = NOTHING_HELD
         if chunk.error is None and (position.consumed or 0) >= chunk.next_offset:
             # all that counts as fetched was read; what follows is the fetcher's to deal with, which asks for it anew
-            self._finish(chunk)
+            self._finish(chunk, chunk.fetch_offset)
             return True
         self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
         if not self._skip_corrupt or not isinstance(error, InvalidMessageException):
@@ -533,13 +539,16 @@ class KafkaStream(Generic[K, V]):
             read_committed=self._read_committed,
         )
 
-    def _finish(self, chunk: Chunk) -> None:
+    def _finish(self, chunk: Chunk, start: int) -> None:
         """Every message of the chunk is finished, or the partition is no longer ours or paused, or the stream has
-        ended.
+        ended. ``start`` is the first offset that was handed out of it.
         """
         position = chunk.position
         position.held_until = NOTHING_HELD
-        if position.paused and (position.consumed or 0) < chunk.next_offset:
+        reached = position.consumed or 0
+        whole = reached >= chunk.next_offset
+        self._count(position.topic, max(0, reached - start), len(chunk.records) if whole else 0)
+        if position.paused and not whole:
             self.queue.put_back(chunk)
         self.queue.taken = None
         if position.revoked:

@@ -46,6 +46,7 @@ from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread,
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
 from zkconsumer.group.reports import Reports
+from zkconsumer.metrics import Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.kafka import KafkaOffsets
@@ -82,6 +83,7 @@ class Member:
         self._offset_store = offset_store
         self.consumer = consumer
         self.strategy = assignment_strategy(config)
+        self.metrics = Metrics()
         self.events: SimpleQueue[Event] = SimpleQueue()
         self._security = channel_security(config)
         self.session = Session(
@@ -97,6 +99,7 @@ class Member:
             fetchers_per_broker=config.num_consumer_fetchers,
             resolved=lambda position, offset: self.events.put(StartResolved(position, offset)),
             refused=lambda error: self.delivery.refuse(error),
+            metrics=self.metrics,
         )
         self.delivery = Delivery(consumer, self.fetching, self.session.lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
@@ -146,6 +149,28 @@ class Member:
         self.session.close(deadline)
         if self.listener is not None:
             self.listener.close(deadline)
+
+    def count(self, topic: str, messages: int, size: int) -> None:
+        """Note what a stream has handed out; called at the end of each chunk."""
+        client = (("clientId", self.config.client_id),)
+        for tags in (client, (*client, ("topic", topic))):
+            for name, events in (("MessagesPerSec", messages), ("BytesPerSec", size)):
+                self.metrics.meter(MetricName("kafka.consumer", "ConsumerTopicMetrics", name, tags)).mark(events)
+
+    def lags(self) -> dict[TopicPartition, int | None]:
+        """The lag of each partition of ours; None where it is not known: nothing was fetched, or nobody leads it."""
+        leaderless = self.fetching.leaderless
+        positions = {} if self.rebalancer is None else self.rebalancer.positions()
+        return {
+            tp: None if tp in leaderless or position.lag < 0 else position.lag for tp, position in positions.items()
+        }
+
+    def _named(self, name: str) -> MetricName:
+        tags = (("clientId", self.config.client_id),)
+        return MetricName("kafka.consumer", "ZookeeperConsumerConnector", name, tags)
+
+    def _meter(self, name: str) -> Meter:
+        return self.metrics.meter(self._named(name))
 
     @property
     def in_listener(self) -> bool:
@@ -212,8 +237,12 @@ class Member:
         config = self.config
         in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
         return OwnedOffsets(
-            ZooKeeperOffsets(self.session, config.group_id),
-            KafkaOffsets(config.group_id, self._brokers, self._coordinator_channel) if in_kafka else self._offset_store,
+            ZooKeeperOffsets(self.session, config.group_id, self._meter("ZooKeeperCommitsPerSec").mark),
+            KafkaOffsets(
+                config.group_id, self._brokers, self._coordinator_channel, self._meter("KafkaCommitsPerSec").mark
+            )
+            if in_kafka
+            else self._offset_store,
             dual=config.dual_commit_enabled,
             expires=in_kafka,
             backoff=config.offsets_channel_backoff_ms / 1000,
@@ -252,6 +281,7 @@ class Member:
             offsets=committer,
             assign=self.strategy,
             reports=Reports(self.strategy.name, self.strategy.concern),
+            rebalanced=self.metrics.timer(self._named("RebalanceRateAndTime")).update,
             listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
         )
 

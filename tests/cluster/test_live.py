@@ -16,6 +16,7 @@ from tests.cluster.legacy_member import LegacyMember
 from tests.timing import eventually, scaled
 from zkconsumer import (
     ConsumerRebalanceListener,
+    ConsumerTimeoutException,
     PartitionNotOwnedError,
     StringDecoder,
     TopicPartition,
@@ -175,3 +176,42 @@ def test_topics_come_and_go_on_a_live_member_and_the_original_sees_it(
     eventually(lambda: owners_of(zookeeper, group, first) == all_theirs, 40, "Scala takes all of the first")
     ours.shutdown()
     two.join()
+
+
+def test_metrics_have_the_original_s_names_and_tell_what_happened(
+    connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce
+) -> None:
+    topic, group = new_topic(2), new_group()
+    produce(topic, ["x" * 100] * 20, partitions=2)
+    member = connector(group, auto_commit_enable="false")
+    assert member.metrics() == {}
+    stream = member.create_message_streams({topic: 1})[topic][0]
+    for _ in range(20):
+        stream.get(timeout=scaled(20))
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    member.commit_offsets()
+    eventually(lambda: set(member.lag().values()) == {0}, 10, "all read")
+    found = {str(name): value for name, value in member.metrics().items()}
+    client = f"clientId={group}"
+    consumer = "kafka.consumer:type="
+    assert found[f"{consumer}ZookeeperConsumerConnector,name=OwnedPartitionsCount,{client},groupId={group}"] == 2
+    assert found[f"{consumer}ZookeeperConsumerConnector,name=FetchQueueSize,{client},topic={topic},threadId=0"] == 0
+    assert found[f"{consumer}ZookeeperConsumerConnector,name=RebalanceRateAndTime,{client}"].rate.count >= 1
+    commits = found[f"{consumer}ZookeeperConsumerConnector,name=ZooKeeperCommitsPerSec,{client}"]
+    assert commits.count == 4, "two starts that were resolved, two commits"
+    for tags in (client, f"{client},topic={topic}"):
+        assert found[f"{consumer}ConsumerTopicMetrics,name=MessagesPerSec,{tags}"].count == 20
+        assert found[f"{consumer}ConsumerTopicMetrics,name=BytesPerSec,{tags}"].count > 2000
+    assert found[f"{consumer}ConsumerFetcherManager,name=MaxLag,{client}"] == 0
+    assert f"{consumer}ConsumerFetcherManager,name=MinFetchRate,{client}" in found
+    assert found[f"kafka.server:type=FetcherLagMetrics,name=ConsumerLag,{client},topic={topic},partition=1"] == 0
+    times = found[f"{consumer}FetchRequestAndResponseMetrics,name=FetchRequestRateAndTimeMs,{client}"]
+    assert times.rate.count >= 1
+    assert times.duration.max > 0
+    missing = "not-yet-there"
+    member.add_topics({missing: 1})
+    assert f"waiting for topic {missing}" in str(member.state)
+    member.shutdown()
+    after = {str(name): value for name, value in member.metrics().items()}
+    assert after[f"{consumer}ZookeeperConsumerConnector,name=OwnedPartitionsCount,{client},groupId={group}"] == 0

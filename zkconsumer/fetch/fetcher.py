@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread
+from time import monotonic
 from typing import Protocol
 
 from zkconsumer.brokers import (
@@ -39,6 +40,8 @@ from zkconsumer.errors import (
     UnreadableMessageError,
 )
 from zkconsumer.fetch.logins import Logins
+from zkconsumer.fetch.measures import FetchMeasures
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -143,8 +146,10 @@ class Fetcher:
         give_back: Callable[[Sequence[Flow]], None],
         resolved: Callable[[PartitionPosition, int], None],
         logins: Logins | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.measures = FetchMeasures(metrics or Metrics(), settings.client_id, endpoint)
         self._logins = logins or Logins()
         self._settings = settings
         self._give_back = give_back
@@ -312,7 +317,9 @@ class Fetcher:
         max_wait = min(settings.max_wait, ROOM_POLL) if full else settings.max_wait
         request = FetchRequest(positions, max_wait, settings.min_bytes, settings.max_bytes, settings.isolation_level)
         deadline = Deadline(settings.socket_timeout + max_wait)
+        began = monotonic()
         answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
+        self.measures.fetched(monotonic() - began, answer)
         self._failing = False
         told = _Told()
         flow: Flow | None

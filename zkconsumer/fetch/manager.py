@@ -24,6 +24,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.fetcher import Fetcher, FetchSettings, Flow, Sink
 from zkconsumer.fetch.logins import Logins
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,9 @@ class FetchManager:
         fetchers_per_broker: int = 1,
         resolved: Callable[[PartitionPosition, int], None],
         refused: Callable[[BrokerAuthenticationError | None], None] = lambda _: None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._logins = Logins()
         self._refused = refused
         self._shut_out = False
@@ -124,6 +127,13 @@ class FetchManager:
                 log.warning("a fetcher of broker %d did not end in time", fetcher.endpoint.broker_id)
         if self._thread.is_alive():
             self._thread.join(deadline.remaining())
+
+    @property
+    def slowest_rate(self) -> float:
+        """Requests per second of the fetcher that makes the fewest (``MinFetchRate``); 0 without fetchers."""
+        with self._changed:
+            fetchers = list(self._fetchers.values())
+        return min((fetcher.measures.request_rate for fetcher in fetchers), default=0.0)
 
     @property
     def leaderless(self) -> frozenset[TopicPartition]:
@@ -288,6 +298,7 @@ class FetchManager:
             give_back=self._take_back,
             resolved=self._resolved,
             logins=self._logins,
+            metrics=self._metrics,
         )
         with self._changed:
             if self._stopping:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -82,7 +82,7 @@ class Rebalancer:
     """One member's part in its group.
 
     Arguments: ``assign`` is the strategy; ``reports`` looks at each view of the group; ``listening`` calls the
-    application's listener.
+    application's listener; ``rebalanced`` is told the seconds that each round took.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class Rebalancer:
         assign: Assign,
         reports: Reports | None = None,
         listening: Listening | None = None,
+        rebalanced: Callable[[float], None] = lambda _: None,
     ) -> None:
+        self._rebalanced = rebalanced
         self._consumer = consumer
         self._group = group
         self._settings = settings
@@ -302,6 +304,7 @@ class Rebalancer:
         self._next_reconcile = monotonic() + self._settings.interval
         self._conclude(todo, view, claimed, trouble, registered, why, monotonic() - began)
         self._apply_changes()
+        self._rebalanced(monotonic() - began)
 
     def _apply_changes(self) -> None:
         changes, self._changes = self._changes, []

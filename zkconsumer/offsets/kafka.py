@@ -41,7 +41,7 @@ class KafkaOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
 
     Arguments: ``brokers`` reads the registered brokers (may raise RegistryError, BrokerError); ``channel`` makes a
-    channel to one, not yet connected.
+    channel to one, not yet connected; ``sent`` is told how many offsets each answered commit had.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class KafkaOffsets:
         group: str,
         brokers: Callable[[Deadline], Sequence[Endpoint]],
         channel: Callable[[Endpoint], BrokerChannel],
+        sent: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._sent = sent
         self._group = group
         self._brokers = brokers
         self._channel = channel
@@ -85,6 +87,7 @@ class KafkaOffsets:
         except BrokerError as e:
             self._drop_unless_answered(e)
             raise
+        self._sent(len(offsets))
         if _LOST & set(codes.values()):
             self._drop()
         who = f"broker {coordinator.endpoint.broker_id}, offset commit of group {self._group!r}"

@@ -9,7 +9,7 @@ write rule" of its behaviour).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
@@ -22,10 +22,14 @@ _ROUNDS = 5
 
 
 class ZooKeeperOffsets:
-    """The offset nodes of one group (an ``OffsetStore``). Partitions that are tracked are ours."""
+    """The offset nodes of one group (an ``OffsetStore``). Partitions that are tracked are ours.
 
-    def __init__(self, session: Session, group: str) -> None:
+    Arguments: ``written`` is told how many offsets each commit wrote.
+    """
+
+    def __init__(self, session: Session, group: str, written: Callable[[int], None] = lambda _: None) -> None:
         self._session = session
+        self._written = written
         self._group = group
         self._known: dict[TopicPartition, KnownOffset] = {}
 
@@ -59,6 +63,9 @@ class ZooKeeperOffsets:
         ours = {tp: offset for tp, offset in offsets.items() if tp in self._known}
         outcomes = self._commit_owned(ours, deadline)
         outcomes |= self._commit_unowned({tp: o for tp, o in offsets.items() if tp not in ours}, deadline)
+        done = sum(outcome is Outcome.DONE for outcome in outcomes.values())
+        if done:
+            self._written(done)
         return refusals(outcomes)
 
     def close(self) -> None:

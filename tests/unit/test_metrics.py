@@ -1,0 +1,127 @@
+"""Instruments and their registry: counts, rates that need no ticking clock, percentiles, names."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.unit.test_streams import Bench, position
+from zkconsumer import KafkaStream
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.metrics import Histogram, HistogramValue, Meter, MetricName, Metrics, Timer
+
+NAME = MetricName("kafka.consumer", "ConsumerTopicMetrics", "MessagesPerSec", (("clientId", "c"), ("topic", "t")))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_name_reads_like_jmx() -> None:
+    assert str(NAME) == "kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=c,topic=t"
+
+
+def test_a_meter_counts_and_averages() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.mark(50)
+    assert meter.value().one_minute_rate == 0.0, "nothing is known before the first five seconds"
+    clock.now += 5
+    value = meter.value()
+    assert (value.count, value.mean_rate) == (50, 10.0)
+    assert (value.one_minute_rate, value.five_minute_rate, value.fifteen_minute_rate) == (10.0, 10.0, 10.0)
+    clock.now += 60
+    value = meter.value()
+    assert value.one_minute_rate == pytest.approx(10 / math.e)
+    assert value.fifteen_minute_rate == pytest.approx(10 * math.exp(-1 / 15))
+    assert value.mean_rate == pytest.approx(50 / 65)
+
+
+def test_a_meter_that_is_read_seldom_tells_the_same() -> None:
+    clock, other = Clock(), Clock()
+    seldom, often = Meter(clock), Meter(other)
+    for meter in (seldom, often):
+        meter.mark(10)
+    for now in (clock, other):
+        now.now += 5
+    for meter in (seldom, often):
+        meter.mark(20)
+    clock.now += 600
+    for _ in range(120):
+        other.now += 5
+        often.value()
+    assert seldom.value().five_minute_rate == pytest.approx(often.value().five_minute_rate)
+
+
+def test_a_histogram_tells_extremes_of_all_and_percentiles_of_the_last() -> None:
+    histogram = Histogram()
+    assert histogram.value() == HistogramValue(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    histogram.update(10**6)
+    for size in [*range(1, 101)] * 6:
+        histogram.update(size)
+    value = histogram.value()
+    assert (value.count, value.min, value.max) == (601, 1, 10**6)
+    assert 45 <= value.p50 <= 55
+    assert 95 <= value.p99 <= 100
+
+
+def test_a_timer_tells_milliseconds() -> None:
+    timer = Timer()
+    timer.update(0.25)
+    value = timer.value()
+    assert (value.rate.count, value.duration.max, value.duration.p50) == (1, 250.0, 250.0)
+
+
+def test_an_instrument_is_made_once_and_gauges_are_asked_each_time() -> None:
+    metrics = Metrics()
+    assert metrics.meter(NAME) is metrics.meter(NAME)
+    metrics.meter(NAME).mark()
+    values = iter([1, 2])
+    lag = MetricName("kafka.server", "FetcherLagMetrics", "ConsumerLag")
+    metrics.gauges(lambda: [(lag, next(values))])
+    assert [metrics.snapshot()[lag] for _ in range(2)] == [1, 2]
+    assert metrics.snapshot.__doc__
+    with pytest.raises(AssertionError, match="is a Meter"):
+        metrics.timer(NAME)
+
+
+def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> None:
+    bench = Bench()
+    told: list[tuple[str, int, int]] = []
+    stream: KafkaStream[bytes, bytes] = KafkaStream(
+        "t/g_c-0",
+        bench.queue,
+        bench.lease,
+        timeout=0.0,
+        check_crc=True,
+        count=lambda *counted: told.append(counted),
+    )
+    one, other = position(0), position(1, start=2)
+    bench.put(one, 0, 3)
+    bench.put(other, 0, 4)
+    size = len(bench.queue._chunks[1].records)
+    for _ in range(5):
+        stream.get(timeout=0)
+    assert [messages for _, messages, _ in told] == [3]
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    assert told[1] == ("t", 2, size), "records before the start were not handed out"
+    bench.put(one, 3, 5)
+    stream.get(timeout=0)
+    stream.get(timeout=0)
+    bench.queue.pause(one)
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    assert told[2] == ("t", 2, 0)
+    bench.queue.resume(one)
+    for _ in range(3):
+        stream.get(timeout=0)
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    assert told[3][1] == 3
+    bench.queue.close()

@@ -1,0 +1,63 @@
+"""A member's gauges: what can be looked up when somebody asks, under the original's names. Any thread.
+
+Differs from the original on purpose: there ``MaxLag`` is 0 when nothing is fetched, so that a partition without a
+leader looks healthy; here it is infinite while the lag of any owned partition is not known. What the original does not
+tell is under ``zkconsumer:type=Member``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import inf
+
+from zkconsumer.metrics import MetricName, Value
+from zkconsumer.version import VERSION
+from zkconsumer.wiring import Member
+
+_Found = Iterator[tuple[MetricName, Value]]
+CONNECTOR = ("kafka.consumer", "ZookeeperConsumerConnector")
+OURS = ("zkconsumer", "Member")
+UNKNOWN_LAG = -1
+"""``ConsumerLag`` of a partition whose lag is not known, as in the original before its first fetch."""
+
+
+def member_gauges(member: Member) -> _Found:
+    """All gauges of a member now."""
+    client = (("clientId", member.config.client_id),)
+    group = (*client, ("groupId", member.config.group_id))
+    positions = {} if member.rebalancer is None else member.rebalancer.positions()
+    yield MetricName(*CONNECTOR, "OwnedPartitionsCount", group), len(positions)
+    for topic, count in sorted(Counter(tp.topic for tp in positions).items()):
+        yield MetricName(*CONNECTOR, "OwnedPartitionsCount", (*group, ("topic", topic))), count
+    yield from _streams(member, client)
+    yield from _lags(member, client)
+    yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MinFetchRate", client), member.fetching.slowest_rate
+    yield MetricName("kafka.common", "AppInfo", "Version"), VERSION
+    if member.rebalancer is not None:
+        state = member.rebalancer.state
+        yield MetricName(*OURS, "State", group), state.phase.value
+        yield MetricName(*OURS, "WaitingPartitionsCount", group), len(state.blocked)
+    yield MetricName(*OURS, "PausedPartitionsCount", group), sum(p.paused for p in positions.values())
+
+
+def _streams(member: Member, client: tuple[tuple[str, str], ...]) -> _Found:
+    queued = skipped = 0
+    for topic, number, stream in member.delivery.streams():
+        tags = (*client, *((("topic", topic),) if topic else ()), ("threadId", str(number)))
+        yield MetricName(*CONNECTOR, "FetchQueueSize", tags), len(stream.queue)
+        queued += stream.queue.bytes
+        skipped += stream.queue.skipped
+    yield MetricName(*OURS, "QueuedBytes", client), queued
+    yield MetricName(*OURS, "SkippedCount", client), skipped
+
+
+def _lags(member: Member, client: tuple[tuple[str, str], ...]) -> _Found:
+    lags = member.lags()
+    for tp, lag in sorted(lags.items()):
+        tags = (*client, ("topic", tp.topic), ("partition", str(tp.partition)))
+        yield MetricName("kafka.server", "FetcherLagMetrics", "ConsumerLag", tags), UNKNOWN_LAG if lag is None else lag
+    largest = max((inf if lag is None else lag for lag in lags.values()), default=0)
+    yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MaxLag", client), largest
+    leaderless = member.fetching.leaderless & lags.keys()
+    yield MetricName(*OURS, "LeaderlessPartitionsCount", client), len(leaderless)

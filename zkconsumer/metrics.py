@@ -1,0 +1,211 @@
+"""The numbers that tell how a member does, under the original's names, in a plain registry.
+
+Threads: instruments are fed by whichever thread does the work, once a chunk, a request or a round and never once a
+message; a small lock guards each. :meth:`Metrics.snapshot` is any thread's. There is no thread of its own, no clock
+that ticks: rates are brought up to date when they are fed or read.
+
+Mirrors the original's Yammer metrics: names, tags, what a meter, timer or histogram tells. Differs on purpose: a
+registry belongs to one connector (there all share one, and a shutdown removes those of other clients whose id begins
+alike), and percentiles are of the last values, not of a sample of all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import exp, inf
+from threading import Lock
+from time import monotonic
+from typing import NamedTuple, TypeVar
+
+TICK = 5.0
+_KEEP = tuple(exp(-TICK / 60 / minutes) for minutes in (1, 5, 15))
+"""What is left of a rate after a tick: exponentially weighted averages, as Unix tells its load."""
+KEPT = 512
+"""How many values a histogram keeps for its percentiles."""
+
+
+class MetricName(NamedTuple):
+    """Where a metric stands, as in JMX; ``str()`` is the text that JMX tools show."""
+
+    group: str
+    type: str
+    name: str
+    tags: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.group}:type={self.type},name={self.name}" + "".join(f",{k}={v}" for k, v in self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class MeterValue:
+    """How often something happened: since the start, and per second as exponentially weighted averages."""
+
+    count: int
+    mean_rate: float
+    one_minute_rate: float
+    five_minute_rate: float
+    fifteen_minute_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """How large something was: over all ``count`` values, and percentiles of the last ones."""
+
+    count: int
+    min: float
+    max: float
+    mean: float
+    p50: float
+    p75: float
+    p95: float
+    p99: float
+    p999: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimerValue:
+    """How often something was done, and how long it took in milliseconds."""
+
+    rate: MeterValue
+    duration: HistogramValue
+
+
+Value = int | float | str | MeterValue | HistogramValue | TimerValue
+
+
+class Meter:
+    """Counts events and their rates."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._began = self._ticked = clock()
+        self._count = self._fresh = 0
+        self._rates: list[float] | None = None
+
+    def mark(self, events: int = 1) -> None:
+        """Something happened, so many times."""
+        with self._lock:
+            self._tick()
+            self._count += events
+            self._fresh += events
+
+    def value(self) -> MeterValue:
+        """The numbers now."""
+        with self._lock:
+            self._tick()
+            seconds = self._clock() - self._began
+            one, five, fifteen = self._rates or (0.0, 0.0, 0.0)
+            return MeterValue(self._count, self._count / seconds if seconds > 0 else 0.0, one, five, fifteen)
+
+    def _tick(self) -> None:
+        """Do at once what a clock would have done every five seconds."""
+        ticks = int((self._clock() - self._ticked) / TICK)
+        if ticks <= 0:
+            return
+        self._ticked += ticks * TICK
+        latest, self._fresh = self._fresh / TICK, 0
+        before = self._rates or [latest] * 3
+        # in the first of the ticks all of it happened, in the others nothing
+        self._rates = [
+            (latest + keep * (rate - latest)) * keep ** (ticks - 1) for rate, keep in zip(before, _KEEP, strict=True)
+        ]
+
+
+class Histogram:
+    """Keeps sizes."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._count = 0
+        self._sum = 0.0
+        self._min, self._max = inf, -inf
+        self._last: deque[float] = deque(maxlen=KEPT)
+
+    def update(self, size: float) -> None:
+        """Another value."""
+        with self._lock:
+            self._count += 1
+            self._sum += size
+            self._min, self._max = min(self._min, size), max(self._max, size)
+            self._last.append(size)
+
+    def value(self) -> HistogramValue:
+        """The numbers now; all 0 where there was no value."""
+        with self._lock:
+            count, total, least, most, last = self._count, self._sum, self._min, self._max, sorted(self._last)
+        if not count:
+            return HistogramValue(0, *[0.0] * 8)
+        parts = [last[min(len(last) - 1, int(part * len(last)))] for part in (0.5, 0.75, 0.95, 0.99, 0.999)]
+        return HistogramValue(count, least, most, total / count, *parts)
+
+
+class Timer:
+    """Keeps durations and how often there was one."""
+
+    def __init__(self) -> None:
+        self._meter = Meter()
+        self._histogram = Histogram()
+
+    def update(self, seconds: float) -> None:
+        """Something took so long."""
+        self._meter.mark()
+        self._histogram.update(seconds * 1000)
+
+    def value(self) -> TimerValue:
+        """The numbers now."""
+        return TimerValue(self._meter.value(), self._histogram.value())
+
+
+Instrument = TypeVar("Instrument", Meter, Histogram, Timer)
+
+Gauges = Callable[[], Iterable[tuple[MetricName, Value]]]
+
+
+class Metrics:
+    """All metrics of one connector.
+
+    Instruments are made when they are first asked for, and kept; gauges are functions that are asked at each snapshot,
+    so that what is no longer there needs no removing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._instruments: dict[MetricName, Meter | Histogram | Timer] = {}
+        self._gauges: list[Gauges] = []
+
+    def meter(self, name: MetricName) -> Meter:
+        """The meter of that name."""
+        return self._get(name, Meter)
+
+    def histogram(self, name: MetricName) -> Histogram:
+        """The histogram of that name."""
+        return self._get(name, Histogram)
+
+    def timer(self, name: MetricName) -> Timer:
+        """The timer of that name."""
+        return self._get(name, Timer)
+
+    def gauges(self, gauges: Gauges) -> None:
+        """Ask this too at each snapshot."""
+        with self._lock:
+            self._gauges.append(gauges)
+
+    def snapshot(self) -> Mapping[MetricName, Value]:
+        """Every metric with its value now."""
+        with self._lock:
+            instruments, gauges = dict(self._instruments), list(self._gauges)
+        found: dict[MetricName, Value] = {name: instrument.value() for name, instrument in instruments.items()}
+        for ask in gauges:
+            found.update(ask())
+        return found
+
+    def _get(self, name: MetricName, kind: type[Instrument]) -> Instrument:
+        with self._lock:
+            known = self._instruments.get(name)
+            if known is None:
+                known = self._instruments[name] = kind()
+        assert isinstance(known, kind), f"{name} is a {type(known).__name__}"
+        return known
