@@ -8,6 +8,7 @@ thread may call, and the attributes, which any thread may read.
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from threading import Event
@@ -88,10 +89,10 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         self.client._stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._refusals - 1, 10)))
 
     def cut(self) -> None:
-        """Close the socket under whoever waits on it."""
+        """End the connection under whoever waits on it. The socket is kazoo's to close: without it his thread dies."""
         sock = self._socket
         if sock is not None:
             try:
-                sock.close()
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own: that one changes the object
             except OSError:
-                log.debug("closing the ZooKeeper socket failed", exc_info=True)
+                log.debug("cutting the connection to ZooKeeper failed", exc_info=True)
