@@ -30,8 +30,10 @@ from zkconsumer.decoding import message_class
 from zkconsumer.delivery import ANY_TOPIC
 from zkconsumer.errors import (
     ConnectorClosedException,
+    ConsumerRebalanceFailedException,
     MessageStreamsExistException,
     OffsetCommitError,
+    RegistryError,
     ZkConsumerError,
 )
 from zkconsumer.gauges import member_gauges
@@ -86,6 +88,7 @@ class ZookeeperConsumerConnector(PartitionControl):
         self._create_lock = Lock()
         self._created = False
         self._closing = False
+        self._closer = 0
         self._in_background = False
         self._closed: SimpleQueue[bool] = SimpleQueue()
         self._member: Member | None = None
@@ -238,7 +241,7 @@ class ZookeeperConsumerConnector(PartitionControl):
         streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(
                 f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
-                StreamQueue(config.queued_max_message_chunks, member.fetching.wake),
+                StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
                 member.session.lease,
                 timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
                 check_crc=config.check_crcs,
@@ -257,9 +260,17 @@ class ZookeeperConsumerConnector(PartitionControl):
     def _join_group(self, member: Member, registration: Registration) -> None:
         self._registration = registration
         try:
+            if self._closing:
+                raise ConnectorClosedException("the connector was shut down before it joined the group")
             member.open(registration)
-        except BaseException:
+        except BaseException as e:
+            interrupted = self._closing
             self._shut_down(finished=False)
+            if interrupted:
+                # whoever shut down meanwhile (a signal handler, another thread) could not see what came after
+                member.close(Deadline(CLOSE_WITHIN), finished=False)
+                if isinstance(e, RegistryError | ConsumerRebalanceFailedException):
+                    raise ConnectorClosedException("the connector was shut down while it joined the group") from e
             raise
 
     # ---- offsets and state ----
@@ -311,9 +322,10 @@ class ZookeeperConsumerConnector(PartitionControl):
     def shutdown(self) -> None:
         """Leave the group: readers wake and end, offsets are committed, nodes deleted, threads ended.
 
-        Returns within about five seconds in any state; a second call, from whatever thread, waits for the first. A
-        message that the calling thread holds counts as finished; other threads have ``rebalance.drain.timeout.ms`` to
-        finish theirs, after which those are consumed again by the next owner.
+        Returns within about five seconds in any state; a second call, from whatever thread, waits for the first (but
+        for a signal handler that interrupts it). A message that the calling thread holds counts as finished; other
+        threads have ``rebalance.drain.timeout.ms`` to finish theirs, after which those are consumed again by the next
+        owner.
 
         May be called from a signal handler. One that interrupts its thread while that asks a stream for a message
         gets an answer at once, and everything is closed when that stream ends.
@@ -321,14 +333,18 @@ class ZookeeperConsumerConnector(PartitionControl):
         self._shut_down(finished=True)
 
     def _shut_down(self, *, finished: bool) -> None:
+        thread = get_ident()  # first: no signal handler comes between the lines from here to "closer"
         if self._closing:
-            if not self._inside_a_stream():
+            # a handler that interrupted this very thread's shutdown would wait for itself
+            if self._closer != thread and not self._inside_a_stream():
                 self._await_closed()
             return
         self._closing = True  # no lock: the only thing that a second entry must see
+        self._closer = thread
         if self._inside_a_stream():
             # locks of ours may be held below us: what they guard must go on. The stream ends when all is closed.
             self._in_background = True
+            self._closer = 0
             Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False).start()
             return
         self._close(finished)

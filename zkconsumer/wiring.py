@@ -24,6 +24,7 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
 from zkconsumer.errors import (
+    ConnectorClosedException,
     ConsumerIdInUseError,
     ConsumerRebalanceFailedException,
     NoReachableEndpointError,
@@ -110,6 +111,7 @@ class Member:
         )
         self.committer: Committer | None = None
         self.rebalancer: Rebalancer | None = None
+        self._closing = False
 
     @property
     def request_timeout(self) -> float:
@@ -123,18 +125,29 @@ class Member:
         Raises: what :meth:`ZookeeperConsumerConnector.create_message_streams` raises; close the member then.
         """
         log.debug("%s: effective configuration: %s", self.consumer, self.config.masked())
+        self._check_open()
         self.session.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
         self.committer = self._committer()
         self.rebalancer = self._rebalancer(registration, self.committer)
+        self._check_open()  # from here on close() finds the rebalancer, and stops it
         if self.listener is not None:
             self.listener.open()
         self.committer.open()
         self.fetching.open()
         self.rebalancer.start()
         self._await_first_round(self.rebalancer)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ConnectorClosedException("the connector was shut down while it joined the group")
 
     def close(self, deadline: Deadline, *, finished: bool) -> None:
-        """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished."""
+        """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished.
+
+        May be called again, for what :meth:`open` began at the same time.
+        """
+        self._closing = True
         if self.rebalancer is not None:
             self.events.put(StopRequested(get_ident(), finished))
             if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
@@ -336,7 +349,7 @@ def fetch_settings(config: ConsumerConfig) -> FetchSettings:
         max_wait=config.fetch_wait_max_ms / 1000,
         min_bytes=config.fetch_min_bytes,
         partition_bytes=config.fetch_message_max_bytes,
-        max_bytes=config.fetch_max_bytes,
+        max_bytes=min(config.fetch_max_bytes, config.queued_max_bytes),
         reset_to=EARLIEST if config.auto_offset_reset == "smallest" else LATEST,
         socket_timeout=config.socket_timeout_ms / 1000,
         receive_buffer=config.socket_receive_buffer_bytes,

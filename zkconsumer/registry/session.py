@@ -188,7 +188,8 @@ class Session:
         client.add_listener(self._changed)
         self._client = client
         client.start_async()
-        connection.settled.wait(deadline.remaining())
+        while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
+            pass  # in slices, for whoever closes us meanwhile must not touch the event: he may be a signal handler
         if connection.refusal is not None or not client.connected:
             self.close(Deadline(1.0))
             raise connection.refusal or RegistryUnavailableError(
