@@ -302,7 +302,7 @@ class Fetcher:
                 flow.resolving = False
                 if not flow.position.revoked:
                     returned.append(flow)
-        if returned and not self._stopping:
+        if returned:  # when stopping too: only this fetcher may end, in favour of one at the broker's new address
             self._give_back(returned)
 
     def _fetch(self, flows: Sequence[Flow], *, full: bool) -> None:

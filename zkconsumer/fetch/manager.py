@@ -303,8 +303,8 @@ class FetchManager:
         with self._changed:
             if self._stopping:
                 return None
+            fetcher.start()  # first: partitions given to one that could not be started would stall
             self._fetchers[key] = fetcher
-            fetcher.start()
         if known is not None:
             known.stop()  # the broker came back at another address (KAFKA-474)
         return fetcher

@@ -1,0 +1,60 @@
+"""Fetchers that end, or never begin, while partitions are theirs: another one must take over."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.brokers.sets import WHERE
+from tests.unit.fetch.one_partition import OnePartition
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.fetch.fetcher import Fetcher, Flow
+from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.model import Endpoint, ThreadId
+from zkconsumer.streams import StreamQueue
+
+
+def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
+    """When a broker was registered at another address while its old connection was still believed in, the fetcher for
+    the new address ended the old one, whose partitions nobody fetched any more.
+    """
+    it = OnePartition()
+    manager = FetchManager("m", it.settings, lambda _: [], resolved=lambda *_: None)
+    old = manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 1))
+    assert old is not None
+    it.position.fetched = None  # it waits for its start, and so in peace
+    flow = Flow(it.position, it.queue, 1000)
+    flow.resolving = True
+    old.add([flow])
+    try:
+        manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 2))
+        assert old.join(Deadline(scaled(10)))
+        assert manager._leaderless == {it.position.tp: flow}
+    finally:
+        manager.close(Deadline(scaled(10)))
+
+
+def test_a_fetcher_whose_thread_cannot_be_started_gets_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of threads, the manager kept a fetcher without one and gave it partitions at the next try, for ever."""
+    begun = OnePartition()
+    broker = Endpoint(0, "127.0.0.1", 1)
+    manager = FetchManager("m", begun.settings, lambda _: [broker], resolved=lambda *_: None)
+
+    def no_thread(self: Fetcher) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(Fetcher, "start", no_thread)
+        flow = Flow(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None), 1000)
+        with pytest.raises(RuntimeError):
+            manager._hand_over([(flow, broker)])
+    try:
+        taken = manager._fetcher((0, 0), broker)
+        assert taken is not None
+        thread: Thread = taken._thread
+        eventually(thread.is_alive, 5, "a fetcher with a thread")
+    finally:
+        manager.close(Deadline(scaled(10)))
