@@ -58,7 +58,7 @@ from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
-from zkconsumer.streams import KafkaStream
+from zkconsumer.streams import KafkaStream, QueueBudget
 from zkconsumer.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ class Member:
             refused=lambda error: self.delivery.refuse(error),
             metrics=self.metrics,
         )
+        self.budget = QueueBudget(config.queued_max_bytes)
         self.delivery = Delivery(consumer, self.fetching, self.session.lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
         self.listener = (

@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 
 
 def record_batch(first: int, count: int, **headers: Any) -> bytes:
@@ -296,6 +296,25 @@ def test_a_full_queue_says_so_and_tells_when_it_has_room(bench: Bench) -> None:
     assert take(bench.stream, 2) == [0, 1]
     assert bench.room == 2
     assert bench.queue.has_room()
+
+
+def test_all_streams_share_one_budget_and_an_empty_one_is_always_served() -> None:
+    budget = QueueBudget(100)
+    woken: list[int] = []
+    first, second = (StreamQueue(9, lambda: woken.append(1), budget) for _ in range(2))
+    where, other = position(0), position(1)
+    first.deliver(where, b"x" * 120, (0, 1), ())
+    assert not first.has_room()
+    assert second.has_room(), "nothing of it is queued"
+    second.deliver(other, b"x", (0, 1), ())
+    assert not second.has_room()
+    first.take(Deadline(0))
+    assert woken == [1]
+    assert first.has_room()
+    assert second.has_room()
+    second.revoke([other])
+    first.close()
+    assert budget.used == 0
 
 
 def test_an_interrupt_loses_nothing_and_the_next_loop_goes_on() -> None:

@@ -1,0 +1,89 @@
+"""What a stream hands out. Pure; any thread."""
+
+from __future__ import annotations
+
+from operator import attrgetter, itemgetter
+from typing import Any, Generic
+
+from zkconsumer.decoders import K, V
+
+
+class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
+    """One message: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp`` (ms since the epoch, -1:
+    none), ``timestamp_type`` (0: set by the producer, 1: by the broker, None: none) and ``headers`` (list of (name,
+    bytes or None)).
+
+    It refers to the fetched data and reads a field when it is asked for, as the original decodes lazily (KAFKA-1140).
+    Keep ``bytes(message.value)`` rather than the message where a few are kept of many: it holds its chunk in memory.
+    """
+
+    __slots__ = ()
+
+    _record = property(itemgetter(0))
+    _place = property(itemgetter(1))
+    offset: int = property(attrgetter("_record.offset"))  # type: ignore[assignment]
+    timestamp_type: int | None = property(attrgetter("_record.timestamp_type"))  # type: ignore[assignment]
+    headers: list[tuple[str, bytes | None]] = property(attrgetter("_record.headers"))  # type: ignore[assignment]
+    topic: str = property(attrgetter("_place.topic"))  # type: ignore[assignment]
+    partition: int = property(attrgetter("_place.partition"))  # type: ignore[assignment]
+
+    @property
+    def key(self) -> K:
+        """The key; bytes (or None) unless a decoder was given."""
+        return self[0].key  # type: ignore[no-any-return]
+
+    @property
+    def value(self) -> V:
+        """The value; bytes (or None) unless a decoder was given."""
+        return self[0].value  # type: ignore[no-any-return]
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch, -1 where the message format has none."""
+        timestamp: int | None = self[0].timestamp
+        return -1 if timestamp is None else timestamp
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageAndMetadata):
+            return NotImplemented
+        return _content(self) == _content(other)
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self) -> str:
+        return (
+            f"MessageAndMetadata(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"key={self[0].key!r}, value={self[0].value!r}, timestamp={self.timestamp})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, _content(self)
+
+
+def _content(message: MessageAndMetadata[Any, Any]) -> tuple[Any, ...]:
+    record = message[0]
+    return (
+        message.topic,
+        message.partition,
+        record.offset,
+        message.key,
+        message.value,
+        record.timestamp,
+        record.timestamp_type,
+        list(record.headers),
+    )
+
+
+class _Copy:
+    """A record and its place, detached from the fetched data (what a pickled message becomes)."""
+
+    __slots__ = ("headers", "key", "offset", "partition", "timestamp", "timestamp_type", "topic", "value")
+
+
+def _unpickle(*content: Any) -> MessageAndMetadata[Any, Any]:
+    copy = _Copy()
+    names = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type", "headers")
+    for name, value in zip(names, content, strict=True):
+        setattr(copy, name, value)
+    return MessageAndMetadata((copy, copy))
