@@ -36,6 +36,8 @@ class Group(RuleBasedStateMachine):
         # what some application has finished, or an operator wrote: no commit may lie beyond
         self.reached: dict[TopicPartition, int] = {}
         self.committed: dict[TopicPartition, int] = {}
+        # where some application sent its position: a commit may go back to there once
+        self.sought: dict[TopicPartition, int] = {}
         # their owner nodes were deleted by hand, which their owners learn with their next step
         self.robbed: set[TopicPartition] = set()
 
@@ -160,6 +162,24 @@ class Group(RuleBasedStateMachine):
         except ZkConsumerError:
             pass  # refused, or not connected: both are answers
 
+    @precondition(lambda self: self.members)
+    @rule(number=picks, which=picks, offset=st.integers(0, 300))
+    def seek(self, number: int, which: int, offset: int) -> None:
+        member = self._pick(number)
+        owned = sorted(member.owned)
+        if not owned:
+            return
+        tp = owned[which % len(owned)]
+        done = member.seek({tp: offset})
+        member.step(2)
+        if done.done() and tp not in done.result(0):
+            # from here on the place before must not be committed any more
+            self.reached[tp] = offset
+            self.sought[tp] = min(offset, self.sought.get(tp, offset))
+            node = self.server.node(paths.offset(GROUP, tp))
+            if node is not None:
+                self.committed[tp] = int(node.data)
+
     @rule(which=picks)
     def operator_deletes_an_owner_node(self, which: int) -> None:
         owned = sorted(owners(self.server))
@@ -191,8 +211,11 @@ class Group(RuleBasedStateMachine):
         below = paths.offset_topic(GROUP, TOPIC)
         for path, data in self.server.tree(below).items():
             tp = TopicPartition(TOPIC, int(path[len(below) + 1 :]))
+            if int(data) == self.committed.get(tp):
+                continue  # and where somebody was sent elsewhere since, it may stay
             assert int(data) <= self.reached.get(tp, START), f"{tp} is committed at {data!r}"
-            assert int(data) >= self.committed.get(tp, 0), f"{tp} went back to {data!r}"
+            least = min(self.committed.get(tp, 0), self.sought.pop(tp, START * 100))
+            assert int(data) >= least, f"{tp} went back to {data!r}"
             self.committed[tp] = int(data)
 
     @invariant()
