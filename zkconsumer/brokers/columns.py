@@ -70,6 +70,9 @@ def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
         yield slab
 
 
+_ANY_OFFSET = -(1 << 63)
+
+
 class ColumnBuilder:
     """Collects records and hands them out as columns.
 
@@ -132,7 +135,9 @@ class ColumnBuilder:
             self._add_slowly(batch, end)
             return
         try:
-            block = vectors.block(view, batch._first, end)
+            # a batch that begins at or after what was asked for is not filtered, as when it is iterated
+            first = batch._first if batch._first > batch.base_offset else _ANY_OFFSET
+            block = vectors.block(view, first, end)
         except vectors.StrangeBytesError:
             self._add_slowly(batch, end)
             return
