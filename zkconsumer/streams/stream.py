@@ -153,12 +153,17 @@ class KafkaStream(Generic[K, V]):
                         break
                     fresh = True
                     for record in batch:
+                        # the clock first: from the announcement to the yield nothing is called, so no interrupt and no
+                        # signal handler finds a message announced that was never handed out, and counts it
+                        now = monotonic()
                         position.consumed = record.offset
                         if fresh:
                             position.held_until = batch.next_offset
                             fresh = False
-                        if (position.halted or monotonic() >= lease.until) and not self._may_go_on(position):
-                            break
+                        if position.halted or now >= lease.until:
+                            position.held_until = NOTHING_HELD
+                            if not self._may_go_on(position, batch.next_offset):
+                                break
                         yield (record, position)
                     else:
                         # the last message is finished: at once "no longer held" and "consumed up to here", so that
@@ -261,23 +266,24 @@ class KafkaStream(Generic[K, V]):
         if position.revoked:
             self.queue.let_go()
 
-    def _may_go_on(self, position: PartitionPosition) -> bool:
+    def _may_go_on(self, position: PartitionPosition, until: int) -> bool:
         """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
 
+        The message is announced (``until`` is the end of its batch) only where this returns True.
         Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
         """
-        until, deadline = position.held_until, Deadline(self._patience)
+        deadline = Deadline(self._patience)
         while True:
-            position.held_until = NOTHING_HELD
             if position.halted or self.queue.closed:
                 return False
             # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
             self._lease.wait(Deadline(deadline.bounded(0.1)))
+            now = monotonic()  # and then no call, as in the loop that hands out
             position.held_until = until
-            if not position.halted and self._lease.valid:
+            if not position.halted and now < self._lease.until:
                 return True
+            position.held_until = NOTHING_HELD
             if deadline.expired:
-                position.held_until = NOTHING_HELD
                 raise ConsumerTimeoutException(
                     "no message within the timeout, for ZooKeeper is away; the stream stays usable"
                 )

@@ -1,0 +1,75 @@
+"""A reader that is interrupted, by Ctrl-C or by a signal handler that raises, while it asks for a message.
+
+What happened: the interrupt came between the announcement of a message and its hand-out (Python looks for signals
+after the call of the clock there). The message counted as one in the reader's hands: ``shutdown()`` or
+``commit_offsets()`` in the ``finally`` committed it, and nobody ever saw it.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from time import monotonic
+
+import pytest
+
+from tests.unit.brokers.sets import Batch, Written
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.registry.lease import Lease
+from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import stream as module
+
+
+class Reading:
+    """A stream of three messages, and what a commit by its reader would write."""
+
+    def __init__(self) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        queue = StreamQueue(2, lambda: None)
+        self.stream: KafkaStream[bytes, bytes] = KafkaStream("s", queue, self.lease, timeout=0, check_crc=True)
+        self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+        records, end = Batch([Written()] * 3).encode(0)
+        queue.deliver(self.position, records, (0, end), ())
+
+    @property
+    def committed(self) -> int | None:
+        return self.position.finished(including_held=self.stream.held_by(get_ident()))
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("handed_out", [0, 1, 2])
+def test_an_interrupted_ask_counts_what_was_handed_out_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], handed_out: int
+) -> None:
+    reading = Reading()
+    for _ in range(handed_out):
+        reading.stream.get(timeout=0)
+
+    def interrupted() -> float:
+        raise kind
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "monotonic", interrupted)
+        with pytest.raises(kind):
+            next(reading.stream)
+    assert reading.committed == handed_out
+    assert reading.stream.get(timeout=0).offset in (handed_out - 1, handed_out), "once more at most, and no gap"
+
+
+def test_an_interrupt_while_zookeeper_is_away_counts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading()
+    reading.stream.get(timeout=0)
+    reading.lease.suspend()
+
+    def interrupted(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lease, "wait", lambda _, deadline: interrupted(deadline))
+        with pytest.raises(KeyboardInterrupt):
+            next(reading.stream)
+    assert reading.committed == 1
+    reading.lease.resume(reading.lease.epoch)
+    assert reading.stream.get(timeout=0).offset == 1
