@@ -221,7 +221,10 @@ class Group(RuleBasedStateMachine):
     @invariant()
     def nobody_fetches_what_it_does_not_count_as_its_own(self) -> None:
         for member in self.members:
-            assert dict(member.owned) == member.delivery.flowing
+            # one that was sent elsewhere before its start was stored waits until that place is
+            waiting = member.rebalancer._holdings._sought
+            started = {tp: position for tp, position in member.owned.items() if position not in waiting}
+            assert started == member.delivery.flowing
 
     def teardown(self) -> None:
         for member in self.dead:
