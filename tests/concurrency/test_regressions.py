@@ -5,7 +5,7 @@ A test is named for its report and opens with what had happened and why. ``zkcon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.group.events import NodeChanged, StartResolved, StopRequested
@@ -209,3 +210,26 @@ def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(se
     rebalancer = member.rebalancer
     due = min(rebalancer._next_reconcile, rebalancer._due if member.session.connected else NEVER)
     assert due > monotonic() + 100.0
+
+
+def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``rebalance.drain.timeout.ms`` above some three seconds, one message that took its time at the shutdown
+    kept the group's thread until the session was closed under it, and nothing of any partition was committed.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.rebalancer._settings = replace(member.rebalancer._settings, drain=3600.0)
+    waited: list[float] = []
+    revoke = member.delivery.revoke
+
+    def noting(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        waited.append(drain.remaining() or 0.0)
+        revoke(positions, drain)
+
+    monkeypatch.setattr(member.delivery, "revoke", noting)
+    member.events.put(StopRequested(0))
+    member.step()
+    assert waited
+    assert max(waited) < 2.0

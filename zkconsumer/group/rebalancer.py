@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 
 NEVER = float("inf")
 LONGEST_WAIT = 60.0
+CLOSING_DRAIN = 1.5
+"""Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
 OWNER_QUIET = 0.005
 """Seconds of quiet after an owner node changed."""
 
@@ -532,7 +534,8 @@ class Rebalancer:
         waiting_for = [position for position in positions if not holds(position)]
         self._delivery.end()
         self._delivery.revoke(positions, Deadline(0.0))
-        self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
+        # longer than this and the session would be closed before the last commit, also that of all other partitions
+        self._delivery.revoke(waiting_for, Deadline(min(self._settings.drain, CLOSING_DRAIN)))
         if positions:
             self._postponed = [request]  # hurries the listener
             self._call_listener("before_releasing_partitions", by_topic(p.tp for p in positions))
