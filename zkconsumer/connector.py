@@ -324,8 +324,8 @@ class ZookeeperConsumerConnector(PartitionControl):
 
         Returns within about five seconds in any state; a second call, from whatever thread, waits for the first (but
         for a signal handler that interrupts it). A message that the calling thread holds counts as finished; other
-        threads have ``rebalance.drain.timeout.ms`` (here at most 1.5 s) to finish theirs, after which those are consumed
-        again by the next owner.
+        threads have ``rebalance.drain.timeout.ms`` (here at most 1.5 s) to finish theirs, after which those are
+        consumed again by the next owner.
 
         May be called from a signal handler. One that interrupts its thread while that asks a stream for a message
         gets an answer at once, and everything is closed when that stream ends.
