@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread, get_ident
+from threading import Lock, Thread, get_native_id
 from types import TracebackType
 from typing import Any, Self
 
@@ -301,7 +301,7 @@ class ZookeeperConsumerConnector(PartitionControl):
         if offsets is not None:
             member.committer.commit_given(offsets, deadline)
             return
-        thread = get_ident()
+        thread = get_native_id()
         member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
 
     @property
@@ -333,7 +333,7 @@ class ZookeeperConsumerConnector(PartitionControl):
         self._shut_down(finished=True)
 
     def _shut_down(self, *, finished: bool) -> None:
-        thread = get_ident()  # first: no signal handler comes between the lines from here to "closer"
+        thread = get_native_id()  # first: no signal handler comes between the lines from here to "closer"
         if self._closing:
             # a handler that interrupted this very thread's shutdown would wait for itself
             if self._closer != thread and not self._inside_a_stream():
@@ -352,7 +352,7 @@ class ZookeeperConsumerConnector(PartitionControl):
     def _inside_a_stream(self) -> bool:
         """Whether this is a signal handler that interrupted its thread in the middle of asking for a message."""
         member = self._member
-        return member is not None and member.delivery.interrupted(get_ident())
+        return member is not None and member.delivery.interrupted(get_native_id())
 
     def _close(self, finished: bool) -> None:
         try:

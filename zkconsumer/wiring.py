@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from queue import SimpleQueue
-from threading import get_ident
+from threading import get_native_id
 from typing import Any
 
 from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
@@ -150,7 +150,7 @@ class Member:
         """
         self._closing = True
         if self.rebalancer is not None:
-            self.events.put(StopRequested(get_ident(), finished))
+            self.events.put(StopRequested(get_native_id(), finished))
             if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
                 # it waits for an answer that does not come: take the session away under it
                 self.session.close(Deadline(deadline.bounded(1.0)))
@@ -206,7 +206,7 @@ class Member:
         change = SubscriptionChanged(
             self._advertising(registration),
             frozenset(leaving),
-            get_ident(),
+            get_native_id(),
             lambda: self.delivery.retire(retired),
             Future(),
         )

@@ -7,7 +7,7 @@ after the call of the clock there). The message counted as one in the reader's h
 
 from __future__ import annotations
 
-from threading import get_ident
+from threading import Thread, get_native_id
 from time import monotonic
 
 import pytest
@@ -35,7 +35,7 @@ class Reading:
 
     @property
     def committed(self) -> int | None:
-        return self.position.finished(including_held=self.stream.held_by(get_ident()))
+        return self.position.finished(including_held=self.stream.held_by(get_native_id()))
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
@@ -73,3 +73,16 @@ def test_an_interrupt_while_zookeeper_is_away_counts_nothing_more(monkeypatch: p
     assert reading.committed == 1
     reading.lease.resume(reading.lease.epoch)
     assert reading.stream.get(timeout=0).offset == 1
+
+
+def test_what_a_dead_reader_held_is_not_the_next_threads() -> None:
+    """Python gives the identifier of a thread that ended to the next one. A reader died of a message; the thread that
+    then shut the connector down was taken for it, and the message for finished.
+    """
+    reading = Reading()
+    seen: list[int | None] = []
+    for action in (lambda: reading.stream.get(timeout=0), lambda: seen.append(reading.committed)):
+        thread = Thread(target=action)
+        thread.start()
+        thread.join()
+    assert seen == [0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from threading import Event, Thread, get_ident
+from threading import Event, Thread, get_native_id
 from time import monotonic
 from typing import Any
 
@@ -333,11 +333,11 @@ def test_an_interrupt_loses_nothing_and_the_next_loop_goes_on() -> None:
 def test_the_stream_knows_the_thread_that_reads_it(bench: Bench) -> None:
     bench.put(position(), 0, 2)
     take(bench.stream, 1)
-    assert bench.stream.held_by(get_ident())
+    assert bench.stream.held_by(get_native_id())
     reader = Thread(target=lambda: take(bench.stream, 1), name="reader")
     reader.start()
     reader.join()
-    assert not bench.stream.held_by(get_ident())
+    assert not bench.stream.held_by(get_native_id())
 
 
 def test_printing_a_stream_does_not_read_it(bench: Bench) -> None:

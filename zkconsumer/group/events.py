@@ -59,7 +59,8 @@ class CommitsRefused:
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """The connector is to be shut down by the thread ``holder``, which waits for that and so finishes no message
-    meanwhile.
+    meanwhile. It is a native identifier: Python's own are given to new threads again, and what a dead reader held would
+    count as theirs.
 
     ``finished`` says whether the message in its hands counts as finished.
     """

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
-from threading import get_ident
+from threading import get_native_id
 from time import monotonic
 from typing import Any, Generic, NoReturn
 
@@ -99,7 +99,7 @@ class KafkaStream(Generic[K, V]):
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         self._patience = self._timeout
-        self._holder = get_ident()
+        self._holder = get_native_id()
         if getgeneratorstate(self._messages) == GEN_CLOSED and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
             self._messages = self._hand_out()
@@ -125,7 +125,7 @@ class KafkaStream(Generic[K, V]):
             self._patience, self._ends = self._timeout, self._ends_on_timeout
 
     def held_by(self, thread: int) -> bool:
-        """Whether that thread (its identifier) was the last to ask this stream for messages, and is not asking now."""
+        """Whether that thread (its native identifier) was the last to ask this stream, and is not asking now."""
         return self._holder == thread and getgeneratorstate(self._messages) != GEN_RUNNING
 
     def interrupted(self, thread: int) -> bool:
@@ -144,7 +144,7 @@ class KafkaStream(Generic[K, V]):
                 chunk = queue.taken or queue.take(Deadline(self._patience))
                 if chunk is None:
                     break
-                self._holder = get_ident()
+                self._holder = get_native_id()
                 position = chunk.position
                 start = self._begin(chunk)
                 # records before the start (a compressed set may begin there, KAFKA-546) are left out below
