@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.control import PartitionControl
+from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
@@ -126,8 +127,7 @@ class ZookeeperConsumerConnector(PartitionControl):
         :class:`ConsumerRebalanceFailedException` (the connector is shut down then); ValueError for a bad topic or
         number.
         """
-        for topic, count in topics.items():
-            _check_subscription(topic, count)
+        _check_topics(topics)
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams")
         streams = self._make_all_streams(member, topics, message_class(key_decoder, value_decoder))
@@ -152,8 +152,7 @@ class ZookeeperConsumerConnector(PartitionControl):
         :class:`RegistryUnavailableError` when ZooKeeper did not answer in time (it is done once it does);
         :class:`ConnectorClosedException`; as :meth:`create_message_streams` where it is the first call.
         """
-        for topic, count in topics.items():
-            _check_subscription(topic, count)
+        _check_topics(topics)
         if not self._created:
             return self.create_message_streams(topics, key_decoder, value_decoder)
         member = self._live()
@@ -208,6 +207,8 @@ class ZookeeperConsumerConnector(PartitionControl):
         Arguments: decoders as for :meth:`create_message_streams`.
         Raises: as :meth:`create_message_streams`.
         """
+        if not isinstance(topic_filter, TopicFilter):
+            raise ValueError(f"a filter must be a Whitelist or a Blacklist, not {topic_filter!r}")
         _check_subscription(topic_filter.regex, streams)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: streams})
         member = self._create_once("message streams by filter")
@@ -392,6 +393,16 @@ def _check_offsets(offsets: Mapping[TopicPartition, int]) -> None:
             raise TypeError(f"{tp}: an offset is a whole number, not {offset!r}")
         if not 0 <= offset < 1 << 63:
             raise ValueError(f"{tp}: an offset is at least 0 and fits 64 bits, not {offset!r}")
+
+
+def _check_topics(topics: Mapping[str, int]) -> None:
+    if not isinstance(topics, Mapping):
+        raise ValueError(f"topics must be a mapping from names to numbers of streams, not {topics!r}")
+    for topic, count in topics.items():
+        _check_subscription(topic, count)
+        problem = name_problem(topic)
+        if problem is not None:
+            raise ValueError(f"{topic!r} cannot be a topic: {problem}")
 
 
 def _check_subscription(name: str, count: int) -> None:

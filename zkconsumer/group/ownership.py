@@ -42,6 +42,7 @@ class Ownership:
         self._cache = cache
         self._group = group
         self._parents: set[str] = set()
+        self._unreadable: dict[TopicPartition, str] = {}
 
     def _path(self, tp: TopicPartition) -> str:
         return paths.owner(self._group, tp)
@@ -125,10 +126,10 @@ class Ownership:
                 if not self._reads_offsets:
                     found[tp] = ABSENT
                     continue
-                log.error(
-                    "%s is not claimed: %s; write a number there, or delete the node for auto.offset.reset", tp, e
-                )
-                result.blocked[tp] = str(e)
+                # once, not at every look at it
+                level = logging.DEBUG if self._unreadable.get(tp) == str(e) else logging.ERROR
+                log.log(level, "%s is not claimed: %s; write a number, or delete the node for auto.offset.reset", tp, e)
+                self._unreadable[tp] = result.blocked[tp] = str(e)
         return found
 
     def read_offset(self, tp: TopicPartition, deadline: Deadline) -> KnownOffset | None:

@@ -380,6 +380,8 @@ class Rebalancer:
         if not positions:
             return
         self._delivery.revoke(positions, Deadline(0.0))
+        # the wait is not to cost what stays its lease
+        self._session.touch()
         waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
         self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
         self._call_listener("before_releasing_partitions", by_topic(partitions))
@@ -470,8 +472,8 @@ class Rebalancer:
         unreadable = "unreadable: " + ", ".join(sorted(view.unreadable)) if view.unreadable else ""
         detail = "; ".join(filter(None, (trouble, self._listening.trouble, waiting, unreadable)))
         phase = Phase.WAITING if claimed.blocked else Phase.OWNING
-        changed = bool(todo.release or claimed.ours or registered or claimed.blocked)
         before = self.state
+        changed = bool(todo.release or claimed.ours or registered or dict(claimed.blocked) != before.blocked)
         self.state = ConnectorState(
             phase, len(self._holdings.owned), todo.wanted, dict(claimed.blocked), detail, before.rebalances + 1
         )

@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import SASL, Auth
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from zkconsumer.config.security import Credentials, SecurityConfig
 from zkconsumer.errors import MissingExtraError
+from zkconsumer.registry.handler import NamedHandler
 from zkconsumer.tls import PemFile, client_context
 
 _OURS: Sequence[ACL] = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
@@ -119,7 +119,7 @@ def _context(config: SecurityConfig) -> ssl.SSLContext:
     )
 
 
-class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+class _TlsHandler(NamedHandler):
     """Kazoo's threads, with connections that speak TLS."""
 
     def __init__(self, context: ssl.SSLContext) -> None:

@@ -49,6 +49,7 @@ from zkconsumer.errors import (
     SessionLostError,
 )
 from zkconsumer.registry.connection import ServerConnection
+from zkconsumer.registry.handler import NamedHandler
 from zkconsumer.registry.lease import Lease
 from zkconsumer.registry.security import NoSecrets, RegistrySecurity
 
@@ -172,7 +173,7 @@ class Session:
                 connection_retry=retry,
                 command_retry=KazooRetry(max_tries=0),
                 logger=_kazoo_log(),
-                **options,
+                **{"handler": NamedHandler(), **options},
             )
         except (ValueError, KazooException) as e:
             raise RegistryError(f"zookeeper.connect {self.hosts!r} is not usable: {e}") from e
