@@ -170,10 +170,13 @@ class Group(RuleBasedStateMachine):
         if not owned:
             return
         tp = owned[which % len(owned)]
+        owner = self.server.node(paths.owner(GROUP, tp))
+        lives = owner is not None and owner.ephemeral_owner == member.session.session_id
         done = member.seek({tp: offset})
         member.step(2)
-        if done.done() and tp not in done.result(0):
-            # from here on the place before must not be committed any more
+        if done.done() and tp not in done.result(0) and lives:
+            # from here on the place before must not be committed any more (one that was cut off and does not know yet
+            # that it lost the partition changes nothing for the next owner)
             self.reached[tp] = offset
             self.sought[tp] = min(offset, self.sought.get(tp, offset))
             node = self.server.node(paths.offset(GROUP, tp))
