@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from time import monotonic
+from time import time
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -46,7 +46,7 @@ class Reader:
             try:
                 for m in self.stream:
                     self._whole.append(m)
-                    self._got.append(Consumed(m.topic, m.partition, m.offset, m.key, m.value, monotonic()))
+                    self._got.append(Consumed(m.topic, m.partition, m.offset, m.key, m.value, time()))
                     while m.offset == self._hold_at and not self._may_go_on.wait(0.01):
                         while self._commands:
                             self._commands.pop(0)()

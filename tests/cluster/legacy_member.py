@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 from tests.cluster.member_process import MemberProcess
@@ -67,6 +69,9 @@ def _compiler() -> list[str]:
 class LegacyMember(MemberProcess):
     """One member of a group, played by the original connector."""
 
+    _BEGIN = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) .* begin rebalancing consumer ")
+    _START = re.compile(r"[ ,]([a-zA-Z0-9._-]+):(\d+): fetched offset = (-?\d+)")
+
     who = "legacy"
 
     def __init__(
@@ -104,6 +109,19 @@ class LegacyMember(MemberProcess):
         )
         self.version = version
         self._heap_mb = heap_mb
+
+    def attempts(self) -> list[tuple[float, dict[tuple[str, int], int]]]:
+        """What its log tells of its successful attempts to rebalance: when each began (seconds of the clock), and at
+        which offset each partition starts that it owns then.
+        """
+        found, began = [], 0.0
+        for line in self.log_text().splitlines():
+            if match := self._BEGIN.match(line):
+                began = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()  # noqa: DTZ007 (local time)
+            elif " selected partitions :" in line:
+                starts = {(topic, int(number)): int(offset) for topic, number, offset in self._START.findall(line)}
+                found.append((began, starts))
+        return found
 
     def command(self) -> list[str]:
         return [

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
+from time import time
 from typing import NamedTuple, Self
 
 from tests.timing import eventually, scaled
@@ -37,7 +37,7 @@ QUICK = {
 
 
 class Consumed(NamedTuple):
-    """One message as a member handed it out. ``at`` is when we read of it (monotonic seconds)."""
+    """One message as a member handed it out. ``at`` is when we read of it (seconds of the clock)."""
 
     topic: str
     partition: int
@@ -133,7 +133,7 @@ class MemberProcess:
                 if word == "m":
                     topic, partition, offset, key, value = rest
                     place = (topic, int(partition), int(offset))
-                    self._messages.append(Consumed(*place, _bytes(key), _bytes(value), monotonic()))
+                    self._messages.append(Consumed(*place, _bytes(key), _bytes(value), time()))
                 elif word == "ready":
                     self._ready.set()
                 elif word == "end":
