@@ -253,7 +253,11 @@ class Member:
         return OwnedOffsets(
             ZooKeeperOffsets(self.session, config.group_id, self._meter("ZooKeeperCommitsPerSec").mark),
             KafkaOffsets(
-                config.group_id, self._brokers, self._coordinator_channel, self._meter("KafkaCommitsPerSec").mark
+                config.group_id,
+                self._brokers,
+                self._coordinator_channel,
+                self._meter("KafkaCommitsPerSec").mark,
+                self.fetching.load,
             )
             if in_kafka
             else self._offset_store,

@@ -208,6 +208,12 @@ class Fetcher:
             return next((flow.trouble for flow in self._flows.values() if flow.trouble), "")
 
     @property
+    def partitions(self) -> int:
+        """How many partitions are fetched here."""
+        with self._changed:
+            return len(self._flows)
+
+    @property
     def idle(self) -> bool:
         """Whether no partition of ours is left here."""
         with self._changed:

@@ -141,6 +141,15 @@ class FetchManager:
         with self._changed:
             return frozenset(self._leaderless)
 
+    def load(self) -> Mapping[int, int]:
+        """For each broker that is fetched from, by id, how many partitions: what we ask of it all the time."""
+        with self._changed:
+            fetchers = list(self._fetchers.items())
+        load: dict[int, int] = {}
+        for (broker, _), fetcher in fetchers:
+            load[broker] = load.get(broker, 0) + fetcher.partitions
+        return load
+
     @property
     def trouble(self) -> str:
         """Why partitions are not fetched, in words for the user; empty where all are."""

@@ -41,7 +41,8 @@ class KafkaOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
 
     Arguments: ``brokers`` reads the registered brokers (may raise RegistryError, BrokerError); ``channel`` makes a
-    channel to one, not yet connected; ``sent`` is told how many offsets each answered commit had.
+    channel to one, not yet connected; ``sent`` is told how many offsets each answered commit had; ``load`` tells how
+    busy each broker is with us, by id: the least busy one is asked who coordinates.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class KafkaOffsets:
         brokers: Callable[[Deadline], Sequence[Endpoint]],
         channel: Callable[[Endpoint], BrokerChannel],
         sent: Callable[[int], None] = lambda _: None,
+        load: Callable[[], Mapping[int, int]] = dict,
     ) -> None:
         self._sent = sent
+        self._load = load
         self._group = group
         self._brokers = brokers
         self._channel = channel
@@ -104,7 +107,8 @@ class KafkaOffsets:
     # ---- the coordinator ----
 
     def _find(self, deadline: Deadline) -> CoordinatorChannel:
-        """The coordinator, connected. Asks broker after broker until one knows, those that failed before last.
+        """The coordinator, connected. Asks broker after broker until one knows: first those from which we fetch least,
+        last those that failed before.
 
         Raises CoordinatorUnavailableError; BrokerResponseError, BrokerAuthenticationError where it is refused to us.
         """
@@ -112,8 +116,9 @@ class KafkaOffsets:
             return self._coordinator
         brokers = self._registered(deadline)
         trouble = "no broker is registered in ZooKeeper"
+        load = self._load()
         shuffled = random.sample(list(brokers), len(brokers))
-        for endpoint in sorted(shuffled, key=lambda e: e.broker_id in self._failed):
+        for endpoint in sorted(shuffled, key=lambda e: (e.broker_id in self._failed, load.get(e.broker_id, 0))):
             if deadline.expired:
                 break
             try:

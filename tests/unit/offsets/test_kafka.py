@@ -113,6 +113,21 @@ def test_the_broker_that_was_asked_may_be_the_coordinator_itself() -> None:
         store.close()
 
 
+def test_the_broker_with_the_least_to_do_for_us_is_asked_first() -> None:
+    busy, free = dead_endpoint(1), dead_endpoint(2)
+    asked: list[int] = []
+
+    def channel(endpoint: Endpoint) -> BrokerChannel:
+        asked.append(endpoint.broker_id)
+        return BrokerChannel(endpoint, client_id="c", socket_timeout=IN_TIME)
+
+    for _ in range(5):
+        store = KafkaOffsets("g", lambda _: (busy, free), channel, load=lambda: {1: 7})
+        with pytest.raises(CoordinatorUnavailableError):
+            store.commit({T0: 1}, IN_TIME)
+    assert asked == [2, 1] * 5
+
+
 def test_a_broker_that_is_away_is_passed_over() -> None:
     def script(peer: Peer) -> None:
         greet(peer)
