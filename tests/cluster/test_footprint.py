@@ -84,7 +84,6 @@ def test_every_thread_of_a_member_has_a_name_that_tells_whose_it_is(
     member = connector(new_group(), consumer_id="named")
     member.create_message_streams({topic: 1})
     names = [t.name for t in set(threading.enumerate()) - before]
-    of_kazoo = [name for name in names if "zk_loop" in name or "_thread_worker" in name]
-    assert [name for name in names if member.consumer_id not in name and name not in of_kazoo] == []
+    assert [n for n in names if member.consumer_id not in n and not n.startswith("zkconsumer-zookeeper-")] == []
     for part in ("watcher_executor", "committer", "leader-finder"):
         assert [name for name in names if part in name]
