@@ -98,8 +98,8 @@ class PartitionControl:
                 queue.pause(position)
             else:
                 queue.resume(position)
-            if not position.revoked:
-                return  # else it went on at another place just now: that one is meant
+            if not position.revoked or self._positions().get(tp) is position:
+                return  # it is ours, or leaving us; else it went on at another place just now: that one is meant
 
     # ---- moving ----
 
@@ -127,8 +127,8 @@ class PartitionControl:
             self._position(partition)
             found = self._live().lookup.find({partition: _PLACES[offset]}, deadline)[partition]
             offset = found if found is not None else 0
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise ValueError(f"{partition}: an offset is a whole number from 0 on, not {offset!r}")
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+            raise ValueError(f"{partition}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
         self._seek({partition: offset}, deadline)
 
     def seek_to_timestamp(
@@ -162,7 +162,7 @@ class PartitionControl:
         Raises: :class:`BrokerUnavailableError` where a leader did not answer in time; ValueError for what is no time.
         """
         for tp, time in times.items():
-            if isinstance(time, bool) or not isinstance(time, int) or time < 0:
+            if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < 1 << 63:
                 raise ValueError(f"{tp}: a time is in ms since 1970, not {time!r}")
         return self._live().lookup.find(times, self._deadline(timeout)) if times else {}
 

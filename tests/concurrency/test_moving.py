@@ -203,3 +203,16 @@ def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZoo
     node = server.node(member_path())
     assert node is not None
     assert b"other" in node.data
+
+
+def test_a_topic_that_is_wanted_again_while_it_leaves_is_released_first(
+    server: FakeZooKeeper, member: SteppedMember
+) -> None:
+    before = dict(member.owned)
+    left, again = member.subscribe({}, leaving=[TOPIC]), member.subscribe({TOPIC: 1})
+    settle([member])
+    assert left.done()
+    assert again.done()
+    assert member.retired == [TOPIC]
+    assert member.owned.keys() == before.keys()
+    assert all(old.revoked and member.owned[at] is not old for at, old in before.items()), "they flow into new streams"

@@ -18,7 +18,7 @@ from zkconsumer.core.assignors.lookup import assignor
 from zkconsumer.core.assignors.strategy import GroupStrategy
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.group.state import Phase
-from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.model import Assignment, ThreadId, TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
 
@@ -297,3 +297,13 @@ def _changed() -> Any:
     from zkconsumer.group.events import NodeChanged
 
     return NodeChanged("/")
+
+
+def test_a_strategy_that_wants_to_end_the_process_does_not_end_the_member(server: FakeZooKeeper) -> None:
+    class Quitting(GroupStrategy):
+        def __call__(self, view: object, threads: object) -> Assignment:
+            raise SystemExit(3)
+
+    member = SteppedMember(server, "a", strategy=Quitting(ConsumerConfig(zookeeper_connect="z", group_id=GROUP)))
+    settle([member])
+    assert "SystemExit" in member.rebalancer.state.detail

@@ -289,7 +289,6 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
         ("auto.ofset.reset", "auto.offset.reset"),
         ("Fetch.Min.Bytes", "fetch.min.bytes"),
         ("fetch_min_bytes", "fetch.min.bytes"),
-        ("enable.auto.commit", "auto.commit.enable"),
         ("bootstrap.servers", "zookeeper.connect"),
         ("zk.connect", "zookeeper.connect"),
         ("zk.sessiontimeout.ms", "zookeeper.session.timeout.ms"),
@@ -299,6 +298,16 @@ def test_an_unknown_name_warns_and_names_the_one_that_was_meant(unknown: str, me
     with pytest.warns(UnknownPropertyWarning, match=rf"'{unknown}' has no effect; did you mean '{meant}'\?"):
         made = ConsumerConfig({**LEAST, unknown: "x"})
     assert made.unused == {unknown: "x"}
+
+
+def test_the_newer_name_of_auto_commit_is_taken() -> None:
+    made = ConsumerConfig({**LEAST, "enable.auto.commit": "false"})
+    assert not made.auto_commit_enable
+    assert not made.unused
+    assert made.replace(enable_auto_commit=True).auto_commit_enable
+    assert made.replace(enable_auto_commit=None).auto_commit_enable
+    with pytest.raises(ConfigException, match=r"auto\.commit\.enable.*given twice"):
+        ConsumerConfig({**LEAST, "enable.auto.commit": "false", "auto.commit.enable": "true"})
 
 
 def test_a_name_like_no_other_warns_without_a_guess() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from zkconsumer import Whitelist, ZookeeperConsumerConnector
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.model import TopicPartition, thread_id
+from zkconsumer.streams import StreamQueue
 
 
 @pytest.fixture
@@ -45,3 +49,28 @@ def test_a_bad_filter_is_named(connector: ZookeeperConsumerConnector) -> None:
 def test_a_connector_that_never_began_can_be_shut_down_twice(connector: ZookeeperConsumerConnector) -> None:
     connector.shutdown()
     connector.shutdown()
+
+
+def test_pausing_what_is_just_leaving_returns(
+    connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving = PartitionPosition(TopicPartition("t", 0), thread_id(connector.consumer_id, 0), 5)
+    leaving.revoked = True
+    queue = StreamQueue(2, lambda: None)
+    member = SimpleNamespace(delivery=SimpleNamespace(stream_of=lambda _: SimpleNamespace(queue=queue)))
+    monkeypatch.setattr(connector, "_live", lambda: member)
+    monkeypatch.setattr(connector, "_positions", lambda: {leaving.tp: leaving})
+    connector.pause([leaving.tp])
+    assert connector.paused() == {leaving.tp}
+    connector.resume([leaving.tp])
+    assert leaving.halted
+
+
+def test_a_place_beyond_64_bits_is_refused(
+    connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector, "_live", lambda: SimpleNamespace(request_timeout=1.0))
+    with pytest.raises(ValueError, match="64 bits"):
+        connector.seek(TopicPartition("t", 0), 1 << 63)
+    with pytest.raises(ValueError, match="ms since 1970"):
+        connector.offsets_for_times({TopicPartition("t", 0): 1 << 63})

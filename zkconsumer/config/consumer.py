@@ -16,6 +16,7 @@ from typing import Any, Self, cast
 from zkconsumer.config.addresses import format_address_map, parse_address_map
 from zkconsumer.config.assignment import AssignmentConfig
 from zkconsumer.config.keys import (
+    Key,
     Value,
     boolean,
     choice,
@@ -28,7 +29,7 @@ from zkconsumer.config.keys import (
     same_as,
     text,
 )
-from zkconsumer.config.names import is_unused, nearest
+from zkconsumer.config.names import ALIASES, is_unused, nearest
 from zkconsumer.config.properties import parse_properties
 from zkconsumer.config.security import SecurityConfig, check_security
 from zkconsumer.config.zookeeper import format_connect, parse_connect
@@ -87,7 +88,9 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
     )
     fetch_wait_max_ms: int = integer("or when this time is over", least=0, default=100)
     queued_max_message_chunks: int = integer("fetched chunks waiting per stream", least=1, default=2)
-    auto_commit_enable: bool = boolean("commit consumed offsets in the background", default=True)
+    auto_commit_enable: bool = boolean(
+        "commit consumed offsets in the background; also given as `enable.auto.commit`", default=True
+    )
     auto_commit_interval_ms: int = integer("how often", least=1, default=60_000)
     auto_offset_reset: str = choice(
         "where to start without a valid offset: `smallest` (also `earliest`) or `largest` (also `latest`)",
@@ -294,6 +297,21 @@ def _merge(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[
             same = key.convert(name, given[name]) == key.convert(name, value) if key else given[name] == value
             if not same:
                 raise ConfigException(name, f"given twice, in the mapping and as {keyword}=, with different values")
+        if value is not None or name not in given:
+            given[name] = value
+    return _without_aliases(given, keys)
+
+
+def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[str, Value]:
+    """The same by the names of the table. Raises :class:`ConfigException` as :func:`_merge`."""
+    for alias, name in ALIASES.items():
+        if alias not in given:
+            continue
+        value = given.pop(alias)
+        if value is not None and given.get(name) is not None:
+            key = keys[name]
+            if key.convert(alias, value) != key.convert(name, given[name]):
+                raise ConfigException(name, f"given twice, also as {alias}, with different values")
         if value is not None or name not in given:
             given[name] = value
     return given

@@ -13,6 +13,9 @@ _UNUSED = re.compile(
 """Names that files of the original carry rightly and that mean nothing here: its metric reporters, its mirror tool, the
 class by which Java speaks TLS to ZooKeeper."""
 
+ALIASES = {"enable.auto.commit": "auto.commit.enable"}
+"""Names of Kafka's newer consumer that are taken for ours."""
+
 # How Kafka's newer consumer, and the connector before 0.8, call the same thing.
 _OTHER_NAMES = {
     "autocommit.enable": "auto.commit.enable",

@@ -118,6 +118,7 @@ class Rebalancer:
         self._told: Assignment | None = None
         self._postponed: list[Event] = []
         self._changes: list[SubscriptionChanged] = []
+        self._later: list[SubscriptionChanged] = []
         self._delivery = delivery
         self._offsets = offsets
         self._assign = assign
@@ -237,6 +238,9 @@ class Rebalancer:
             case SeekRequested():
                 self._seek(event)
             case SubscriptionChanged():
+                if any(change.leaving for change in self._changes):
+                    self._later.append(event)  # it may want again what is leaving, whose streams must end before that
+                    return
                 self._membership.subscribe(event.registration)
                 self._changes.append(event)
                 self._want("subscribing to other topics", quiet=0.0)
@@ -313,6 +317,9 @@ class Rebalancer:
         for change in changes:
             change.applied()
             change.done.set_result(None)
+        later, self._later = self._later, []
+        for event in later:
+            self._handle(event)
 
     def _plan(self, view: GroupView) -> tuple[Plan, str]:
         """What to do, and why it is not what the strategy says, if it is not.
@@ -333,7 +340,7 @@ class Rebalancer:
 
         try:
             todo = made(self._assign)
-        except Exception as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
+        except (Exception, SystemExit) as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
             return made(lambda view, threads: possible(self._in_force, view, threads)), self._reports.strategy_failed(e)
         self._reports.strategy_worked()
         self._in_force = todo.assignment
@@ -418,7 +425,7 @@ class Rebalancer:
 
     def _begin_elsewhere(self, starts: object, claimed: Claimed) -> None:
         """Start where the listener says."""
-        if not starts:
+        if starts is None:
             return
         if not isinstance(starts, Mapping):
             log.error("before_starting_fetchers must return offsets by partition or None, not %r", starts)
@@ -426,7 +433,7 @@ class Rebalancer:
         for tp, offset in starts.items():
             if tp not in claimed.ours:
                 log.warning("the listener's offset for %s is not used: it did not come to us just now", tp)
-            elif isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            elif isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
                 log.error("the listener's offset for %s is not used: %r is no offset", tp, offset)
             else:
                 self._holdings.seek(TopicPartition(*tp), offset)
@@ -566,7 +573,7 @@ class Rebalancer:
     def _fail_requests(self) -> None:
         """Nobody shall wait for an answer that does not come."""
         closed = ConnectorClosedException("the connector was shut down")
-        for change in self._changes:
+        for change in (*self._changes, *self._later):
             change.done.set_exception(closed)
         while True:
             try:

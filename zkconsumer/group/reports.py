@@ -45,7 +45,7 @@ class Reports:
             log.info("%s; that is legal, but is it meant?", differing)
         self._differing = differing is not None
 
-    def strategy_failed(self, error: Exception) -> str:
+    def strategy_failed(self, error: BaseException) -> str:
         """The strategy raised; returns the words for the user."""
         failure = f"the strategy {self._strategy} failed ({type(error).__name__}: {error})"
         if failure != self._failure:

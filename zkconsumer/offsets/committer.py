@@ -252,6 +252,8 @@ class Committer:
             log.info("the automatic commit is put off: %s", e)
         except (RegistryError, OffsetCommitError) as e:
             log.warning("the automatic commit failed: %s", e)
+        except Exception:  # whatever it is, the thread that all commits need lives on
+            log.exception("the automatic commit failed unexpectedly")
 
     def _track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         for position, known in claimed:
@@ -318,7 +320,10 @@ class Committer:
         others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
         failures = dict(self._store.commit(ours, {}, deadline, patient=True)) if ours else {}
         if others:
-            failures |= self._store.commit_unowned(others, deadline)
+            try:
+                failures |= self._store.commit_unowned(others, deadline)
+            except RegistryError as e:  # what is ours was dealt with and must be noted
+                failures |= dict.fromkeys(others, e)
         self._settle(offsets, {}, failures)
 
     def _rewrite(self, before: float) -> None:
@@ -334,6 +339,8 @@ class Committer:
             self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
         except (RegistryError, OffsetCommitError) as e:
             log.info("unchanged offsets could not be written again: %s", e)
+        except Exception:
+            log.exception("writing unchanged offsets again failed unexpectedly")
 
     def _settle(
         self, changed: Mapping[TopicPartition, int], unchanged: Mapping[TopicPartition, int], failures: Failures

@@ -155,7 +155,8 @@ class OwnedOffsets:
         if not offsets:
             return {}
         try:
-            return dict(self._elsewhere.commit(offsets, deadline.bounded(ONE_TRY)) or {})
+            failures = self._elsewhere.commit(offsets, deadline.bounded(ONE_TRY)) or {}
+            return {tp: failure for tp, failure in failures.items() if tp in offsets}
         except ZkConsumerError as e:
             return dict.fromkeys(offsets, e)
         except Exception as e:

@@ -12,7 +12,12 @@ from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
 from tests.unit.offsets.test_owned import THREAD, Group, soon
 from zkconsumer.brokers import errors
 from zkconsumer.core.positions import PartitionPosition
-from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    CoordinatorUnavailableError,
+    OffsetCommitError,
+    RegistryUnavailableError,
+)
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.owned import OwnedOffsets
@@ -273,3 +278,39 @@ def test_known_offsets_of_nothing(group: Group) -> None:
     assert group.zookeeper.known(T0) is None
     group.zookeeper.track(T0, KnownOffset(-1, 0))
     assert group.zookeeper.known(T0) == -1
+
+
+def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> None:
+    class Odd(MemoryStore):
+        def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+            return {T2: ValueError("nobody asked")} if T0 in offsets else 5  # type: ignore[return-value]
+
+    stepped = Stepped(OwnedOffsets(group.zookeeper, Odd()), group, interval=0.0)
+    position = stepped.own(T0, 5)
+    stepped.start(position)
+    position.begin(7)
+    position.consumed = 8
+    stepped.step()
+    assert position.committed == 8
+
+
+def test_an_offset_that_cannot_be_written_does_not_end_the_thread(group: Group) -> None:
+    stepped = Stepped(OwnedOffsets(group.zookeeper), group, interval=0.0)
+    stepped.own(T0, 5).consumed = 1 << 64
+    stepped.step()
+
+
+def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = OwnedOffsets(group.zookeeper)
+    stepped = Stepped(offsets, group)
+    position = stepped.own(T0, 5)
+
+    def away(_offsets: object, _deadline: object) -> Mapping[TopicPartition, Exception]:
+        raise RegistryUnavailableError("away")
+
+    monkeypatch.setattr(offsets, "commit_unowned", away)
+    with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
+        stepped.committer._commit_given({T0: 9, T1: 3}, soon())
+    assert position.committed == 9
