@@ -14,6 +14,7 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
 from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.group.events import NodeChanged, StartResolved, StopRequested
@@ -233,3 +234,31 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     member.step()
     assert waited
     assert max(waited) < 2.0
+
+
+def test_an_expression_that_does_not_end_costs_its_time_limit_once_and_not_in_every_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its second was spent at each look at the group, on the thread that also renews the lease."""
+    server = FakeZooKeeper()
+    make_topic(server, 2)
+    make_topic(server, 1, topic="a" * 60)
+    server.put(
+        paths.member(GROUP, f"{GROUP}_bad"), b'{"version":1,"subscription":{"(a|aa)+b":1},"pattern":"white_list"}'
+    )
+    asked: list[str] = []
+    allows = TopicFilter.allows
+
+    def counted(self: TopicFilter, topic: str, exclude_internal: bool) -> bool:
+        asked.append(topic)
+        return allows(self, topic, exclude_internal)
+
+    monkeypatch.setattr(TopicFilter, "allows", counted)
+    member = SteppedMember(server, "m")
+    settle([member])
+    assert len(member.owned) == 2
+    for partitions in range(3, 8):
+        make_topic(server, partitions)
+        settle([member], rounds=3)
+    assert len(member.owned) == 7
+    assert asked.count("a" * 60) == 1

@@ -59,14 +59,19 @@ def subscribed_topics(
 
 
 def undecided(
-    registrations: Mapping[ConsumerId, Registration], all_topics: Collection[str], exclude_internal: bool
+    registrations: Mapping[ConsumerId, Registration],
+    all_topics: Collection[str],
+    exclude_internal: bool,
+    given_up: dict[tuple[str, str], str] | None = None,
 ) -> dict[ConsumerId, str]:
     """The members whose expression does not decide about these topics in time, and the reason in words.
 
     Leave them out of the group as if their nodes could not be read: one expression must not stop everybody.
+    ``given_up`` are the expressions (kind and text) known not to decide about these topics, and is added to: their time
+    limit is spent once, not for each member and not at each look at the group.
     """
     found: dict[ConsumerId, str] = {}
-    given_up: dict[tuple[str, str], str] = {}  # the time limit is spent once for an expression, not for each member
+    given_up = {} if given_up is None else given_up
     for consumer, registration in registrations.items():
         if not registration.is_wildcard:
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 from zkconsumer.core.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.core.registration import Registration
@@ -21,6 +22,9 @@ from zkconsumer.registry.session import Session, Transaction
 from zkconsumer.registry.watches import NodeCache
 
 log = logging.getLogger(__name__)
+
+GIVEN_UP_FOR = 60.0
+"""Seconds before an expression that took too long is tried again on the same topics."""
 
 
 class Membership:
@@ -50,6 +54,9 @@ class Membership:
         self._exclude_internal = exclude_internal_topics
         self._racks = LeaderRacks(cache) if wants_racks else None
         self._reported: dict[str, str] = {}
+        self._given_up: dict[tuple[str, str], str] = {}
+        self._given_up_topics: tuple[str, ...] = ()
+        self._given_up_until = 0.0
         self.path = paths.member(group, consumer)
 
     def subscribe(self, registration: Callable[[], Registration]) -> None:
@@ -128,7 +135,7 @@ class Membership:
         topics: tuple[str, ...] = ()
         if any(registration.is_wildcard for registration in members.values()):
             topics = tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
-        for consumer, reason in undecided(members, topics, self._exclude_internal).items():
+        for consumer, reason in undecided(members, topics, self._exclude_internal, self._gave_up_on(topics)).items():
             unreadable[paths.member(self._group, consumer)] = reason
             del members[consumer]
         known = GroupView(members, {}, topics)
@@ -159,6 +166,14 @@ class Membership:
             except MalformedNodeError as e:
                 unreadable[path] = e.reason
         return partitions
+
+    def _gave_up_on(self, topics: tuple[str, ...]) -> dict[tuple[str, str], str]:
+        """The expressions that took too long over these topics. Forgotten after a while: perhaps it was the machine."""
+        now = monotonic()
+        if topics != self._given_up_topics or now >= self._given_up_until:
+            self._given_up = {}
+            self._given_up_topics, self._given_up_until = topics, now + GIVEN_UP_FOR
+        return self._given_up
 
     def _report(self, unreadable: Mapping[str, str]) -> None:
         for path, reason in unreadable.items():
