@@ -107,8 +107,10 @@ def play(settings: Settings) -> int:
 @contextlib.contextmanager
 def _calm_end() -> Iterator[None]:
     """Being terminated is like Ctrl-C, and while we clean up neither interrupts again."""
+    interrupted = Event()
 
     def interrupt(*_: object) -> None:
+        interrupted.set()
         for number in before:
             signal.signal(number, signal.SIG_IGN)
         print("\nStopping everything ...", file=sys.stderr)
@@ -119,6 +121,10 @@ def _calm_end() -> Iterator[None]:
         before[number] = signal.signal(number, interrupt)
     try:
         yield
+    except Exception as error:
+        if interrupted.is_set():  # what fails because everything is being stopped is no failure of its own
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
