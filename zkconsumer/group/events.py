@@ -94,6 +94,13 @@ class SubscriptionChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Whatever decides what we keep has changed its mind: plan again at once. ``reason`` is for the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerReturned:
     """A call of the application's listener has returned."""
 
@@ -107,6 +114,7 @@ Event = (
     | CommitsRefused
     | SeekRequested
     | SubscriptionChanged
+    | LookAgain
     | ListenerReturned
     | StopRequested
 )

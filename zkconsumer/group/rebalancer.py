@@ -36,6 +36,7 @@ from zkconsumer.group.events import (
     CommitsRefused,
     Event,
     ListenerReturned,
+    LookAgain,
     NodeChanged,
     SeekRequested,
     StartResolved,
@@ -224,6 +225,8 @@ class Rebalancer:
             case NodeChanged(path):
                 # a release that we wait for comes whole, in one transaction: nothing to wait for
                 self._want(f"{path} changed", quiet=OWNER_QUIET if path in self._owner_paths else None)
+            case LookAgain(reason):
+                self._want(reason, quiet=0.0)
             case SessionChanged():
                 self._session_changed(event)
             case StartsFound(starts):
