@@ -222,11 +222,8 @@ class Rebalancer:
         match event:
             case StopRequested():
                 self._stopping = event
-            case NodeChanged(path):
-                # a release that we wait for comes whole, in one transaction: nothing to wait for
-                self._want(f"{path} changed", quiet=OWNER_QUIET if path in self._owner_paths else None)
-            case LookAgain(reason):
-                self._want(reason, quiet=0.0)
+            case NodeChanged() | LookAgain():
+                self._noticed(event)
             case SessionChanged():
                 self._session_changed(event)
             case StartsFound(starts):
@@ -247,6 +244,13 @@ class Rebalancer:
                 self._membership.subscribe(event.registration)
                 self._changes.append(event)
                 self._want("subscribing to other topics", quiet=0.0)
+
+    def _noticed(self, event: NodeChanged | LookAgain) -> None:
+        if isinstance(event, LookAgain):
+            self._want(event.reason, quiet=0.0)
+        else:
+            # a release that we wait for comes whole, in one transaction: nothing to wait for
+            self._want(f"{event.path} changed", quiet=OWNER_QUIET if event.path in self._owner_paths else None)
 
     def _session_changed(self, event: SessionChanged) -> None:
         if event.state is SessionState.SUSPENDED:
