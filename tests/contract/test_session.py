@@ -17,12 +17,11 @@ from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outco
 from zkconsumer.registry.session import (
     NodeEvent,
     NodeEventKind,
-    NodeFailure,
     Session,
     SessionChanged,
     SessionState,
-    Transaction,
 )
+from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.testing import FakeZooKeeper
 

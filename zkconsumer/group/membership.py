@@ -18,7 +18,8 @@ from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, Registry
 from zkconsumer.group.racks import LeaderRacks
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry import codecs, paths
-from zkconsumer.registry.session import Session, Transaction
+from zkconsumer.registry.session import Session
+from zkconsumer.registry.transaction import Transaction
 from zkconsumer.registry.watches import NodeCache
 
 log = logging.getLogger(__name__)

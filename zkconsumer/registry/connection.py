@@ -11,19 +11,23 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import ConnectionHandler
 
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+FORCED_CLOSE = 0.5
+"""Seconds before the deadline of a close at which the wire is cut."""
 
 
 class ServerConnection(ConnectionHandler):  # type: ignore[misc]
@@ -31,12 +35,14 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
 
     ``negotiated`` is the session timeout that the server granted, in seconds; ``ready`` whether requests can be
     answered; ``settled`` is set once a first connection is ready or is refused; ``trouble`` says why there is none,
-    empty while there is one; ``refusal`` is the error where that is the fault of a login or of a certificate.
+    empty while there is one; ``failures`` counts the tries that brought none;
+    ``refusal`` is the error where that is the fault of a login or of a certificate.
     """
 
     negotiated: float = 0.0
     ready: bool = False
     trouble: str = ""
+    failures: int = 0
     refusal: RegistryAuthenticationError | None = None
 
     def prepare(self, who: str, on_ready: Callable[[], None] | None) -> None:
@@ -58,6 +64,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         except SessionExpiredError:
             raise
         except (ConnectionDropped, KazooTimeoutError) as failure:
+            self.failures += 1
             self.trouble = str(failure)
             if isinstance(failure.__context__, ssl.SSLCertVerificationError):
                 self._refused(str(failure.__context__))
@@ -96,3 +103,36 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own: that one changes the object
             except OSError:
                 log.debug("cutting the connection to ZooKeeper failed", exc_info=True)
+
+
+class Retired:
+    """A client that is being stopped, on a thread of its own: its session ends at once where a server is reachable."""
+
+    def __init__(self, client: KazooClient, connection: ServerConnection) -> None:
+        self._client = client
+        self._connection = connection
+        self._thread = Thread(target=self._stop, name="zkconsumer-zookeeper-close", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._thread.is_alive()
+
+    def join(self, deadline: Deadline) -> None:
+        """Wait for its end; towards the deadline the wire is cut under it, for kazoo waits for an answer of a server
+        that is silent.
+        """
+        self._thread.join(max(0.0, deadline.bounded(10.0) - FORCED_CLOSE))
+        if self.alive:
+            self._connection.cut()
+            self._thread.join(FORCED_CLOSE)
+            if self.alive:
+                log.warning("the ZooKeeper client did not stop in time; the session ends by its timeout")
+
+    def _stop(self) -> None:
+        for end in (self._client.stop, self._client.close):
+            try:
+                end()
+            except Exception:
+                log.debug("stopping the ZooKeeper client failed", exc_info=True)

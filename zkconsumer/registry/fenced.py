@@ -19,7 +19,8 @@ from enum import Enum
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry import codecs, paths
-from zkconsumer.registry.session import NodeFailure, Session, Transaction
+from zkconsumer.registry.session import Session
+from zkconsumer.registry.transaction import NodeFailure, Transaction
 
 OWNER_VERSION = 1
 """The data version of an owner node of ours."""

@@ -12,10 +12,10 @@ begun in one session could be executed in the next. Here an operation fails, and
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -30,8 +30,6 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
     SessionClosedRequireSaslError,
     SessionExpiredError,
 )
@@ -48,17 +46,23 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.registry.connection import ServerConnection
+from zkconsumer.registry.connection import Retired, ServerConnection
 from zkconsumer.registry.handler import NamedHandler
 from zkconsumer.registry.lease import Lease
 from zkconsumer.registry.security import NoSecrets, RegistrySecurity
+from zkconsumer.registry.transaction import NodeFailure, Transaction, failure_of
 
 log = logging.getLogger(__name__)
 
 RECONNECT_DELAY = 0.05
 RECONNECT_DELAY_MAX = 1.0
 PARENT_DATA = b""
-_FORCED_CLOSE_AFTER = 0.5
+NEVER = float("inf")
+HEAD_START = 2 * RECONNECT_DELAY_MAX
+"""Seconds that the old client has to connect after a server has accepted a new one."""
+CONTESTED_WITHIN = 5.0
+CONTESTED_AFTER = 4
+"""So many connections granted and taken away again within so many seconds: another client has our session."""
 
 
 class NodeEventKind(Enum):
@@ -118,16 +122,6 @@ class Node:
     ephemeral_owner: int
 
 
-class NodeFailure(Enum):
-    """Why one operation of a transaction failed."""
-
-    NO_NODE = "no such node"
-    NODE_EXISTS = "the node exists"
-    BAD_VERSION = "the node's version is another"
-    NO_AUTH = "not permitted"
-    OTHER = "refused"
-
-
 class Session:
     """A connection to ZooKeeper that lives as long as the connector.
 
@@ -153,6 +147,11 @@ class Session:
         self._connection: ServerConnection | None = None
         self._closed = False
         self._told: SessionState | None = None
+        self._candidate: tuple[KazooClient, ServerConnection] | None = None
+        self._accepted = NEVER
+        self._retired: list[Retired] = []
+        self._former: set[int] = set()
+        self._evictions: deque[tuple[float, int]] = deque(maxlen=64)
         self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
 
     # ---- life ----
@@ -163,31 +162,8 @@ class Session:
         Raises: :class:`RegistryUnavailableError` when no server answered in time, :class:`ChrootMissingError`,
         :class:`RegistryAuthenticationError`.
         """
-        options = self._security.options()
-        retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
-        try:
-            client = KazooClient(
-                hosts=self.hosts,
-                timeout=self._requested,
-                read_only=False,
-                connection_retry=retry,
-                command_retry=KazooRetry(max_tries=0),
-                logger=_kazoo_log(),
-                **{"handler": NamedHandler(), **options},
-            )
-        except (ValueError, KazooException) as e:
-            raise RegistryError(f"zookeeper.connect {self.hosts!r} is not usable: {e}") from e
-        connection = ServerConnection(
-            client, retry.copy(), logger=client.logger, sasl_options=options.get("sasl_options")
-        )
-        logs_in = bool(options.get("sasl_options") or options.get("auth_data"))
-        connection.prepare(
-            f"ZooKeeper at {self.hosts!r}, {self._security}",
-            (lambda: self._changed(KazooState.CONNECTED)) if logs_in else None,
-        )
-        client._connection = self._connection = connection
-        client.add_listener(self._changed)
-        self._client = client
+        client, connection = self._start_client()
+        self._client, self._connection = client, connection
         client.start_async()
         while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
             pass  # in slices, for whoever closes us meanwhile must not touch the event: he may be a signal handler
@@ -211,37 +187,53 @@ class Session:
             )
         self.touch()
 
+    def _start_client(self) -> tuple[KazooClient, ServerConnection]:
+        """A client of kazoo's and its connection, not yet started. What it has to tell counts once it is ours."""
+        options = self._security.options()
+        retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
+        try:
+            client = KazooClient(
+                hosts=self.hosts,
+                timeout=self._requested,
+                read_only=False,
+                connection_retry=retry,
+                command_retry=KazooRetry(max_tries=0),
+                logger=_kazoo_log(),
+                **{"handler": NamedHandler(), **options},
+            )
+        except (ValueError, KazooException) as e:
+            raise RegistryError(f"zookeeper.connect {self.hosts!r} is not usable: {e}") from e
+
+        def changed(state: str) -> None:
+            if self._client is client:
+                self._changed(state)
+
+        connection = ServerConnection(
+            client, retry.copy(), logger=client.logger, sasl_options=options.get("sasl_options")
+        )
+        logs_in = bool(options.get("sasl_options") or options.get("auth_data"))
+        connection.prepare(
+            f"ZooKeeper at {self.hosts!r}, {self._security}",
+            (lambda: changed(KazooState.CONNECTED)) if logs_in else None,
+        )
+        client._connection = connection
+        client.add_listener(changed)
+        return client, connection
+
     def close(self, deadline: Deadline) -> None:
         """End the session; its ephemeral nodes vanish at once where ZooKeeper is reachable. Never waits beyond the
         deadline.
         """
         self._closed = True
         self.lease.void()
-        client = self._client
-        if client is None:
+        client, connection = self._client, self._connection
+        if client is None or connection is None:
             return
         self._client = None
-        stopper = Thread(target=self._stop_client, args=(client,), name="zkconsumer-zookeeper-close", daemon=True)
-        stopper.start()
-        stopper.join(max(0.0, deadline.bounded(10.0) - _FORCED_CLOSE_AFTER))
-        if stopper.is_alive():
-            # kazoo waits for an answer of a server that is silent: cut the wire under it
-            if self._connection is not None:
-                self._connection.cut()
-            stopper.join(_FORCED_CLOSE_AFTER)
-            if stopper.is_alive():
-                log.warning("the ZooKeeper client did not stop in time; the session ends by its timeout")
-
-    @staticmethod
-    def _stop_client(client: KazooClient) -> None:
-        try:
-            client.stop()
-        except Exception:
-            log.debug("stopping the ZooKeeper client failed", exc_info=True)
-        try:
-            client.close()
-        except Exception:
-            log.debug("closing the ZooKeeper client failed", exc_info=True)
+        self._drop_candidate()
+        self._retired.append(Retired(client, connection))
+        for retired in self._retired:
+            retired.join(deadline)
 
     @property
     def session_id(self) -> int:
@@ -262,6 +254,81 @@ class Session:
         connection = self._connection
         ready = connection is not None and connection.ready
         return ready and client is not None and client.client_state == KeeperState.CONNECTED
+
+    # ---- another client in place of one that is of no use ----
+
+    @property
+    def contested(self) -> bool:
+        """Whether somebody else uses our session: connections are granted and taken away again, many in a few
+        seconds, while hardly one fails to come about (as it does with a bad network).
+        """
+        since = monotonic() - CONTESTED_WITHIN
+        recent = [failures for at, failures in self._evictions if at >= since]
+        return len(recent) >= CONTESTED_AFTER and recent[-1] - recent[0] < len(recent) / 2
+
+    def is_former(self, session_id: int) -> bool:
+        """Whether this session was ours and given up by ourselves: what is left of it nobody uses any more."""
+        return session_id in self._former
+
+    def look_for_replacement(self) -> bool:
+        """While our client gets no connection: try with another one beside it, and take that once a server has accepted
+        it and still not ours. Call it again every now and then; returns whether the client was replaced.
+
+        Servers whose data was wiped or set back never accept a client again that has seen later data, and kazoo never
+        says so. Where they were only away, the old client has its chance first, since its session may live on.
+        """
+        if self._client is None or self.connected:
+            self._drop_candidate()
+            return False
+        if self._candidate is None:
+            client, connection = self._start_client()
+            self._candidate, self._accepted = (client, connection), NEVER
+            client.start_async()
+            return False
+        client, connection = self._candidate
+        if not (client.connected and connection.ready):
+            self._accepted = NEVER
+        elif self._accepted == NEVER:
+            self._accepted = monotonic()
+        elif monotonic() >= self._accepted + HEAD_START:
+            log.warning(
+                "ZooKeeper accepts a new client and not ours (was its data set back?): going on with the new one"
+            )
+            self._candidate = None
+            self._take(client, connection)
+            return True
+        return False
+
+    def abandon(self) -> None:
+        """Give the session up and go on with a new one. Returns at once; the state's change is told as always."""
+        if self._client is None:
+            return
+        self._drop_candidate()
+        client, connection = self._start_client()
+        self._take(client, connection)
+        client.start_async()
+
+    def _take(self, client: KazooClient, connection: ServerConnection) -> None:
+        self.lease.void()
+        old = self._client, self._connection
+        if self.session_id:
+            self._former.add(self.session_id)
+        self._evictions.clear()
+        self._told = SessionState.LOST
+        self._client, self._connection = client, connection
+        self._retire(*old)
+        if client.connected:
+            self._changed(KazooState.CONNECTED)
+
+    def _drop_candidate(self) -> None:
+        if self._candidate is not None:
+            candidate, self._candidate = self._candidate, None
+            self._retire(*candidate)
+
+    def _retire(self, client: KazooClient | None, connection: ServerConnection | None) -> None:
+        self._retired = [retired for retired in self._retired if retired.alive]
+        if client is not None and connection is not None:
+            self._retired.append(Retired(client, connection))
 
     @property
     def trouble(self) -> str:
@@ -301,6 +368,8 @@ class Session:
             event = SessionState.CONNECTED
         elif state == KazooState.SUSPENDED:
             self.lease.suspend()
+            if self._connection is not None:
+                self._evictions.append((monotonic(), self._connection.failures))
             if self._told is SessionState.SUSPENDED:
                 return  # a login failed, so what was told is still so
             event = SessionState.SUSPENDED
@@ -422,7 +491,7 @@ class Session:
         if not request.operations:
             return []
         results = self._await(request.commit_async(), deadline)
-        return [_failure(result) for result in results]
+        return [failure_of(result) for result in results]
 
     def _watcher(self, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
         """Kazoo's form of a watch: always the same one for the same watch, so that setting it twice fires it once."""
@@ -473,30 +542,6 @@ class Session:
             raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
 
 
-class Transaction:
-    """The operations of one all-or-nothing request, in order."""
-
-    def __init__(self, request: Any, acl: Callable[[str], Any] = lambda _: None) -> None:
-        self._request = request
-        self._acl = acl
-
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Create a node, with the rights that its path asks for."""
-        self._request.create(path, data, acl=self._acl(path), ephemeral=ephemeral)
-
-    def check(self, path: str, version: int) -> None:
-        """Fail unless the node's version is ``version``."""
-        self._request.check(path, version)
-
-    def write(self, path: str, data: bytes, version: int = -1) -> None:
-        """Set a node's content if its version is ``version``."""
-        self._request.set_data(path, data, version)
-
-    def delete(self, path: str, version: int = -1) -> None:
-        """Delete a node if its version is ``version``."""
-        self._request.delete(path, version)
-
-
 def _kazoo_log() -> logging.Logger:
     """Where kazoo writes, with a filter against secrets."""
     kazoo_log = logging.getLogger("zkconsumer.registry.kazoo")
@@ -512,17 +557,3 @@ def _node(data: bytes, stat: Any) -> Node:
 def _signed(session_id: int) -> int:
     # kazoo shows some ids unsigned, ephemeralOwner is signed: compare like with like
     return session_id - (1 << 64) if session_id >= 1 << 63 else session_id
-
-
-def _failure(result: Any) -> NodeFailure | None:
-    if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
-        return None
-    if isinstance(result, NoNodeError):
-        return NodeFailure.NO_NODE
-    if isinstance(result, NodeExistsError):
-        return NodeFailure.NODE_EXISTS
-    if isinstance(result, BadVersionError):
-        return NodeFailure.BAD_VERSION
-    if isinstance(result, NoAuthError):
-        return NodeFailure.NO_AUTH
-    return NodeFailure.OTHER

@@ -20,13 +20,12 @@ from zkconsumer.registry.session import (
     Node,
     NodeEvent,
     NodeEventKind,
-    NodeFailure,
     Session,
     SessionChanged,
     SessionState,
-    Transaction,
     Watch,
 )
+from zkconsumer.registry.transaction import NodeFailure, Transaction
 
 _CHILD, _DATA = "child", "data"
 
