@@ -124,8 +124,8 @@ class ZookeeperConsumerConnector(PartitionControl):
         themselves.
         Raises: :class:`MessageStreamsExistException` when streams were created before;
         :class:`RegistryUnavailableError`, :class:`ChrootMissingError`, :class:`ConsumerIdInUseError`,
-        :class:`ConsumerRebalanceFailedException` (the connector is shut down then); ValueError for a bad topic or
-        number.
+        :class:`MessageModelConflictError`, :class:`ConsumerRebalanceFailedException` (the connector is shut down then);
+        ValueError for a bad topic or number.
         """
         _check_topics(topics)
         registration = Registration(STATIC, dict(topics))
@@ -315,7 +315,8 @@ class ZookeeperConsumerConnector(PartitionControl):
         if state.phase is Phase.CLOSED:
             return state
         starts = member.committer.trouble if member.committer is not None else ""
-        detail = "; ".join(filter(None, (state.detail, member.session.trouble, member.fetching.trouble, starts)))
+        troubles = (state.detail, member.concern, member.session.trouble, member.fetching.trouble, starts)
+        detail = "; ".join(filter(None, troubles))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
 
     # ---- the end ----

@@ -19,6 +19,7 @@
     │   ├── ChrootMissingError              the chroot of zookeeper.connect does not exist
     │   ├── SessionLostError                the session ended under the operation
     │   ├── ConsumerIdInUseError            another live session holds our consumer.id
+    │   ├── MessageModelConflictError       the group has members of the other message.model
     │   └── MalformedNodeError              a node's content cannot be read; names the path
     ├── BrokerError                         anything between us and a Kafka broker
     │   ├── BrokerUnavailableError          not reachable, or did not answer in time
@@ -135,6 +136,10 @@ class SessionLostError(RegistryError):
 
 class ConsumerIdInUseError(RegistryError):
     """Another live session is registered under our ``consumer.id``."""
+
+
+class MessageModelConflictError(RegistryError):
+    """The group has live members that consume by the other ``message.model``; the message names them."""
 
 
 class MalformedNodeError(RegistryError):

@@ -44,7 +44,7 @@ from zkconsumer.group.events import (
     SubscriptionChanged,
 )
 from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.group.membership import Membership
+from zkconsumer.group.model import ModelMembership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
 from zkconsumer.group.reports import Reports
 from zkconsumer.metrics import Meter, MetricName, Metrics
@@ -54,6 +54,7 @@ from zkconsumer.offsets.kafka import KafkaOffsets
 from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
+from zkconsumer.registry import paths
 from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
@@ -83,6 +84,7 @@ class Member:
         self.config = config
         self._offset_store = offset_store
         self.consumer = consumer
+        self.group = own_group(config)
         self.strategy = assignment_strategy(config)
         self.metrics = Metrics()
         self.events: SimpleQueue[Event] = SimpleQueue()
@@ -112,6 +114,7 @@ class Member:
         )
         self.committer: Committer | None = None
         self.rebalancer: Rebalancer | None = None
+        self._membership: ModelMembership | None = None
         self._closing = False
 
     @property
@@ -163,6 +166,11 @@ class Member:
         self.session.close(deadline)
         if self.listener is not None:
             self.listener.close(deadline)
+
+    @property
+    def concern(self) -> str:
+        """What is strange in the group, in words for the user; empty where nothing is."""
+        return "" if self._membership is None else self._membership.concern
 
     def count(self, topic: str, messages: int, size: int) -> None:
         """Note what a stream has handed out; called at the end of each chunk."""
@@ -251,9 +259,9 @@ class Member:
         config = self.config
         in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
         return OwnedOffsets(
-            ZooKeeperOffsets(self.session, config.group_id, self._meter("ZooKeeperCommitsPerSec").mark),
+            ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
             KafkaOffsets(
-                config.group_id,
+                self.group,
                 self._brokers,
                 self._coordinator_channel,
                 self._meter("KafkaCommitsPerSec").mark,
@@ -278,18 +286,19 @@ class Member:
     def _rebalancer(self, registration: Registration, committer: Committer) -> Rebalancer:
         config = self.config
         cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        membership = Membership(
+        self._membership = membership = ModelMembership(
             self.session,
             cache,
-            config.group_id,
+            self.group,
             self.consumer,
             self._advertising(registration),
+            shared=config.group_id,
             exclude_internal_topics=config.exclude_internal_topics,
             wants_racks=self.strategy.wants_racks,
         )
         return Rebalancer(
             self.consumer,
-            config.group_id,
+            self.group,
             rebalance_settings(config, self.request_timeout),
             events=self.events,
             session=self.session,
@@ -325,6 +334,8 @@ class Member:
         try:
             rebalancer.first_round.result(limit)
         except (FutureTimeoutError, CancelledError) as e:
+            if self._membership is not None and self._membership.refusal is not None:
+                raise self._membership.refusal from e
             detail = rebalancer.state.detail
             if "consumer.id" in detail:
                 raise ConsumerIdInUseError(detail) from e
@@ -345,6 +356,13 @@ class Member:
         if not found and unreachable is not None:
             raise unreachable
         return found
+
+
+def own_group(config: ConsumerConfig) -> str:
+    """Where a member registers, owns and commits: its group, or, broadcasting, a group of its own."""
+    if config.message_model == "broadcasting" and config.consumer_id is not None:
+        return paths.broadcast_group(config.group_id, config.consumer_id)
+    return config.group_id
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:

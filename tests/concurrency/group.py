@@ -26,7 +26,7 @@ from zkconsumer.group.events import (
     SubscriptionChanged,
 )
 from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.group.membership import Membership
+from zkconsumer.group.model import ModelMembership
 from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
 from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
@@ -109,7 +109,9 @@ class SteppedMember:
         dual: bool = False,
         listener: ConsumerRebalanceListener | None = None,
         listener_limit: float = 5.0,
+        broadcasting: bool = False,
     ) -> None:
+        group = paths.broadcast_group(GROUP, name) if broadcasting else GROUP
         self.consumer = ConsumerId(f"{GROUP}_{name}")
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.session = server.session(self.events.put)
@@ -118,7 +120,7 @@ class SteppedMember:
         self.retired: list[str] = []
         self.committer = InlineCommitter(
             name,
-            OwnedOffsets(ZooKeeperOffsets(self.session, GROUP), store, dual=dual, backoff=0.0, max_retries=0),
+            OwnedOffsets(ZooKeeperOffsets(self.session, group), store, dual=dual, backoff=0.0, max_retries=0),
             self.session.lease,
             interval=None,
             timeout=1.0,
@@ -130,9 +132,19 @@ class SteppedMember:
             self.listener = ListenerThread(listener, name, lambda: self.events.put(ListenerReturned()))
             self.listener.open()
         cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
+        self.membership = ModelMembership(
+            self.session,
+            cache,
+            group,
+            self.consumer,
+            lambda: Registration(STATIC, {topic: streams}, timestamp="1", extra=extra or {}),
+            shared=GROUP,
+            exclude_internal_topics=True,
+            wants_racks=strategy is not None and strategy.wants_racks,
+        )
         self.rebalancer = Rebalancer(
             self.consumer,
-            GROUP,
+            group,
             RebalanceSettings(
                 quiet=0.0,
                 backoff=0.0,
@@ -146,15 +158,7 @@ class SteppedMember:
             events=self.events,
             session=self.session,
             cache=cache,
-            membership=Membership(
-                self.session,
-                cache,
-                GROUP,
-                self.consumer,
-                lambda: Registration(STATIC, {topic: streams}, timestamp="1", extra=extra or {}),
-                exclude_internal_topics=True,
-                wants_racks=strategy is not None and strategy.wants_racks,
-            ),
+            membership=self.membership,
             delivery=self.delivery,
             offsets=self.committer,
             assign=strategy or range_assignment,

@@ -176,7 +176,7 @@ def test_words_are_taken_in_their_normal_form(name: str, given: str, value: obje
         ("consumed.on", "previous", "'next' or 'return'"),
         ("offsets.storage", "disk", "'zookeeper' or 'kafka'"),
         ("security.protocol", "TLS", "'SASL_SSL'"),
-        ("message.model", "broadcasting", "'clustering'"),
+        ("message.model", "broadcast", "'clustering' or 'broadcasting'"),
         ("scala.compat.version", "2.0", "'1.1'"),
         ("group.id", "", "must not be empty"),
         ("group.id", "  ", "must not be empty"),
@@ -506,3 +506,19 @@ def test_the_table_has_a_row_for_every_property() -> None:
     assert "| `auto.commit.enable` | bool | `true` |" in markdown_table()
     assert "| `group.id` | string | required |" in markdown_table()
     assert "| `client.id` | string | `group.id` |" in markdown_table()
+
+
+def test_broadcasting_needs_a_name_that_stays() -> None:
+    error = refusal({"message.model": "BROADCASTING"})
+    assert error.key == "consumer.id"
+    assert "after a restart" in error.reason
+    config = ConsumerConfig({**LEAST, "message.model": "BROADCASTING", "consumer.id": "host-1"})
+    assert config.message_model == "broadcasting"
+
+
+def test_broadcasting_members_have_nothing_to_share_out() -> None:
+    error = refusal(
+        {"message.model": "broadcasting", "consumer.id": "c", "partition.assignment.strategy": "consistent-hash"}
+    )
+    assert error.key == "partition.assignment.strategy"
+    assert "'roundrobin'" in error.reason

@@ -143,8 +143,10 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
         ours=True,
     )
     message_model: str = choice(
-        "`clustering`: the members of a group share the partitions",
-        {"clustering": "clustering"},
+        "`clustering`: the members of a group share the partitions; `broadcasting`: each takes all of them, with"
+        " offsets of its own, kept under its `consumer.id`. In any case",
+        {"clustering": "clustering", "broadcasting": "broadcasting"},
+        any_case=True,
         default="clustering",
         ours=True,
     )
@@ -338,6 +340,24 @@ def _check_together(values: Mapping[str, Any]) -> None:
     if timeout < wait:
         reason = f"must not be below fetch.wait.max.ms, or every idle fetch would time out: {timeout} < {wait}"
         raise ConfigException("socket.timeout.ms", reason)
+    if values["message.model"] == "broadcasting":
+        _check_broadcasting(values)
+
+
+def _check_broadcasting(values: Mapping[str, Any]) -> None:
+    if values["consumer.id"] is None:
+        raise ConfigException(
+            "consumer.id",
+            "is needed with message.model=broadcasting: the member's offsets are kept under it, and found by it after a"
+            " restart; give each member one that stays its own, such as the name of its host",
+        )
+    strategy = values["partition.assignment.strategy"]
+    if strategy not in ("range", "roundrobin"):
+        raise ConfigException(
+            "partition.assignment.strategy",
+            f"{strategy!r} has no meaning with message.model=broadcasting, whose members share nothing; 'range' and"
+            " 'roundrobin' say how a member's partitions are spread over its own streams",
+        )
 
 
 def _suspicion(values: Mapping[str, Any]) -> str | None:

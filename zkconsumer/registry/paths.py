@@ -62,6 +62,25 @@ def owner(group: str, partition: TopicPartition) -> str:
     return f"{owner_topic(group, partition.topic)}/{partition.partition:d}"
 
 
+def broadcast_group(group: str, suffix: str) -> str:
+    """The group that a broadcasting member has for itself: ``<group>@<consumer.id>``.
+
+    ``@`` cannot stand in a ``group.id`` (the original refuses it too), so nobody else can join it, and both parts can
+    be told from it. To whatever reads ``/consumers`` it is what it is: a group of one that owns everything.
+    """
+    return element(f"{group}@{suffix}")
+
+
+def broadcast_members(group: str) -> str:
+    """The parent of what tells that broadcasting members live; not a path of the original's."""
+    return f"{consumers_group(group)}/broadcast"
+
+
+def broadcast_member(group: str, consumer_id: str) -> str:
+    """The ephemeral node that tells of one broadcasting member."""
+    return f"{broadcast_members(group)}/{element(consumer_id)}"
+
+
 def offsets(group: str) -> str:
     """The parent of all committed offsets."""
     return f"{consumers_group(group)}/offsets"

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.names import name_problem
+from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
 
@@ -37,6 +39,14 @@ names = st.text(min_size=1, max_size=12).filter(lambda name: name_problem(name) 
 )
 def test_a_path_is_the_original_s(made: str, expected: str) -> None:
     assert made == expected
+
+
+def test_a_broadcasting_member_has_a_group_that_no_group_id_can_name() -> None:
+    own = paths.broadcast_group("g", "host-1")
+    assert paths.offset(own, TP) == "/consumers/g@host-1/offsets/logs/7"
+    with pytest.raises(ConfigException, match="'@'"):
+        ConsumerConfig(zookeeper_connect="zk", group_id=own)
+    assert paths.broadcast_member("g", "g_host-1") == "/consumers/g/broadcast/g_host-1"
 
 
 @pytest.mark.parametrize(
