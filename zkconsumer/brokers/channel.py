@@ -27,7 +27,8 @@ from zkconsumer.model import Endpoint, TopicPartition
 logger = logging.getLogger(__name__)
 
 _HEAD = Struct(">ii")  # the length of what follows, the correlation id
-_KEPT_BUFFER = 8 * 1024 * 1024  # a receive buffer grown beyond this is given back after the answer
+_BUFFER = 256 * 1024
+_KEPT_BUFFER = 2 * 1024 * 1024  # a receive buffer grown beyond this is given back after the answer
 _LARGEST_TOKEN = 1024 * 1024
 _LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
 
@@ -81,7 +82,7 @@ class BrokerChannel:
         self._connection = Connection(f"broker {endpoint.broker_id}", endpoint.host, endpoint.port, receive_buffer)
         self._versions: Versions | None = None
         self._login_until = Deadline(None)
-        self._buffer = bytearray(65536)
+        self._buffer = bytearray(_BUFFER)
         self._next_id = 0
         self._expected: deque[_Expected] = deque()
         self._early: dict[int, FetchAnswer] = {}
@@ -180,10 +181,12 @@ class BrokerChannel:
         correlation_id = self._send(api, request, deadline)
         try:
             while True:
-                expected, payload = self._receive(deadline)
+                expected, size = self._receive_head(deadline)
                 if expected.correlation_id == correlation_id:
+                    payload = bytearray(size)
+                    self._connection.receive(memoryview(payload), deadline, self._timeout)
                     return protocol.decode(request, bytes(payload), self._connection.name)
-                self._keep(expected, payload)
+                self._keep(expected, size, deadline)
         except BaseException:
             self._forget()
             raise
@@ -277,17 +280,24 @@ class BrokerChannel:
 
     def _receive_one(self, deadline: Deadline) -> None:
         try:
-            self._keep(*self._receive(deadline))
+            self._keep(*self._receive_head(deadline), deadline)
         except BaseException:
             self._forget()
             raise
 
-    def _keep(self, expected: _Expected, payload: memoryview) -> None:
-        version = expected.request.API_VERSION
-        self._early[expected.correlation_id] = fetch_answer.parse(payload, version, self._connection.name)
+    def _keep(self, expected: _Expected, size: int, deadline: Deadline) -> None:
+        """Read the answer to a fetch, whose head has come."""
 
-    def _receive(self, deadline: Deadline) -> tuple[_Expected, memoryview]:
-        """The next answer: what it answers, and its bytes, which are valid until the next call."""
+        def receive(view: memoryview) -> None:
+            self._connection.receive(view, deadline, self._timeout)
+
+        window = fetch_answer.Window(self._buffer, size, receive)
+        answer = fetch_answer.read(window, expected.request.API_VERSION, self._connection.name)
+        self._early[expected.correlation_id] = answer
+        self._buffer = window.buffer if len(window.buffer) <= _KEPT_BUFFER else bytearray(_BUFFER)
+
+    def _receive_head(self, deadline: Deadline) -> tuple[_Expected, int]:
+        """The head of the next answer: what it answers, and how many bytes follow."""
         name = self._connection.name
         expected = self._expected[0]
         head = bytearray(_HEAD.size)
@@ -298,10 +308,5 @@ class BrokerChannel:
                 f"{name}: answer {correlation_id} of {size} bytes came in place of {expected.correlation_id}"
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
             )
-        size -= 4
-        if len(self._buffer) < size or len(self._buffer) > max(size, _KEPT_BUFFER):
-            self._buffer = bytearray(max(size, 65536))
-        payload = memoryview(self._buffer)[:size]
-        self._connection.receive(payload, deadline, self._timeout)
         self._expected.popleft()
-        return expected, payload
+        return expected, size - 4

@@ -1,13 +1,15 @@
 """Reads the answer to a fetch, versions 0 to 11, without touching the records.
 
 Pure; called by the fetcher thread. aiokafka's own reader would copy the records several times and walk them through a
-stream object; here each partition's records are copied once, out of the channel's receive buffer.
+stream object; here each partition's records are copied once, out of a receive buffer that need hold no more than the
+records of one partition: an answer of 50 MB does not take 100.
 Whatever the bytes are, the outcome is an answer or a BrokerError.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ _PARTITION_4 = Struct(">ihqq")  # + last stable offset
 _PARTITION_5 = Struct(">ihqqq")  # + log start offset
 
 MAX_VERSION = 11
+_HEAD = 64
+"""Bytes that hold any of the parts of fixed size."""
 
 
 class FetchedPartition(NamedTuple):
@@ -52,44 +56,101 @@ class FetchAnswer(NamedTuple):
     error: int = 0
 
 
+class Window:
+    """The part of an answer that is in memory: ``view`` from ``at`` on.
+
+    Arguments: ``buffer`` to receive into, which is replaced by a larger one where the records of one partition need
+    that; ``size`` of the whole answer in bytes; ``receive`` fills a view with what comes next.
+    """
+
+    __slots__ = ("_left", "_receive", "at", "buffer", "view")
+
+    def __init__(self, buffer: bytearray, size: int, receive: Callable[[memoryview], None]) -> None:
+        self.buffer = buffer
+        self._left = size
+        self._receive = receive
+        self.at = 0
+        self.view = memoryview(b"")
+
+    @classmethod
+    def over(cls, view: memoryview) -> Window:
+        """The window over an answer that is in memory as a whole."""
+        window = cls(bytearray(), 0, lambda _: None)
+        window.view = view
+        return window
+
+    def fill(self, count: int) -> None:
+        """Have the next ``count`` bytes in the view, or all that there are. Whatever ``receive`` raises."""
+        have = len(self.view) - self.at
+        if have >= count or not self._left:
+            return
+        rest = bytes(self.view[self.at :])  # short: less than what is asked for beyond it
+        wanted = min(count, have + self._left)
+        if len(self.buffer) < wanted:
+            self.buffer = bytearray(wanted)
+        whole = memoryview(self.buffer)
+        whole[:have] = rest
+        end = min(len(self.buffer), have + self._left)
+        self._receive(whole[have:end])
+        self._left -= end - have
+        self.view, self.at = whole[:end], 0
+
+    def take(self, count: int) -> memoryview:
+        """The next ``count`` bytes, valid until the next call; a slice of Python would silently be shorter at the end.
+
+        Raises ValueError.
+        """
+        self.fill(count)
+        start, end = self.at, self.at + count
+        if count < 0 or end > len(self.view):
+            raise ValueError(f"{count} bytes do not lie within the {len(self.view) - start} that are left of it")
+        self.at = end
+        return self.view[start:end]
+
+    @property
+    def left(self) -> int:
+        """Bytes of the answer that were not looked at."""
+        return len(self.view) - self.at + self._left
+
+
 def parse(view: memoryview, version: int, who: str) -> FetchAnswer:
     """The answer in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
 
     Raises BrokerError for bytes that are no answer of this version.
     """
+    return read(Window.over(view), version, who)
+
+
+def read(window: Window, version: int, who: str) -> FetchAnswer:
+    """As :func:`parse`, of an answer that is still being received. Raises what receiving raises as well."""
     try:
-        answer, end = _parse(view, version)
+        answer = _read(window, version)
     except (struct.error, UnicodeDecodeError, ValueError) as failure:
         raise BrokerError(f"{who}: its answer to Fetch version {version} cannot be read: {failure}") from failure
-    if end != len(view):
-        raise BrokerError(f"{who}: its answer to Fetch version {version} has {len(view) - end} bytes too many")
+    if window.left:
+        raise BrokerError(f"{who}: its answer to Fetch version {version} has {window.left} bytes too many")
     return answer
 
 
-def _parse(view: memoryview, version: int) -> tuple[FetchAnswer, int]:
-    at, throttle, error, session_id = 0, 0, 0, 0
+def _read(window: Window, version: int) -> FetchAnswer:
+    throttle, error, session_id = 0, 0, 0
     if version >= 1:
-        (throttle,) = _INT32(view, at)
-        at += 4
+        (throttle,) = _INT32(window.take(4), 0)
     if version >= 7:
-        error, session_id = _SESSION(view, at)
-        at += 6
-    (topics,) = _INT32(view, at)
-    at += 4
+        error, session_id = _SESSION(window.take(6), 0)
+    (topics,) = _INT32(window.take(4), 0)
     partitions: list[FetchedPartition] = []
     for _ in range(_checked(topics)):
-        (length,) = _INT16(view, at)
-        at += 2
-        topic = str(_slice(view, at, length), "utf-8")
-        at += length
-        (count,) = _INT32(view, at)
-        at += 4
-        for _ in range(_checked(count)):
-            at = _parse_partition(view, at, version, topic, partitions)
-    return FetchAnswer(throttle / 1000, partitions, session_id, error), at
+        (length,) = _INT16(window.take(2), 0)
+        topic = str(window.take(length), "utf-8")
+        (count,) = _INT32(window.take(4), 0)
+        partitions.extend(_read_partition(window, version, topic) for _ in range(_checked(count)))
+    return FetchAnswer(throttle / 1000, partitions, session_id, error)
 
 
-def _parse_partition(view: memoryview, at: int, version: int, topic: str, into: list[FetchedPartition]) -> int:
+def _read_partition(window: Window, version: int, topic: str) -> FetchedPartition:
+    window.fill(_HEAD)
+    view, at = window.view, window.at  # one look at the window for what usually lies in one piece: there may be many
     log_start = -1
     if version >= 5:
         partition, error, high_watermark, _, log_start = _PARTITION_5.unpack_from(view, at)
@@ -103,21 +164,17 @@ def _parse_partition(view: memoryview, at: int, version: int, topic: str, into: 
     aborted: tuple[tuple[int, int], ...] = ()
     if version >= 4:
         (count,) = _INT32(view, at)
-        at += 4
+        window.at = at + 4
         if _checked(count):
-            size = count * _ABORTED.size
-            aborted = tuple(_ABORTED.iter_unpack(_slice(view, at, size)))
-            at += size
+            aborted = tuple(_ABORTED.iter_unpack(window.take(count * _ABORTED.size)))
+            window.fill(_HEAD)
+        view, at = window.view, window.at
     if version >= 11:
         at += 4  # the preferred read replica: told only to those who name their rack
     (size,) = _INT32(view, at)
-    at += 4
-    records = b""
-    if _checked(size):
-        records = bytes(_slice(view, at, size))
-        at += size
-    into.append(FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records))
-    return at
+    window.at = at + 4
+    records = bytes(window.take(size)) if _checked(size) else b""
+    return FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records)
 
 
 def _checked(count: int) -> int:
@@ -125,10 +182,3 @@ def _checked(count: int) -> int:
     if count < -1:
         raise ValueError(f"negative length {count}")
     return max(count, 0)
-
-
-def _slice(view: memoryview, at: int, length: int) -> memoryview:
-    """``length`` bytes from ``at``; a slice of Python would silently be shorter at the end."""
-    if length < 0 or at + length > len(view):
-        raise ValueError(f"{length} bytes at {at} do not lie within the {len(view)} of the answer")
-    return view[at : at + length]

@@ -10,7 +10,7 @@ from aiokafka.protocol import fetch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zkconsumer.brokers.fetch_answer import MAX_VERSION, FetchAnswer, FetchedPartition, parse
+from zkconsumer.brokers.fetch_answer import MAX_VERSION, FetchAnswer, FetchedPartition, Window, parse, read
 from zkconsumer.brokers.protocol import FETCH
 from zkconsumer.errors import BrokerError
 
@@ -72,6 +72,52 @@ def test_what_the_library_writes_is_read_back(version: int, topics: list[Any], n
 SOME = [
     ("t", [FetchedPartition("", 1, 0, 9, 0, ((1, 2), (3, 4)), b"abc"), FetchedPartition("", 2, 3, -1, -1, (), b"")])
 ]
+
+
+def arriving(data: bytes, buffer: int, size: int | None = None) -> Window:
+    """``data`` as it comes from a connection, into a buffer of so many bytes; ``size`` is what its head says."""
+    at = 0
+
+    def receive(view: memoryview) -> None:
+        nonlocal at
+        if at + len(view) > len(data):
+            raise ConnectionError
+        view[:] = data[at : at + len(view)]
+        at += len(view)
+
+    return Window(bytearray(buffer), len(data) if size is None else size, receive)
+
+
+@given(st.sampled_from(VERSIONS), TOPICS, st.integers(0, 300))
+@settings(deadline=None)
+def test_an_answer_is_read_the_same_through_a_buffer_of_any_size(version: int, topics: list[Any], buffer: int) -> None:
+    assert read(arriving(encoded(version, topics), buffer), version, "broker") == expected(version, topics)
+
+
+@given(st.sampled_from(VERSIONS), st.binary(max_size=200), st.integers(0, 100))
+def test_any_bytes_through_a_small_buffer_are_no_other_error(version: int, data: bytes, buffer: int) -> None:
+    try:
+        whole: FetchAnswer | None = parse(memoryview(data), version, "broker")
+    except BrokerError:
+        whole = None
+    try:
+        assert read(arriving(data, buffer), version, "broker") == whole
+    except BrokerError:
+        assert whole is None
+
+
+def test_only_the_records_of_one_partition_need_room_at_a_time() -> None:
+    """What happened: an answer of 50 MB took 100, for it was received as a whole and then copied."""
+    topics = [("t", [FetchedPartition("", n, 0, 9, 0, (), bytes(100_000)) for n in range(50)])]
+    window = arriving(encoded(11, topics), 1000)
+    assert len(read(window, 11, "broker").partitions) == 50
+    assert len(window.buffer) == 100_000
+
+
+def test_a_connection_that_ends_in_the_middle_says_so_itself() -> None:
+    data = encoded(11, SOME)
+    with pytest.raises(ConnectionError):
+        read(arriving(data[:-1], 10, len(data)), 11, "broker")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
