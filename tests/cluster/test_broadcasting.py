@@ -1,0 +1,208 @@
+"""Members that each take all partitions, on a real cluster, beside the original connector and under its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, owners_of, produce_to
+from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.test_offset_storage import kafka_offsets
+from tests.cluster.test_old_tools import table, tool
+from tests.timing import eventually
+from zkconsumer import Whitelist, ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import ConsumerIdInUseError, MessageModelConflictError
+
+PARTITIONS = 4
+IMPATIENT = {"zookeeper_session_timeout_ms": 1000, "rebalance_max_retries": 4}
+"""Joining is given up after a second and a half."""
+
+
+class Broadcast:
+    """A group with a topic, and broadcasting members that read it."""
+
+    def __init__(
+        self, cluster: DevCluster, group: str, topic: str, connector: Callable[..., ZookeeperConsumerConnector]
+    ) -> None:
+        self.group, self.topic = group, topic
+        self._cluster, self._connector = cluster, connector
+        self.produced: list[tuple[int, int]] = []
+
+    def member(self, name: str, **properties: Any) -> ZookeeperConsumerConnector:
+        return self._connector(self.group, message_model="broadcasting", consumer_id=name, **properties)
+
+    def read(self, name: str, streams: int = 1, **properties: Any) -> tuple[ZookeeperConsumerConnector, list[Reader]]:
+        member = self.member(name, **properties)
+        return member, [Reader(s) for s in member.create_message_streams({self.topic: streams})[self.topic]]
+
+    def produce(self, rounds: int) -> list[tuple[int, int]]:
+        """Returns (partition, offset) of what was written."""
+        first = len(self.produced) // PARTITIONS
+        values = [str(n) for n in range(rounds * PARTITIONS)]
+        produce_to(self._cluster.bootstrap_servers, self.topic, values, partitions=PARTITIONS)
+        new = [(p, offset) for p in range(PARTITIONS) for offset in range(first, first + rounds)]
+        self.produced += new
+        return new
+
+    def own(self, name: str) -> str:
+        return f"{self.group}@{name}"
+
+
+@pytest.fixture
+def broadcast(
+    cluster: DevCluster,
+    new_group: Callable[[], str],
+    new_topic: NewTopic,
+    connector: Callable[..., ZookeeperConsumerConnector],
+) -> Broadcast:
+    return Broadcast(cluster, new_group(), new_topic(PARTITIONS), connector)
+
+
+def everything(readers: list[Reader], expected: list[tuple[int, int]]) -> None:
+    """Wait until these readers together have got exactly this."""
+    eventually(lambda: sum(len(reader.places) for reader in readers) >= len(expected), 20, f"{len(expected)} messages")
+    assert sorted(place for reader in readers for place in reader.places) == sorted(expected)
+
+
+def test_every_member_gets_everything_and_goes_on_at_its_own_offsets(
+    broadcast: Broadcast, zookeeper: KazooClient
+) -> None:
+    before = broadcast.produce(10)
+    a, of_a = broadcast.read("a", streams=2)
+    b, of_b = broadcast.read("b")
+    everything(of_a, before)
+    everything(of_b, before)
+    assert {len({p for p, _ in reader.places}) for reader in of_a} == {2}, "its streams share its partitions"
+    assert all(set(m.assignment()) == set(m.lag()) and len(m.assignment()) == PARTITIONS for m in (a, b))
+
+    a.shutdown()
+    for reader in of_a:
+        reader.join()
+    stored = offsets_of(zookeeper, broadcast.own("a"), broadcast.topic)
+    # what a reader held when another thread shut down is consumed again, which is at most one message a stream
+    assert 2 >= sum(10 - offset for offset in stored.values()) >= 0
+    missed = broadcast.produce(5)
+    everything(of_b, before + missed)
+
+    again, of_again = broadcast.read("a")
+    everything(of_again, [(p, o) for p in range(PARTITIONS) for o in range(stored[p], 15)])
+    assert len(again.assignment()) == PARTITIONS
+    assert not owners_of(zookeeper, broadcast.group, broadcast.topic)
+    assert not offsets_of(zookeeper, broadcast.group, broadcast.topic)
+    assert sorted(zookeeper.get_children(f"/consumers/{broadcast.group}")) == ["broadcast", "offsets"]
+
+
+def test_one_consumer_id_is_one_member(broadcast: Broadcast) -> None:
+    broadcast.produce(2)
+    _, readers = broadcast.read("a")
+    everything(readers, broadcast.produced)
+    with pytest.raises(ConsumerIdInUseError, match=f"{broadcast.group}_a"):
+        broadcast.member("a", **IMPATIENT).create_message_streams({broadcast.topic: 1})
+
+
+def test_a_filter_broadcasts_topics_that_come_later(
+    broadcast: Broadcast, cluster: DevCluster, new_topic: NewTopic
+) -> None:
+    broadcast.produce(2)
+    both = [broadcast.member(name).create_message_streams_by_filter(Whitelist(f"{broadcast.topic}.*")) for name in "ab"]
+    readers = [Reader(streams[0]) for streams in both]
+    later = f"{broadcast.topic}-later"
+    cluster.create_topic(later, 1)
+    produce_to(cluster.bootstrap_servers, later, ["x"] * 3, partitions=1)
+    for reader in readers:
+        got = reader.wait_for(2 * PARTITIONS + 3)
+        assert sum(m.topic == later for m in got) == 3
+
+
+def test_offsets_in_kafka_are_those_of_its_own_group(
+    broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
+) -> None:
+    properties = {"offsets_storage": "kafka", "dual_commit_enabled": False}
+    broadcast.produce(5)
+    a, readers = broadcast.read("a", **properties)
+    everything(readers, broadcast.produced)
+    a.shutdown()
+    stored = kafka_offsets(cluster.bootstrap_servers, broadcast.own("a"), broadcast.topic)
+    assert 5 * PARTITIONS - 1 <= sum(stored.values()) <= 5 * PARTITIONS
+    assert kafka_offsets(cluster.bootstrap_servers, broadcast.group, broadcast.topic) == {}
+    broadcast.produce(1)
+    _, again = broadcast.read("a", **properties)
+    everything(again, [(p, o) for p in range(PARTITIONS) for o in range(stored[p], 6)])
+
+
+def test_each_kind_refuses_a_group_of_the_other(
+    broadcast: Broadcast, connector: Callable[..., ZookeeperConsumerConnector], zookeeper: KazooClient
+) -> None:
+    a, _ = broadcast.read("a")
+    topics = {broadcast.topic: 1}
+    with pytest.raises(MessageModelConflictError, match=f"broadcasting members.*{broadcast.group}_a"):
+        connector(broadcast.group, **IMPATIENT).create_message_streams(topics)
+    assert zookeeper.exists(f"/consumers/{broadcast.group}/ids") is None
+    a.shutdown()
+    connector(broadcast.group, consumer_id="c").create_message_streams(topics)
+    with pytest.raises(MessageModelConflictError, match=f"clustering members.*{broadcast.group}_c"):
+        broadcast.member("a", **IMPATIENT).create_message_streams(topics)
+    assert zookeeper.get_children(f"/consumers/{broadcast.group}/broadcast") == []
+
+
+def test_an_original_member_of_the_group_neither_notices_nor_harms(
+    broadcast: Broadcast, legacy_member: Callable[..., LegacyMember], zookeeper: KazooClient
+) -> None:
+    a, readers = broadcast.read("a")
+    first = broadcast.produce(5)
+    everything(readers, first)
+    assert a.state.detail == ""
+    topics = {broadcast.topic: 1}
+    original = legacy_member("1.1.1", broadcast.group, topics, properties={"consumer.id": "s"}).wait_ready()
+    original.wait_messages(len(first))
+    assert set(owners_of(zookeeper, broadcast.group, broadcast.topic).values()) == {f"{broadcast.group}_s-0"}
+    eventually(lambda: f"{broadcast.group}_s" in a.state.detail, 10, "a report of the original member")
+    broadcast.produce(5)
+    everything(readers, broadcast.produced)
+    original.wait_messages(10 * PARTITIONS)
+    assert len(original.messages) == 10 * PARTITIONS
+    assert original.stop() is not None
+    assert sum(offsets_of(zookeeper, broadcast.group, broadcast.topic).values()) == 10 * PARTITIONS
+    eventually(lambda: a.state.detail == "", 10, "the end of the report")
+    assert len(a.assignment()) == PARTITIONS
+
+
+def test_old_tools_read_a_broadcasting_member_as_a_group_of_its_own(
+    broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
+) -> None:
+    where, own = cluster.zookeeper_connect, broadcast.own("a")
+
+    def groups(*arguments: str) -> list[str]:
+        return tool("1.1.1", "kafka.admin.ConsumerGroupCommand", "--zookeeper", where, *arguments)
+
+    a, readers = broadcast.read("a", auto_commit_enable=False)
+    everything(readers, broadcast.produce(3))
+    a.commit_offsets(dict.fromkeys(a.assignment(), 1))
+    rows = table(groups("--describe", "--group", own), "TOPIC")
+    assert {(row["PARTITION"], row["CURRENT-OFFSET"], row["LAG"], row["CONSUMER-ID"]) for row in rows} == {
+        (str(partition), "1", "2", f"{broadcast.group}_a") for partition in range(PARTITIONS)
+    }
+    checked = tool("0.8.2.2", "kafka.tools.ConsumerOffsetChecker", "--zookeeper", where, "--group", own)
+    assert {(row["Pid"], row["Offset"], row["Lag"], row["Owner"]) for row in table(checked, "Group")} == {
+        (str(partition), "1", "2", f"{broadcast.group}_a-0") for partition in range(PARTITIONS)
+    }
+    verified = tool("1.1.1", "kafka.tools.VerifyConsumerRebalance", "--zookeeper.connect", where, "--group", own)
+    assert any("Rebalance operation successful !" in line for line in verified)
+
+    # the group itself has no members and no offsets for any of them
+    assert not any(broadcast.topic in line for line in groups("--describe", "--group", broadcast.group))
+    # deleting is refused while the member lives, and one group without offsets would make the last of these fail
+    assert any("still active" in line for line in groups("--delete", "--group", own))
+    groups("--delete", "--group", broadcast.group)
+    groups("--delete", "--topic", broadcast.topic)
+    assert offsets_of(zookeeper, own, broadcast.topic) == dict.fromkeys(range(PARTITIONS), 1)
+    assert len(owners_of(zookeeper, own, broadcast.topic)) == PARTITIONS
+
+    a.shutdown()
+    groups("--delete", "--group", own)
+    assert zookeeper.exists(f"/consumers/{own}") is None
