@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from zkconsumer.brokers import vectors
 from zkconsumer.brokers.record_batch import RecordBatch
+from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.model import TopicPartition
 
 KEY: Final = "key"
@@ -58,16 +59,26 @@ def arrow_types() -> dict[str, Any]:
 def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
     """The records of a batch in lists of at most ``SLAB``, without those at offset ``end`` and after it.
 
-    Raises CorruptRecordsError where a record cannot be read.
+    Raises CorruptRecordsError where a record cannot be read, after those before it.
     """
     records = iter(batch)
-    while slab := list(islice(records, SLAB)):
+    failure: UnreadableMessageError | None = None
+    while failure is None:
+        slab: list[Any] = []
+        try:
+            slab.extend(islice(records, SLAB))
+        except UnreadableMessageError as error:
+            failure = error  # what is good before it stays in the list
+        if not slab:
+            break
         if end is not None and slab[-1].offset >= end:
             slab = [record for record in slab if record.offset < end]
             if slab:
                 yield slab
             return
         yield slab
+    if failure is not None:
+        raise failure
 
 
 _ANY_OFFSET = -(1 << 63)

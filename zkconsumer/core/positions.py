@@ -30,13 +30,15 @@ class PartitionPosition:
 
     ``consumed`` is the first offset the application has not finished, None until the start position is known;
     ``paused`` says that the application wants none of it for now; ``halted`` that it is revoked or paused, which is
-    what the hand-out path looks at; ``held_until`` is the end of the batch that is being handed out; ``fetched`` is the
-    next offset to ask the broker for; ``committed`` what was last written or read; ``log_end`` the broker's high
-    watermark (-1: unknown).
+    what the hand-out path looks at; ``held_until`` is the end of the batch that is being handed out, ``batch_until``
+    the end of the rows in the user's hands where these are more than one message (columns), else never beyond
+    ``consumed``; ``fetched`` is the next offset to ask the broker for; ``committed`` what was last written or read;
+    ``log_end`` the broker's high watermark (-1: unknown).
     """
 
     __slots__ = (
         "_revoked",
+        "batch_until",
         "committed",
         "consumed",
         "fetched",
@@ -59,6 +61,7 @@ class PartitionPosition:
         self.fetched: int | None = start
         self.committed: int | None = start
         self.held_until = NOTHING_HELD
+        self.batch_until = NOTHING_HELD
         self.log_end = -1
         self._revoked = False
         self.paused = False
@@ -90,16 +93,18 @@ class PartitionPosition:
 
     @property
     def held(self) -> bool:
-        """Whether the message at ``consumed`` is in the user's hands."""
+        """Whether the message at ``consumed``, or rows from there on, are in the user's hands."""
         consumed = self.consumed
         return consumed is not None and consumed < self.held_until
 
     def finished(self, *, including_held: bool) -> int | None:
-        """The offset to commit: the first one not finished, or the one after it if the message in hand shall count as
-        finished.
+        """The offset to commit: the first one not finished, or the one after what is in the user's hands if that shall
+        count as finished.
         """
         consumed = self.consumed
-        return consumed + 1 if including_held and consumed is not None and consumed < self.held_until else consumed
+        if including_held and consumed is not None and consumed < self.held_until:
+            return max(consumed + 1, self.batch_until)
+        return consumed
 
     @property
     def lag(self) -> int:

@@ -386,10 +386,10 @@ class Committer:
     @staticmethod
     def _due(position: PartitionPosition, *, counting_held: bool) -> int | None:
         """The offset to write, None where nothing is new (unchanged offsets are not rewritten: KAFKA-987)."""
-        held = position.held
+        held, committed = position.held, position.committed
         offset = position.finished(including_held=counting_held)
-        if offset is None or offset == position.committed:
+        if offset is None or offset == committed:
             return None
-        if held and offset + 1 == position.committed:
-            return None  # the message in hand was committed explicitly before
+        if held and committed is not None and offset < committed <= max(offset + 1, position.batch_until):
+            return None  # the message in hand, or some of the rows, were committed explicitly before
         return offset

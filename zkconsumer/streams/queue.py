@@ -197,9 +197,10 @@ class StreamQueue:
         self._on_room()
 
     def put_back(self, chunk: Chunk) -> None:
-        """The reader was interrupted by a pause: the chunk's rest comes first when the partition is resumed."""
+        """The reader was interrupted, perhaps by a pause: the chunk's rest comes first (once it is resumed)."""
         with self._changed:
-            self.taken = None
+            if self.taken is chunk:
+                self.taken = None
             if self._closed or chunk.position.revoked:
                 return
             self._count(self.bytes + len(chunk.records))

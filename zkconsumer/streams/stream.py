@@ -1,4 +1,4 @@
-"""The stream that hands the messages of fetched chunks out, one by one.
+"""The stream that hands the messages of fetched chunks out, one by one or as columns.
 
 Threads: exactly one application thread at a time iterates a stream (a thread that takes a stream over calls ``iter``
 on it again); its queue is where the others put and take away.
@@ -9,37 +9,44 @@ so a crash while it is processed loses it. Here it is finished when the next one
 The hand-out path runs for each message and is written for speed: one generator per stream keeps everything in local
 names, and an iterator over it is ``map(MessageAndMetadata, generator)``, which makes the message object in C. What
 must be raised to the user (a timeout, an error) is yielded as a :class:`_Raise`, which raises when the map unpacks
-it, so that neither the generator nor the iterator ends by it.
+it, so that neither the generator nor the iterator ends by it. Whoever asks for columns in between throws
+:class:`_TurnToColumns` into the generator, which costs messages nothing: it lets go of its chunk and begins anew there.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterator
-from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
+from functools import partial
+from inspect import GEN_CLOSED, GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from threading import get_native_id
 from time import monotonic
-from typing import Any, Generic, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
-from zkconsumer.brokers.records import batches
-from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
+from zkconsumer.core.positions import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
-from zkconsumer.errors import (
-    ConnectorClosedException,
-    ConsumerTimeoutException,
-    InvalidMessageException,
-    UnreadableMessageError,
-)
+from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.registry.lease import Lease
+from zkconsumer.streams.columns import (
+    ANY,
+    MAX_BYTES,
+    MAX_ROWS,
+    SPARK_COLUMNS,
+    SPARK_HEADERS,
+    ColumnReader,
+    Limits,
+    arrow_schema,
+    one_table,
+)
 from zkconsumer.streams.messages import MessageAndMetadata
-from zkconsumer.streams.queue import Chunk, StreamQueue
+from zkconsumer.streams.queue import StreamQueue
+from zkconsumer.streams.reading import ChunkReader, Count, ReadSettings
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
-
-Count = Callable[[str, int, int], None]
-"""Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
+T = TypeVar("T")
 
 
 class _Raise:
@@ -52,6 +59,22 @@ class _Raise:
 
     def __iter__(self) -> NoReturn:
         raise self._error
+
+
+class _Batches(Iterator[Any]):
+    """What ``KafkaStream.batches`` returns."""
+
+    def __init__(
+        self, stream: KafkaStream[Any, Any], schema: pa.Schema, limits: Limits, patience: float | None
+    ) -> None:
+        self._next = partial(stream._next_batch, schema, limits, patience)
+
+    def __next__(self) -> pa.RecordBatch:
+        return self._next()
+
+
+class _TurnToColumns(BaseException):
+    """Columns are asked for: what was handed out is finished, and whoever asks for messages again begins anew."""
 
 
 class KafkaStream(Generic[K, V]):
@@ -87,14 +110,13 @@ class KafkaStream(Generic[K, V]):
         self._lease = lease
         self._timeout = timeout
         self._patience = timeout
-        self._check_crc = check_crc
-        self._read_committed = read_committed
-        self._skip_corrupt = skip_corrupt
-        self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
         self._message_class = message_class
-        self._count = count
+        self._reader = ChunkReader(name, queue, lease, ReadSettings(check_crc, read_committed, skip_corrupt), count)
+        self._columns = ColumnReader(self._reader)
         self._ends_on_timeout = self._ends = ends_on_timeout
         self._messages = self._hand_out()
+        self._turned = False
+        self._asking = False
         self._holder = 0
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
@@ -102,7 +124,7 @@ class KafkaStream(Generic[K, V]):
         self._holder = get_native_id()
         if getgeneratorstate(self._messages) == GEN_CLOSED and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
-            self._messages = self._hand_out()
+            self._messages, self._turned = self._hand_out(), False
         return map(self._message_class, self._messages)
 
     def __next__(self) -> MessageAndMetadata[K, V]:
@@ -120,17 +142,167 @@ class KafkaStream(Generic[K, V]):
         try:
             return next(messages)
         except StopIteration:
-            raise ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down") from None
+            raise self._closed_error() from None
         finally:
             self._patience, self._ends = self._timeout, self._ends_on_timeout
 
+    # ---- columns
+
+    def batches(
+        self,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        headers: bool = False,
+        timeout: float | Literal["configured"] | None = "configured",
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages as ``pyarrow.RecordBatch``, several times faster than one by one: a single pass together with
+        the messages, which may be taken in between.
+
+        The columns are those of Spark's Kafka source (``key``, ``value``: binary; ``topic``, ``partition``, ``offset``,
+        ``timestamp``: microseconds, UTC, null where the message has none; ``timestampType``: 0 by the producer, 1 by
+        the broker, -1 none). A batch holds messages of one partition in their order: what one fetch brought, or less.
+        It is finished when the next one (or the next message) is asked for; until then it is in the user's hands
+        as a message is: not committed but by ``commit_offsets()`` of this thread (or with ``consumed.on=return``), and
+        waited for, up to ``rebalance.drain.timeout.ms``, when its partition leaves. No batch is handed out, in whole
+        or part, of a partition that has left, or without a lease. What cannot be read is raised after a batch with all
+        that is good before it; :meth:`skip` goes on after it.
+
+        Arguments: at most ``max_rows`` rows and ``max_bytes`` bytes of keys and values a batch (a larger message is a
+        batch of its own); ``headers`` adds the column ``headers``, null for a message without any; ``timeout`` in
+        seconds (None waits for ever) in place of ``consumer.timeout.ms``, after which it raises
+        :class:`ConsumerTimeoutException` or, with ``consumer.timeout.action=end``, ends the loop; go on in either case.
+        Raises: :class:`ConfigException` for a stream with decoders, which columns cannot be given, and for a limit
+        below 1; :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
+        """
+        schema = self._schema(headers, max_rows=max_rows, max_bytes=max_bytes)
+        patience = self._timeout if timeout == "configured" else timeout
+        return _Batches(self, schema, Limits(max_rows, max_bytes), patience)
+
+    def to_arrow(
+        self, max_messages: int | None = None, timeout: float | None = None, headers: bool = False
+    ) -> pa.Table:
+        """Collect messages into a ``pyarrow.Table`` with the columns of :meth:`batches`, each partition in its order.
+
+        All its rows are in the user's hands until the stream is asked again: nothing of them is committed before but
+        by ``connector.commit_offsets()`` of this thread, which counts them as finished. What is collected of a
+        partition that leaves meanwhile is left to its next owner. While it collects it takes about twice the memory
+        of the table.
+
+        Arguments: ends when there are ``max_messages``, when ``timeout`` seconds have passed in all (0: with what was
+        fetched already), when nothing came for ``consumer.timeout.ms``, or before what cannot be read, which the next
+        ask raises; one of the first two must be given. ``headers`` as for :meth:`batches`.
+        Returns: a table, without rows if nothing came.
+        Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of the stream.
+        """
+        return self._collect(max_messages, timeout, headers, lambda table: table)
+
+    def to_dataframe(
+        self,
+        spark: SparkSession,
+        max_messages: int | None = None,
+        timeout: float | None = None,
+        headers: bool = False,
+    ) -> DataFrame:
+        """Collect messages into a Spark DataFrame with the schema of Spark's Kafka source; pandas is not needed.
+
+        The rows are copied to Spark before this returns. They are in the user's hands as with :meth:`to_arrow`: call
+        ``connector.commit_offsets()`` on this thread when what is made of them is safe. Where Spark fails to take them
+        they come again.
+
+        Arguments: ``spark`` is the session; the others as for :meth:`to_arrow`. Raises: as :meth:`to_arrow`, and what
+        Spark raises.
+        """
+        columns = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
+        return self._collect(max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=columns))
+
+    def _schema(self, headers: bool, **limits: int | None) -> pa.Schema:
+        for name, limit in limits.items():
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+                raise ConfigException(name, f"must be a whole number from 1 on, not {limit!r}")
+        if self._message_class is not MessageAndMetadata:
+            raise ConfigException(
+                "key_decoder, value_decoder",
+                f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
+                "the stream without decoders and decode whole columns",
+            )
+        return arrow_schema(headers)
+
+    def _collect(
+        self, max_messages: int | None, timeout: float | None, headers: bool, make: Callable[[pa.Table], T]
+    ) -> T:
+        schema = self._schema(headers, max_messages=max_messages)
+        if max_messages is None and timeout is None:
+            raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
+        columns = self._columns
+        deadline = Deadline(timeout)
+
+        def collect() -> T:
+            rows = self._or_pass_over(lambda: columns.collect(schema, max_messages or ANY, deadline, self._timeout))
+            if not rows and self.queue.closed:
+                self._ended()
+                raise self._closed_error()
+            made = make(one_table(rows, schema))
+            columns.release()
+            return made
+
+        return self._ask(collect)
+
+    def _next_batch(self, schema: pa.Schema, limits: Limits, patience: float | None) -> pa.RecordBatch:
+        """For ``batches``. Raises: StopIteration at the end, and what it says there."""
+        deadline = Deadline(patience)
+        try:
+            rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, deadline)))
+        except ConsumerTimeoutException:
+            if self._ends_on_timeout:
+                raise StopIteration from None
+            raise
+        if rows is None:
+            self._ended()
+            raise StopIteration
+        return rows
+
+    def _or_pass_over(self, ask: Callable[[], T]) -> T:
+        while True:
+            try:
+                return ask()
+            except Exception as e:
+                if not self._reader.passes_over(e):
+                    raise
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """Columns are asked for: finish what is in hand, and get the next. Unless this returns, nothing was handed
+        out.
+        """
+        if self._asked:
+            raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
+        self._holder = get_native_id()
+        self._asking = True
+        try:
+            if getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned:
+                self._messages.throw(_TurnToColumns())
+            self._columns.settle()
+            made = ask()
+            self._asking = False
+            return made
+        except BaseException:
+            self._columns.take_back()
+            self._asking = False
+            raise
+
     def held_by(self, thread: int) -> bool:
         """Whether that thread (its native identifier) was the last to ask this stream, and is not asking now."""
-        return self._holder == thread and getgeneratorstate(self._messages) != GEN_RUNNING
+        return self._holder == thread and not self._asked
 
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is asking this stream for a message: then a signal handler calls."""
-        return self._holder == thread and getgeneratorstate(self._messages) == GEN_RUNNING
+        return self._holder == thread and self._asked
+
+    @property
+    def _asked(self) -> bool:
+        return self._asking or getgeneratorstate(self._messages) == GEN_RUNNING
+
+    def _closed_error(self) -> ConnectorClosedException:
+        return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")
 
     def __repr__(self) -> str:
         # never iterates (KAFKA-1146: printing a stream blocked for ever)
@@ -138,17 +310,18 @@ class KafkaStream(Generic[K, V]):
 
     def _hand_out(self) -> Generator[Any, None, None]:
         # one function for speed: whatever it calls for each message costs more than all it does itself
-        queue, lease = self.queue, self._lease
+        queue, lease, reader = self.queue, self._lease, self._reader
+        self._columns.settle()
         while not queue.closed:
+            failure: _Raise | None = None
             try:
                 chunk = queue.taken or queue.take(Deadline(self._patience))
                 if chunk is None:
                     break
                 self._holder = get_native_id()
                 position = chunk.position
-                start = self._begin(chunk)
-                # records before the start (a compressed set may begin there, KAFKA-546) are left out below
-                for batch in self._batches(chunk, start):
+                start = reader.begin(chunk)
+                for batch in reader.batches(chunk, start):
                     if position.halted or queue.closed:
                         break
                     fresh = True
@@ -162,7 +335,7 @@ class KafkaStream(Generic[K, V]):
                             fresh = False
                         if position.halted or now >= lease.until:
                             position.held_until = NOTHING_HELD
-                            if not self._may_go_on(position, batch.next_offset):
+                            if not reader.may_go_on(position, batch.next_offset, Deadline(self._patience)):
                                 break
                         yield (record, position)
                     else:
@@ -174,33 +347,21 @@ class KafkaStream(Generic[K, V]):
                 else:
                     # what follows was compacted away, or a chunk came twice
                     position.consumed = max(chunk.next_offset, position.consumed or 0)
-                self._finish(chunk, start)
+                reader.finish(chunk)
+                continue
+            except _TurnToColumns:
+                reader.turn_over()
             except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                 # the chunk stays taken: its error comes again rather than a silent gap
-                if not self._passes_over(e):
-                    # raised through the map, which ends this loop and neither the generator nor the stream
-                    yield _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
+                if reader.passes_over(e):
+                    continue
+                # raised through the map, which ends this loop and neither the generator nor the stream
+                failure = _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
+            self._turned = True
+            yield failure
+            self._turned = False
+            self._columns.settle()
         self._ended()
-
-    def _passes_over(self, error: Exception) -> bool:
-        """What was handed out before the error is finished; whether to go on after the error instead of raising it."""
-        chunk = self.queue.taken
-        if chunk is None:
-            return False
-        position = chunk.position
-        if position.held and position.consumed is not None:
-            position.held_until = position.consumed + 1  # finished and no longer held at once, by what follows
-            position.consumed += 1
-        position.held_until = NOTHING_HELD
-        if chunk.error is None and (position.consumed or 0) >= chunk.next_offset:
-            # all that counts as fetched was read; what follows is the fetcher's to deal with, which asks for it anew
-            self._finish(chunk, chunk.fetch_offset)
-            return True
-        self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
-        if not self._skip_corrupt or not isinstance(error, InvalidMessageException):
-            return False
-        self.skip()
-        return True
 
     def skip(self) -> int:
         """Give up what cannot be read, after this stream raised InvalidMessageException or
@@ -209,81 +370,4 @@ class KafkaStream(Generic[K, V]):
         Returns: the offset at which the partition is read on. Raises ValueError if the last ask raised neither, or
         the partition has left meanwhile.
         """
-        chunk, error = self._unreadable or (None, None)
-        self._unreadable = None
-        if chunk is None or error is None or chunk is not self.queue.taken or chunk.position.revoked:
-            raise ValueError(f"{self.name}: nothing to skip; it did not just raise that something cannot be read")
-        position = chunk.position
-        self.queue.count_skipped(error)
-        if chunk.error is error:
-            position.consumed = max(error.next_offset, position.consumed or 0)
-            self.queue.give_up(chunk)
-        else:
-            # a corrupt head may name any offset: never beyond what was fetched
-            position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)
-        return position.consumed
-
-    def _begin(self, chunk: Chunk) -> int:
-        """Reconcile what the chunk holds with where we stand; returns the first offset to hand out."""
-        position = chunk.position
-        if chunk.jump or position.consumed is None:
-            position.consumed = chunk.fetch_offset
-            chunk.jump = False
-        elif position.consumed < chunk.fetch_offset:
-            log.error(
-                "%s: expected offset %d but the next chunk begins at %d",
-                position.tp,
-                position.consumed,
-                chunk.fetch_offset,
-            )
-            position.consumed = chunk.fetch_offset
-        if chunk.error is not None and not position.revoked:
-            raise chunk.error
-        return position.consumed
-
-    def _batches(self, chunk: Chunk, start: int) -> Iterator[Any]:
-        return batches(
-            chunk.records,
-            check_crc=self._check_crc,
-            where=chunk.position.tp,
-            fetch_offset=start,
-            aborted=chunk.aborted,
-            read_committed=self._read_committed,
-        )
-
-    def _finish(self, chunk: Chunk, start: int) -> None:
-        """Every message of the chunk is finished, or the partition is no longer ours or paused, or the stream has
-        ended. ``start`` is the first offset that was handed out of it.
-        """
-        position = chunk.position
-        position.held_until = NOTHING_HELD
-        reached = position.consumed or 0
-        whole = reached >= chunk.next_offset
-        self._count(position.topic, max(0, reached - start), len(chunk.records) if whole else 0)
-        if position.paused and not whole:
-            self.queue.put_back(chunk)
-        self.queue.taken = None
-        if position.revoked:
-            self.queue.let_go()
-
-    def _may_go_on(self, position: PartitionPosition, until: int) -> bool:
-        """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
-
-        The message is announced (``until`` is the end of its batch) only where this returns True.
-        Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
-        """
-        deadline = Deadline(self._patience)
-        while True:
-            if position.halted or self.queue.closed:
-                return False
-            # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
-            self._lease.wait(Deadline(deadline.bounded(0.1)))
-            now = monotonic()  # and then no call, as in the loop that hands out
-            position.held_until = until
-            if not position.halted and now < self._lease.until:
-                return True
-            position.held_until = NOTHING_HELD
-            if deadline.expired:
-                raise ConsumerTimeoutException(
-                    "no message within the timeout, for ZooKeeper is away; the stream stays usable"
-                )
+        return self._reader.skip()

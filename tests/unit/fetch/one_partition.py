@@ -28,7 +28,7 @@ Log = Callable[[int, int], bytes | int]
 class OnePartition:
     """The fetcher, its flow, and the stream that it feeds. ``asked`` holds (offset, max bytes) of each fetch."""
 
-    def __init__(self, *, start: int = 0, skip_corrupt: bool = False, **settings: Any) -> None:
+    def __init__(self, *, start: int = 0, skip_corrupt: bool = False, check_crc: bool = True, **settings: Any) -> None:
         self.asked: list[tuple[int, int]] = []
         self.returned: list[Flow] = []
         self.resolved: list[int] = []
@@ -40,7 +40,7 @@ class OnePartition:
         self.room = 0
         self.queue = StreamQueue(10, self._on_room)
         self.stream: KafkaStream[Any, Any] = KafkaStream(
-            "t/g_c-0", self.queue, lease, timeout=0, check_crc=True, skip_corrupt=skip_corrupt
+            "t/g_c-0", self.queue, lease, timeout=0, check_crc=check_crc, skip_corrupt=skip_corrupt
         )
         base: dict[str, Any] = {
             "client_id": "test",

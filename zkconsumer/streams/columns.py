@@ -1,0 +1,366 @@
+"""A stream's messages as Arrow columns, many at a time.
+
+Threads: the application's thread that reads the stream, nobody else.
+
+How it goes together with messages: both read the chunk in ``queue.taken`` from ``position.consumed`` on, and whoever is
+asked first finishes what the other has handed out. A batch of rows in the user's hands is announced as a message is:
+``consumed`` is its first offset, ``batch_until`` its end, and it is finished by the one write that moves ``consumed``
+there. Rows that were read and not handed out yet are in nobody's hands: they are announced all together, when they are
+handed out, so that a revocation meanwhile waits for nothing and takes them away.
+
+The original has nothing of the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from zkconsumer.brokers.columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
+from zkconsumer.brokers.record_batch import RecordBatch
+from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException, MissingExtraError, UnreadableMessageError
+from zkconsumer.streams.queue import Chunk
+from zkconsumer.streams.reading import ChunkReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_ROWS = 65_536
+MAX_BYTES = 32 * 1024 * 1024
+ANY = 1 << 62
+"""A number of rows or bytes that is no limit."""
+
+SPARK_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+SPARK_HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class Limits(NamedTuple):
+    """How much one batch may be: ``rows``, and bytes of keys and values (one row may be more)."""
+
+    rows: int = MAX_ROWS
+    size: int = MAX_BYTES
+
+
+def arrow_schema(headers: bool) -> pa.Schema:
+    """The schema of Spark's Kafka source. Raises MissingExtraError without pyarrow."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtraError("reading a stream as columns", "arrow") from None
+    types = arrow_types()
+    return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
+
+
+class Piece(NamedTuple):
+    """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too."""
+
+    chunk: Chunk
+    first: int
+    end: int
+    rows: pa.RecordBatch | None
+
+    @property
+    def position(self) -> PartitionPosition:
+        """Where the partition stands."""
+        return self.chunk.position
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of the chunk is left."""
+        return self.end >= self.chunk.next_offset
+
+
+class _Decoding:
+    """What is made of a chunk from offset ``at`` on, a piece at a time."""
+
+    def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, schema: pa.Schema) -> None:
+        self.chunk = chunk
+        self.at = at
+        self.schema = schema
+        self._reader = reader
+        self._batches: Iterator[RecordBatch] | None = None
+        self._rest: pa.RecordBatch | None = None
+        self._rest_end = at
+
+    def piece(self, limits: Limits) -> Piece:
+        """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
+        before what cannot be read.
+        """
+        first = self.at
+        if self._rest is None:
+            self._rest, self._rest_end = self._decoded(limits)
+        rows, self._rest, end = self._rest, None, self._rest_end
+        if rows is not None and (rows.num_rows > limits.rows or rows.nbytes > limits.size):
+            count = _fitting(rows, limits)
+            if count < rows.num_rows:
+                self._rest = rows.slice(count)
+                rows = rows.slice(0, count)
+                end = rows.column(_OFFSET)[count - 1].as_py() + 1
+        self.at = end
+        return Piece(self.chunk, first, end, rows)
+
+    def _decoded(self, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
+        builder = ColumnBuilder(self.schema.names)
+        if self._batches is None:
+            self._batches = self._reader.batches(self.chunk, self.at)
+        end = self.at
+        try:
+            for batch in self._batches:
+                builder.add_batch(batch)
+                end = batch.next_offset
+                if builder.rows >= limits.rows or builder.size >= limits.size:
+                    break
+            else:
+                end = max(end, self.chunk.next_offset)  # what follows was compacted away
+            return self._made(builder), end
+        except UnreadableMessageError:
+            self._batches = None
+        except BaseException:
+            self._batches = None  # half-way through: never go on behind what was not handed out
+            raise
+        return self._decoded_carefully()
+
+    def _decoded_carefully(self) -> tuple[pa.RecordBatch | None, int]:
+        """What can be read before the place that cannot, as whoever takes messages gets it; the place is the next."""
+        builder = ColumnBuilder(self.schema.names)
+        end = self.at
+        try:
+            for batch in self._reader.batches(self.chunk, self.at):
+                for slab in slabs(batch):
+                    builder.add(batch.where, slab)
+                    end = slab[-1].offset + 1
+                end = batch.next_offset
+        except UnreadableMessageError:
+            if end == self.at:
+                raise
+        return self._made(builder), end
+
+    def _made(self, builder: ColumnBuilder) -> pa.RecordBatch | None:
+        import pyarrow as pa
+
+        if not builder.rows:
+            return None
+        rows = pa.RecordBatch.from_arrays(builder.take(), schema=self.schema)
+        return rows if rows.num_rows else None
+
+
+_OFFSET = NAMES.index("offset")
+
+
+def _fitting(rows: pa.RecordBatch, limits: Limits) -> int:
+    """How many of the rows are within the limits; at least one."""
+    import pyarrow.compute as pc
+
+    sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0).cast("int64") for name in ("key", "value")]
+    reached = pc.cumulative_sum(pc.add(*sizes))
+    within = pc.sum(pc.less_equal(reached, limits.size)).as_py()
+    return int(max(1, min(within, limits.rows)))
+
+
+class ColumnReader:
+    """Hands the rows of a stream out. Arguments: ``reader`` is the stream's.
+
+    ``in_hand`` are the rows in the user's hands, without the rows themselves.
+    """
+
+    def __init__(self, reader: ChunkReader) -> None:
+        self._reader = reader
+        self._queue = reader.queue
+        self._decoding: _Decoding | None = None
+        self.in_hand: Sequence[Piece] = ()
+
+    # ---- what was handed out
+
+    def settle(self) -> None:
+        """The rows in the user's hands, if there are any, are finished."""
+        for piece in self.in_hand:
+            position, chunk = piece.position, piece.chunk
+            # one write: no longer held and consumed up to here, so that who waits for them to be let go commits them
+            position.consumed = piece.end
+            taken = chunk is self._queue.taken
+            self._reader.passed(chunk, piece.first, piece.end, closing=piece.whole and not taken)
+            if taken and (piece.whole or position.halted):
+                self._reader.finish(chunk)
+            elif position.revoked:
+                self._queue.let_go()
+        self.in_hand = ()
+
+    def take_back(self) -> None:
+        """The rows that were announced last did not reach the user: they come again."""
+        pieces, self.in_hand = self.in_hand, ()
+        self._retract(pieces)
+        self._put_back(pieces)
+
+    def release(self) -> None:
+        """The rows have reached the user: what they were made of need not be kept (``take_back`` is over)."""
+        taken = self._queue.taken
+        self.in_hand = [
+            piece if piece.chunk is taken else piece._replace(chunk=_emptied(piece)) for piece in self.in_hand
+        ]
+
+    # ---- what is to be handed out
+
+    def next_batch(self, schema: pa.Schema, limits: Limits, deadline: Deadline) -> pa.RecordBatch | None:
+        """The next rows of one partition; None at the end of the stream. ``settle`` was called before.
+
+        Raises: ConsumerTimeoutException; what cannot be read; what made the connector fail.
+        """
+        while True:
+            piece = self._piece(schema, limits, deadline, {})
+            if piece is None:
+                return None
+            if piece.rows is None:  # markers of transactions, or what compaction left
+                piece.position.consumed = piece.end
+                if piece.whole:
+                    self._reader.finish(piece.chunk)
+                continue
+            pieces = [piece]
+            try:
+                if self._hand_over(pieces, deadline):
+                    return piece.rows
+            except ConsumerTimeoutException:
+                self._put_back(pieces)
+                raise
+
+    def collect(self, schema: pa.Schema, rows: int, deadline: Deadline, patience: float | None) -> list[pa.RecordBatch]:
+        """So many rows of any partitions, or what there is at the deadline, or when nothing came for ``patience``
+        seconds, or before what cannot be read. ``settle`` was called before.
+
+        Raises: what cannot be read where there are no rows before it; what made the connector fail.
+        """
+        pieces: list[Piece] = []
+        try:
+            self._gather(pieces, schema, rows, deadline, patience)
+            self._hand_over(pieces, deadline)
+        except ConsumerTimeoutException:  # at the gate
+            self._put_back(pieces)
+            return []
+        except BaseException:
+            self.in_hand = ()
+            self._retract(pieces)
+            self._put_back(pieces)
+            raise
+        return [piece.rows for piece in pieces if piece.rows is not None]
+
+    def _gather(
+        self, pieces: list[Piece], schema: pa.Schema, wanted: int, deadline: Deadline, patience: float | None
+    ) -> None:
+        reached: dict[PartitionPosition, int] = {}
+        rows, last_looks = 0, -1
+        while rows < wanted:
+            if deadline.expired:  # what was fetched by then, and not what comes for ever
+                last_looks = len(self._queue) + 1 if last_looks < 0 else last_looks - 1
+                if not last_looks:
+                    return
+            try:
+                piece = self._piece(schema, Limits(wanted - rows, ANY), _sooner(deadline, patience), reached)
+            except ConsumerTimeoutException:
+                return
+            except UnreadableMessageError:
+                if not pieces:
+                    raise
+                return  # it stands where it stood: the next ask raises it
+            if piece is None:
+                return
+            pieces.append(piece)
+            reached[piece.position] = piece.end
+            rows += piece.rows.num_rows if piece.rows is not None else 0
+            if piece.whole:
+                self._queue.taken = None
+
+    def _piece(
+        self, schema: pa.Schema, limits: Limits, deadline: Deadline, reached: Mapping[PartitionPosition, int]
+    ) -> Piece | None:
+        """The next rows of the chunk that is read, or of the next one; None at the end of the stream, and before what
+        moves a partition of which rows were read already (``reached``).
+        """
+        reader, queue = self._reader, self._queue
+        while not queue.closed:
+            chunk = queue.taken or queue.take(deadline)
+            if chunk is None:
+                return None
+            position = chunk.position
+            start = reached.get(position)
+            if start is not None and (chunk.jump or chunk.error or chunk.fetch_offset > start or position.halted):
+                return None
+            if position.halted:
+                reader.finish(chunk)
+                continue
+            start = reader.begin(chunk) if start is None else start
+            if monotonic() >= reader.lease.until:
+                reader.wait_at_gate(deadline)
+                continue
+            decoding = self._decoding
+            if decoding is None or decoding.chunk is not chunk or decoding.at != start or decoding.schema != schema:
+                decoding = self._decoding = _Decoding(reader, chunk, start, schema)
+            piece = decoding.piece(limits)
+            if piece.whole:
+                self._decoding = None
+            return piece
+        return None
+
+    def _hand_over(self, pieces: list[Piece], deadline: Deadline) -> bool:
+        """Announce the rows and look at the gate; returns whether there are any that may be handed out, which are
+        those left in ``pieces``, and ``in_hand``.
+
+        Raises: ConsumerTimeoutException where the gate stays closed.
+        """
+        lease = self._reader.lease
+        while pieces and not self._queue.closed:
+            announced = [piece._replace(rows=None) for piece in pieces]
+            try:
+                now = monotonic()
+                for piece in announced:
+                    position = piece.chunk.position
+                    position.batch_until = position.held_until = piece.end
+                if now < lease.until and not any(piece.chunk.position.halted for piece in announced):
+                    self.in_hand = announced
+                    return True
+            except BaseException:  # an interrupt: nobody saw these rows
+                self._retract(announced)
+                raise
+            self._retract(announced)
+            self._put_back([piece for piece in pieces if piece.position.halted])
+            pieces[:] = [piece for piece in pieces if not piece.position.halted]
+            if pieces and not lease.valid:
+                self._reader.wait_at_gate(deadline)
+        return False
+
+    def _retract(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            # in this order, or the rows would count as a message in hand for a moment
+            piece.position.held_until = NOTHING_HELD
+            piece.position.batch_until = NOTHING_HELD
+        self._queue.let_go()
+
+    def _put_back(self, pieces: Sequence[Piece]) -> None:
+        """These rows are not handed out: what was fetched waits again, unless it is no longer ours."""
+        if not pieces:
+            return
+        self._decoding = None
+        chunks = {id(piece.chunk): piece.chunk for piece in pieces}
+        taken = self._queue.taken
+        if taken is not None and taken.position in {piece.position for piece in pieces}:
+            chunks[id(taken)] = taken
+        for chunk in reversed(chunks.values()):
+            self._queue.put_back(chunk)
+
+
+def _sooner(deadline: Deadline, seconds: float | None) -> Deadline:
+    return deadline if seconds is None else Deadline(deadline.bounded(seconds))
+
+
+def _emptied(piece: Piece) -> Chunk:
+    return Chunk(piece.position, b"", piece.first, piece.chunk.next_offset)
+
+
+def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """All rows as one table."""
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches, schema=schema)

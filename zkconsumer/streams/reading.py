@@ -1,0 +1,187 @@
+"""What a stream does with a chunk before messages or columns are made of it, and after: where to begin, what to do
+about what cannot be read, how to wait at the gate, when it is through.
+
+Threads: the application's thread that reads the stream, nobody else. Nothing here runs for each message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import NamedTuple
+
+from zkconsumer.brokers.record_batch import RecordBatch
+from zkconsumer.brokers.records import batches
+from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
+from zkconsumer.registry.lease import Lease
+from zkconsumer.streams.queue import Chunk, StreamQueue
+
+log = logging.getLogger(__name__)
+
+Count = Callable[[str, int, int], None]
+"""Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
+
+_AWAY = "no message within the timeout, for ZooKeeper is away; the stream stays usable"
+
+
+class ReadSettings(NamedTuple):
+    """How records are read: ``check_crc`` is ``check.crcs``, ``read_committed`` ``isolation.level``, ``skip_corrupt``
+    ``corrupt.message.policy``.
+    """
+
+    check_crc: bool
+    read_committed: bool = False
+    skip_corrupt: bool = False
+
+
+class ChunkReader:
+    """The part of a stream that messages and columns have in common.
+
+    Arguments: ``name`` is the stream's, for errors; ``count`` is told of what was passed.
+    """
+
+    def __init__(self, name: str, queue: StreamQueue, lease: Lease, settings: ReadSettings, count: Count) -> None:
+        self._name = name
+        self.queue = queue
+        self.lease = lease
+        self._settings = settings
+        self._count = count
+        self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
+        self._current: Chunk | None = None
+        self._counted_to = 0
+
+    def begin(self, chunk: Chunk) -> int:
+        """Reconcile what the chunk holds with where we stand; returns the first offset to hand out.
+
+        Raises the chunk's error, where it stands for one.
+        """
+        position = chunk.position
+        if chunk.jump or position.consumed is None:
+            position.consumed = chunk.fetch_offset
+            position.batch_until = NOTHING_HELD
+            chunk.jump = False
+        elif position.consumed < chunk.fetch_offset:
+            log.error(
+                "%s: expected offset %d but the next chunk begins at %d",
+                position.tp,
+                position.consumed,
+                chunk.fetch_offset,
+            )
+            position.consumed = chunk.fetch_offset
+        if chunk is not self._current:
+            self._current, self._counted_to = chunk, position.consumed
+        if chunk.error is not None and not position.revoked:
+            raise chunk.error
+        return position.consumed
+
+    def batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
+        """The chunk's batches; records before ``start`` (a compressed set may begin there, KAFKA-546) are left out."""
+        return batches(
+            chunk.records,
+            check_crc=self._settings.check_crc,
+            where=chunk.position.tp,
+            fetch_offset=start,
+            aborted=chunk.aborted,
+            read_committed=self._settings.read_committed,
+        )
+
+    def finish(self, chunk: Chunk) -> None:
+        """Every message of the chunk is finished, or the partition is no longer ours or paused, or the stream has
+        ended.
+        """
+        position = chunk.position
+        position.held_until = NOTHING_HELD
+        reached = position.consumed or 0
+        whole = reached >= chunk.next_offset
+        self.passed(chunk, self._counted_to, reached, closing=whole)
+        self._current = None
+        if position.paused and not whole:
+            self.queue.put_back(chunk)
+        self.queue.taken = None
+        if position.revoked:
+            self.queue.let_go()
+
+    def passed(self, chunk: Chunk, first: int, end: int, *, closing: bool) -> None:
+        """Count what is finished of a chunk; ``closing`` says that nothing of it is left."""
+        self._count(chunk.position.topic, max(0, end - first), len(chunk.records) if closing else 0)
+        self._current, self._counted_to = chunk, end
+
+    def turn_over(self) -> None:
+        """What was handed out as messages is finished, for columns go on."""
+        chunk = self.queue.taken
+        if chunk is None:
+            return
+        self.finish_message(chunk.position)
+        if chunk is self._current:
+            self.passed(chunk, self._counted_to, chunk.position.consumed or 0, closing=False)
+
+    def finish_message(self, position: PartitionPosition) -> None:
+        """The message in hand, if there is one, is finished."""
+        if position.held and position.consumed is not None:
+            position.held_until = position.consumed + 1  # finished and no longer held at once, by what follows
+            position.consumed += 1
+        position.held_until = NOTHING_HELD
+
+    def passes_over(self, error: Exception) -> bool:
+        """What was handed out before the error is finished; whether to go on after the error instead of raising it."""
+        chunk = self.queue.taken
+        if chunk is None:
+            return False
+        position = chunk.position
+        self.finish_message(position)
+        if chunk.error is None and (position.consumed or 0) >= chunk.next_offset:
+            # all that counts as fetched was read; what follows is the fetcher's to deal with, which asks for it anew
+            self.finish(chunk)
+            return True
+        self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
+        if not self._settings.skip_corrupt or not isinstance(error, InvalidMessageException):
+            return False
+        self.skip()
+        return True
+
+    def skip(self) -> int:
+        """Give up what could not be read, and go on after it; see ``KafkaStream.skip``."""
+        chunk, error = self._unreadable or (None, None)
+        self._unreadable = None
+        if chunk is None or error is None or chunk is not self.queue.taken or chunk.position.revoked:
+            raise ValueError(f"{self._name}: nothing to skip; it did not just raise that something cannot be read")
+        position = chunk.position
+        self.queue.count_skipped(error)
+        if chunk.error is error:
+            position.consumed = max(error.next_offset, position.consumed or 0)
+            self.queue.give_up(chunk)
+        else:
+            # a corrupt head may name any offset: never beyond what was fetched
+            position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)
+        return position.consumed
+
+    def wait_at_gate(self, deadline: Deadline) -> None:
+        """Wait for the lease, or until something else changed that the caller must look at.
+
+        Raises: ConsumerTimeoutException when the deadline has passed.
+        """
+        if deadline.expired:
+            raise ConsumerTimeoutException(_AWAY)
+        # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
+        self.lease.wait(Deadline(deadline.bounded(0.1)))
+
+    def may_go_on(self, position: PartitionPosition, until: int, deadline: Deadline) -> bool:
+        """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
+
+        The message is announced (``until`` is the end of its batch) only where this returns True.
+        Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
+        """
+        while True:
+            if position.halted or self.queue.closed:
+                return False
+            self.lease.wait(Deadline(deadline.bounded(0.1)))
+            now = monotonic()  # and then no call, as in the loop that hands out
+            position.held_until = until
+            if not position.halted and now < self.lease.until:
+                return True
+            position.held_until = NOTHING_HELD
+            if deadline.expired:
+                raise ConsumerTimeoutException(_AWAY)
