@@ -99,7 +99,7 @@ def test_a_query_begins_where_its_group_is(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"membership": "member"}, "membership: 'member': a stream cannot join the group yet: say membership=none"),
+        ({"membership": "guest"}, "membership: 'guest': must be member or none"),
         ({"endingOffsets": "latest"}, "endingOffsets: 'latest': a stream has no end"),
         ({}, "has live members (somebody)"),
     ],

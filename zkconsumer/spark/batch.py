@@ -7,7 +7,7 @@ The group is only looked at (``startingOffsets=group``); a batch registers nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,7 +18,7 @@ from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.cluster import Cluster, describe
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.partition import RangePartition, read_partition
-from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, batch_position, out_of_log, pieces, within
+from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, named_position, out_of_log, pieces, within
 from zkconsumer.spark.reading import ADVICE
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,24 @@ def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPar
         raise ConfigException(option, f"its JSON names {describe(strange)}, which is not read")
 
 
+def at_time(cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where ``startingTimestamp`` lies, if it is given; in which partitions it lies nowhere the options say whether
+    that is an error. Raises ConfigException.
+    """
+    time = None if options.starting is None else options.starting.time
+    if time is None:
+        return {}
+    found = cluster.offsets_at(partitions, time)
+    later = sorted(set(partitions).difference(found))
+    if later and not options.end_where_time_is_not_reached:
+        raise ConfigException(
+            "startingTimestamp",
+            f"{str(time)!r}: {describe(later)} has no message of that time or later; "
+            "startingOffsetsByTimestampStrategy=latest starts there at the end",
+        )
+    return found
+
+
 def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> list[OffsetRange]:
     """The ranges that the options name, as the logs are now."""
     starting, ending = options.starting or EARLIEST, options.ending or LATEST
@@ -80,11 +98,17 @@ def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartitio
     spans = cluster.log_spans(partitions)
     asks_group = "group" in (starting.word, ending.word)
     committed = cluster.committed(options.group, partitions) if asks_group else {}
+    start_times = at_time(cluster, options, partitions)
+    end_times = {} if ending.time is None else cluster.offsets_at(partitions, ending.time)
     ranges = []
     for tp in partitions:
-        span, at = spans[tp], committed.get(tp)
-        start = batch_position(starting, tp, span, at, span.first)
-        end = batch_position(ending, tp, span, at, start)
+        span = spans[tp]
+        by_time = starting.time is not None
+        first = (start_times if by_time else committed).get(tp)
+        start = named_position(starting, tp, span, first, span.end if by_time else span.first)
+        by_time = ending.time is not None
+        last = (end_times if by_time else committed).get(tp)
+        end = named_position(ending, tp, span, last, span.end if by_time else start)
         if end < start and ending.given is not None:
             raise ConfigException("endingOffsets", f"{end!r} of {tp} is before its start {start}")
         ranges.append(existing(OffsetRange(*tp, start, max(start, end)), span, fail=options.fail_on_data_loss))

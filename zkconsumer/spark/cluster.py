@@ -240,6 +240,14 @@ class Cluster:
         # the beginning may have moved beyond the end that was asked for before
         return {tp: LogSpan(firsts[tp], max(firsts[tp], ends[tp])) for tp in partitions}
 
+    def offsets_at(self, partitions: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        """The first offset that is not older than a time (ms since 1970), without partitions that have none.
+
+        Brokers before 0.10.1 know only when segments of the log ended. Raises BrokerError, RegistryError.
+        """
+        found = self._list(dict.fromkeys(partitions, time))
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
+
     def _list(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Ask the leaders, and again while one is missing, until all have answered."""
         found: dict[TopicPartition, int] = {}
@@ -274,7 +282,8 @@ class Cluster:
                 continue
             for tp in asked:
                 answer = answers.get(tp)
-                if answer is not None and answer.error == codes.NONE and answer.offset >= 0:
+                known = answer is not None and (answer.offset >= 0 or wanted[tp] >= 0)  # of a time there may be none
+                if answer is not None and answer.error == codes.NONE and known:
                     found[tp] = answer.offset
                 elif answer is not None and answer.error != codes.NONE and not codes.retriable(answer.error):
                     raise codes.error(answer.error, f"offsets of {tp}")

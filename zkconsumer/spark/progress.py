@@ -1,14 +1,13 @@
 """A stream's place in its group: what it may read, and where it writes how far it came.
 
-``membership=none`` is all there is so far: everything is read, nothing is owned, offsets are written without a fence. A
-live member takes the same place later: ``claim`` may then return fewer partitions than it was asked for.
-One thread, that of the stream's driver process.
+``Bystander`` is ``membership=none``: everything is read, nothing is owned, offsets are written without a fence. The
+default, a live member of the group, is in ``member``. One thread calls, the main one of the stream's driver process.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from zkconsumer.errors import ConfigException
@@ -23,13 +22,29 @@ class Membership(Protocol):
     """How a query stands to its group."""
 
     def join(self) -> None:
-        """Before anything is read. Raises ConfigException, RegistryError."""
-
-    def claim(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """Those of the existing partitions that the query reads in its next batch."""
+        """Before anything is read. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
 
     def settle(self, done: Progress) -> None:
         """Batches up to here are finished: write it to the group. Raises OffsetCommitError, RegistryError."""
+
+    def claim(self, partitions: Collection[TopicPartition], *, patient: bool) -> Collection[TopicPartition]:
+        """Those of the existing partitions that the query may read in its next batch; ``patient`` waits for all of its
+        share.
+        """
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The group's offsets of claimed partitions that have one and where it counts: not where the query has read
+        all along.
+        """
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Partitions without an offset begin here. Returns those that may be read now."""
+
+    def reserve(self, partitions: Collection[TopicPartition]) -> None:
+        """The batch that was planned reads these."""
+
+    def repeat(self, partitions: Collection[TopicPartition]) -> None:
+        """A batch that reads these is repeated from the checkpoint."""
 
     def leave(self) -> None:
         """The query ends."""
@@ -48,6 +63,7 @@ class Bystander:
         self._allowed = allow_live_members
         self._warned = False
         self._settled: dict[TopicPartition, int] = {}
+        self._asked: set[TopicPartition] = set()
 
     def join(self) -> None:
         """Refuses a group with live members."""
@@ -60,7 +76,7 @@ class Bystander:
             )
         self._warned = bool(members)
 
-    def claim(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+    def claim(self, partitions: Collection[TopicPartition], *, patient: bool) -> Collection[TopicPartition]:
         """All of them. Somebody who joins while the query runs is warned of, once."""
         if not self._warned and (members := self._cluster.live_members(self._group)):
             self._warned = True
@@ -77,6 +93,22 @@ class Bystander:
         if news:
             self._cluster.commit(self._group, news)
             self._settled.update(news)
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The group's offsets when a partition is read for the first time; after that the query's own place counts."""
+        new = [tp for tp in partitions if tp not in self._asked]
+        self._asked.update(new)
+        return self._cluster.committed(self._group, new) if new else {}
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Nothing has to be stored first."""
+        return starts.keys()
+
+    def reserve(self, partitions: Collection[TopicPartition]) -> None:
+        """Nobody else may read them in any case."""
+
+    def repeat(self, partitions: Collection[TopicPartition]) -> None:
+        """They are read in any case."""
 
     def leave(self) -> None:
         """There is nothing to give back."""

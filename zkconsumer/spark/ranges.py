@@ -46,12 +46,13 @@ class LogSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to start or end: ``word`` is "earliest", "latest", "group", or "given" with the offsets in ``given``, in
-    which -2 stands for the earliest and -1 for the latest.
+    """Where to start or end: ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970,
+    or "given" with the offsets in ``given``, in which -2 stands for the earliest and -1 for the latest.
     """
 
     word: str
     given: Mapping[TopicPartition, int] | None = None
+    time: int | None = None
 
 
 EARLIEST: Final = Offsets("earliest")
@@ -101,10 +102,14 @@ def ranges_of(progress: Progress) -> list[OffsetRange]:
 # ---- where to start ----
 
 
-def batch_position(wanted: Offsets, partition: TopicPartition, log: LogSpan, committed: int | None, none: int) -> int:
-    """The offset that a batch option names for a partition; ``none`` where the group has no offset."""
-    if wanted.word == "group":
-        return none if committed is None else committed
+def named_position(wanted: Offsets, partition: TopicPartition, log: LogSpan, found: int | None, none: int) -> int:
+    """The offset that an option names for a partition.
+
+    Arguments: ``found`` is the group's offset, or that of the time, where the option means one of these; ``none``
+    counts where there is none.
+    """
+    if wanted.word in ("group", "timestamp"):
+        return none if found is None else found
     if wanted.given is not None:
         offset = wanted.given[partition]
         return {-2: log.first, -1: log.end}.get(offset, offset)
@@ -117,23 +122,29 @@ def stream_position(
     committed: int | None,
     wanted: Offsets,
     log: LogSpan,
-    *,
-    resumed: bool,
+    at_time: int | None = None,
 ) -> int:
     """Where a stream reads a partition on.
 
-    The checkpoint's place; after a restart (``resumed``) the group's, if it is further: others went on meanwhile. A
+    The checkpoint's place, or the group's, ``committed``, where that counts and is further: others went on meanwhile. A
     partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted`` if the query
-    has not begun, else at its beginning: it is new, and nothing of it shall be missed.
+    has not begun (``at_time`` is the offset of that time), else at its beginning: it is new, and nothing of it shall be
+    missed.
     """
     known = done.get(partition)
     if known is not None:
-        return max(known.end, committed) if resumed and committed is not None else known.end
+        return known.end if committed is None else max(known.end, committed)
     if committed is not None:
         return committed
     if done:
         return log.first
-    return batch_position(wanted, partition, log, None, log.end)
+    return named_position(wanted, partition, log, at_time, log.end)
+
+
+def remembered(progress: Progress, done: Progress, existing: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+    """A batch, and the places of the partitions that others own now, in case they come back."""
+    places = {tp: Span(done[tp].end, done[tp].end) for tp in existing if tp in done}
+    return {**places, **progress}
 
 
 # ---- how far ----

@@ -14,12 +14,14 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from zkconsumer.errors import OffsetOutOfRangeError
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.batch import check_given
+from zkconsumer.spark.batch import at_time, check_given
 from zkconsumer.spark.cluster import Cluster, describe
+from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.partition import RangePartition
 from zkconsumer.spark.progress import Bystander, Membership
@@ -33,6 +35,7 @@ from zkconsumer.spark.ranges import (
     is_news,
     pieces,
     ranges_of,
+    remembered,
     stream_position,
 )
 from zkconsumer.spark.reading import ADVICE
@@ -43,19 +46,17 @@ log = logging.getLogger(__name__)
 class StreamRun:
     """The run of one query. The constructor does no I/O."""
 
-    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+    def __init__(self, options: ReadOptions, cluster: Cluster, membership: Membership | None = None) -> None:
         self._options = options
         self._cluster = cluster
-        self._membership: Membership = Bystander(
-            self._cluster, options.group, allow_live_members=options.allow_live_members
-        )
+        self._membership = membership or _membership(options, cluster)
         self._planned = False
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._missing: tuple[str, ...] = ()
 
     def open(self) -> None:
-        """Join. Raises ConfigException, RegistryError."""
+        """Join. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
         self._membership.join()
 
     def close(self) -> None:
@@ -82,22 +83,27 @@ class StreamRun:
         self._membership.settle(done)
         existing = self._partitions()
         self._check_gone(done, existing)
-        partitions = self._membership.claim(existing)
-        if self._targets is not None:
-            partitions = [tp for tp in partitions if tp in self._targets]
+        claimed = self._membership.claim(existing, patient=self._targets is not None)
+        partitions = [tp for tp in existing if tp in claimed and (self._targets is None or tp in self._targets)]
         self._ends = self._cluster.log_ends(partitions)
-        positions = self._positions(partitions, done)
+        positions = self._positions(partitions, existing, done)
         targets = self._ends if self._targets is None else self._targets
         # the end may be the smaller one where messages were lost since
-        ends = {tp: min(end, targets[tp]) for tp, end in self._ends.items()}
-        progress = advance(positions, ends, limit)
+        ends = {tp: min(self._ends[tp], targets[tp]) for tp in positions}
+        progress = remembered(advance(positions, ends, limit), done, existing)
         self._planned = True
-        return encode_progress(progress) if is_news(progress, done) else start
+        news = is_news(progress, done)
+        self._membership.reserve([tp for tp, span in progress.items() if span.end > span.start] if news else ())
+        return encode_progress(progress) if news else start
 
     def plan(self, end: dict[str, Any]) -> list[RangePartition]:
         """The tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError, NoBrokersError."""
         ranges = ranges_of(decode_progress(end))
-        leaders = self._cluster.leaders([TopicPartition(range_.topic, range_.partition) for range_ in ranges])
+        partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
+        if not self._planned:  # by the run before this one, which did not finish it
+            self._planned = True
+            self._membership.repeat(partitions)
+        leaders = self._cluster.leaders(partitions)
         return [RangePartition(piece, leaders) for piece in pieces(ranges, self._options.min_partitions)]
 
     def log_ends(self) -> dict[str, Any]:
@@ -123,20 +129,26 @@ class StreamRun:
                 f"{describe(gone)} was read before and is there no more, or is not selected any more; {ADVICE}"
             )
 
-    def _positions(self, partitions: Any, done: Progress) -> dict[TopicPartition, int]:
-        options, wanted = self._options, self._options.starting or LATEST
-        resumed = not self._planned
+    def _positions(
+        self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress
+    ) -> dict[TopicPartition, int]:
+        """Where each partition is read on; without those whose start could not be stored yet."""
+        wanted = self._options.starting or LATEST
         unknown = [tp for tp in partitions if tp not in done]
         if unknown and not done:
-            check_given("startingOffsets", wanted, tuple(partitions))
-        committed = self._cluster.committed(options.group, partitions if resumed else unknown)
-        spans = self._cluster.log_spans([tp for tp in unknown if tp not in committed])
+            check_given("startingOffsets", wanted, existing)
+        committed = self._membership.committed(partitions)
+        starting = [tp for tp in unknown if tp not in committed]
+        spans = self._cluster.log_spans(starting)
+        times = at_time(self._cluster, self._options, starting) if starting and not done else {}
         positions = {}
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
-            position = stream_position(tp, done, committed.get(tp), wanted, span, resumed=resumed)
+            position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
             positions[tp] = self._not_beyond(tp, position)
-        return positions
+        waiting = {tp: position for tp, position in positions.items() if tp not in committed}
+        stored = self._membership.begin(waiting)
+        return {tp: position for tp, position in positions.items() if tp in committed or tp in stored}
 
     def _not_beyond(self, tp: TopicPartition, position: int) -> int:
         """A position that the log has not reached means that the log lost messages, or is another topic's."""
@@ -148,6 +160,12 @@ class StreamRun:
             raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
         log.warning("%s; going on at its end", problem)
         return end
+
+
+def _membership(options: ReadOptions, cluster: Cluster) -> Membership:
+    if options.is_member:
+        return GroupMember(options)
+    return Bystander(cluster, options.group, allow_live_members=options.allow_live_members)
 
 
 def end_cleanly_on_sigterm() -> None:

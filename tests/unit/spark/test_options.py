@@ -12,7 +12,8 @@ from zkconsumer.spark.options import parse
 from zkconsumer.spark.ranges import EARLIEST, GROUP, LATEST, Offsets
 
 _LOGIN = {"sasl.username": "me", "sasl.password": "hidden"}
-BASE = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g", "subscribe": "t"}
+NAMED = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g"}
+BASE = {**NAMED, "subscribe": "t"}
 
 
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
@@ -66,7 +67,23 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
         ({"startingoffset": "x"}, "startingoffset: 'x': unknown option; did you mean 'startingOffsets'?"),
         ({"max_offsets_per_trigger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
         ({"kafka.bootstrap.servers": "b:9092"}, "'b:9092': unknown option; brokers are found through zookeeper.con"),
-        ({"kafka.isolation.level": "x"}, "kafka.isolation.level: 'x': unknown option; write 'isolation.level'"),
+        ({"kafka.zookeeper.connect": "x"}, "kafka.zookeeper.connect: 'x': unknown option"),
+        (
+            {"kafka.client.id": "a", "client.id": "b"},
+            "kafka.client.id: 'a': contradicts client.id='b'; say one of them",
+        ),
+        ({"startingOffsetsByTimestamp": "{}"}, "unknown option; name one time by startingTimestamp"),
+        ({"startingTimestamp": "5", "startingOffsets": "latest"}, "'5': contradicts startingOffsets='latest'"),
+        (
+            {"endingTimestamp": "5", "endingOffsets": "latest"},
+            "endingTimestamp: '5': contradicts endingOffsets='latest'",
+        ),
+        ({"startingTimestamp": "2026-01-01"}, "startingTimestamp: '2026-01-01': must be milliseconds since 1970"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "'latest': is of no use without startingTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "x", "startingTimestamp": "5"}, "'x': must be error or latest"),
+        ({"releaseAfter": "soon"}, "releaseAfter: 'soon': must be a number of seconds"),
+        ({"releaseAfter": "inf"}, "releaseAfter: 'inf': must be a number of seconds"),
+        ({"pushdown": "yes"}, "pushdown: 'yes': must be true or false"),
         ({"path": "t"}, "path: 't': unknown option; load() takes no path"),
         ({"zzz": "1"}, "zzz: '1': unknown option"),
         ({"auto.commit.enable": "true"}, "auto.commit.enable: 'true': unknown option"),
@@ -82,7 +99,7 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0': must be a whole number"),
         ({"minPartitions": "many"}, "minPartitions: 'many': must be a whole number"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe': must be true or false"),
-        ({"membership": "some"}, "membership: 'some': must be none"),
+        ({"membership": "some"}, "membership: 'some': must be member or none"),
         ({"subscribe": "a,,b"}, "subscribe: 'a,,b': '' cannot be a name"),
         ({"subscribe": "a/b"}, "subscribe: 'a/b'"),
         ({"assign": '{"t":[0]}'}, "assign: '{\"t\":[0]}': contradicts subscribe='t'"),
@@ -109,6 +126,8 @@ def test_what_must_be_said_is_asked_for(name: str) -> None:
         ({"startingOffsets": "latest"}, "startingOffsets: 'latest'"),
         ({"membership": "member"}, "membership: 'member'"),
         ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true'"),
+        ({"releaseAfter": "2.5"}, "releaseAfter: '2.5': a batch never joins the group"),
+        ({"partition.assignment.strategy": "roundrobin"}, "partition.assignment.strategy: 'roundrobin': a batch never"),
     ],
 )
 def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str) -> None:
@@ -119,14 +138,21 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"membership: '\(not given\)'.*say membership=none"),
-        ({"membership": "member"}, "membership: 'member'.*say membership=none"),
-        ({"membership": "none", "endingOffsets": "latest"}, "endingOffsets: 'latest'"),
+        ({"endingOffsets": "latest"}, "endingOffsets: 'latest'"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: '5': a stream has no end"),
+        ({"pushdown": "true"}, "pushdown: 'true'"),
+        ({"allowLiveMembers": "true"}, "allowLiveMembers: 'true': is for membership=none"),
+        ({"assign": '{"t":[0]}'}, "assign: 't-0': a member owns what the group leaves it"),
+        ({"membership": "none", "releaseAfter": "3"}, "releaseAfter: '3': contradicts membership='none'"),
+        (
+            {"membership": "none", "rebalance.quiet.ms": "3"},
+            "rebalance.quiet.ms: '3': contradicts membership='none'",
+        ),
     ],
 )
 def test_a_stream_refuses_what_it_cannot_do(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigException, match=message):
-        parse({**BASE, **given}).check_stream()
+        parse({**({} if "assign" in given else BASE), **NAMED, **given}).check_stream()
 
 
 def test_security_is_that_of_the_connector_and_secrets_are_not_shown() -> None:
@@ -136,6 +162,29 @@ def test_security_is_that_of_the_connector_and_secrets_are_not_shown() -> None:
     with pytest.raises(ConfigException) as refused:
         parse({**BASE, "sasl.pasword": "hidden", "kafka.sasl.password": "hidden"})
     assert "hidden" not in str(refused.value)
+
+
+def test_sparks_prefix_is_taken_for_the_connectors_properties() -> None:
+    options = parse({**BASE, "kafka.security.protocol": "SSL", "kafka.client.id": "me", "client.id": "me"})
+    assert (options.config.security_protocol, options.config.client_id) == ("SSL", "me")
+    options = parse({**BASE, "kafka.isolation.level": "read_committed"})
+    assert options.isolation_level == 1
+
+
+def test_times_stand_for_offsets() -> None:
+    options = parse({**BASE, "startingTimestamp": " 1500 ", "endingTimestamp": "0"})
+    assert (options.starting, options.ending) == (Offsets("timestamp", time=1500), Offsets("timestamp", time=0))
+    assert not options.end_where_time_is_not_reached
+    options = parse({**BASE, "startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "latest"})
+    assert options.end_where_time_is_not_reached
+
+
+def test_a_stream_is_a_member_unless_told_otherwise() -> None:
+    for given, member in (({}, True), ({"membership": "member"}, True), ({"membership": "none"}, False)):
+        options = parse({**BASE, **given})
+        options.check_stream()
+        assert options.is_member is member
+    assert parse({**BASE, "releaseAfter": "2.5"}).release_after == 2.5
 
 
 def test_options_travel_to_other_processes() -> None:

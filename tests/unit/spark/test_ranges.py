@@ -19,14 +19,15 @@ from zkconsumer.spark.ranges import (
     Offsets,
     Span,
     advance,
-    batch_position,
     decode_progress,
     encode_progress,
     fair_share,
     is_news,
+    named_position,
     out_of_log,
     pieces,
     ranges_of,
+    remembered,
     stream_position,
     within,
 )
@@ -96,43 +97,57 @@ def test_a_checkpoint_of_something_else_is_refused(offset: object) -> None:
         (Offsets("given", {A: 33}), 50, 33),
         (Offsets("given", {A: -2}), 50, 10),
         (Offsets("given", {A: -1}), 50, 90),
+        (Offsets("timestamp", time=5), 50, 50),
+        (Offsets("timestamp", time=5), None, 77),
     ],
 )
 def test_a_batch_starts_and_ends_where_the_option_says(wanted: Offsets, committed: int | None, position: int) -> None:
-    assert batch_position(wanted, A, LogSpan(10, 90), committed, 77) == position
+    assert named_position(wanted, A, LogSpan(10, 90), committed, 77) == position
 
 
 @pytest.mark.parametrize(
-    ("done", "committed", "wanted", "resumed", "position"),
+    ("done", "committed", "wanted", "at_time", "position"),
     [
-        ({}, None, LATEST, True, 90),
-        ({}, None, EARLIEST, True, 10),
-        ({}, None, GROUP, True, 90),
-        ({}, 50, EARLIEST, True, 50),
-        ({A: Span(20, 30)}, None, EARLIEST, True, 30),
-        ({A: Span(20, 30)}, 40, EARLIEST, True, 40),
-        ({A: Span(20, 30)}, 25, EARLIEST, True, 30),
-        ({A: Span(20, 30)}, 40, EARLIEST, False, 30),
-        ({B: Span(0, 3)}, None, LATEST, False, 10),
-        ({B: Span(0, 3)}, 60, LATEST, False, 60),
+        ({}, None, LATEST, None, 90),
+        ({}, None, EARLIEST, None, 10),
+        ({}, None, GROUP, None, 90),
+        ({}, None, Offsets("timestamp", time=5), 44, 44),
+        ({}, None, Offsets("timestamp", time=5), None, 90),
+        ({}, 50, EARLIEST, None, 50),
+        ({A: Span(20, 30)}, None, EARLIEST, None, 30),
+        ({A: Span(20, 30)}, 40, EARLIEST, None, 40),
+        ({A: Span(20, 30)}, 25, EARLIEST, None, 30),
+        ({B: Span(0, 3)}, None, LATEST, None, 10),
+        ({B: Span(0, 3)}, 60, LATEST, None, 60),
     ],
     ids=[
         "new query, latest",
         "new query, earliest",
         "new query, the group has no offset",
+        "new query, from a time on",
+        "new query, from a time on that has not come",
         "new query in a group with offsets",
-        "restart",
-        "restart, others went on",
-        "restart, the group is behind",
-        "while it runs only the checkpoint counts",
+        "the group's offset does not count",
+        "others went on",
+        "the group is behind",
         "a new partition is read from its beginning",
         "a partition that others read before",
     ],
 )
 def test_a_stream_reads_on(
-    done: dict[TopicPartition, Span], committed: int | None, wanted: Offsets, resumed: bool, position: int
+    done: dict[TopicPartition, Span],
+    committed: int | None,
+    wanted: Offsets,
+    at_time: int | None,
+    position: int,
 ) -> None:
-    assert stream_position(A, done, committed, wanted, LogSpan(10, 90), resumed=resumed) == position
+    assert stream_position(A, done, committed, wanted, LogSpan(10, 90), at_time) == position
+
+
+def test_the_places_of_partitions_that_others_own_are_remembered() -> None:
+    done = {A: Span(0, 30), B: Span(5, 9), TopicPartition("gone", 0): Span(0, 1)}
+    batch = {A: Span(30, 40)}
+    assert remembered(batch, done, [A, B, TopicPartition("t", 2)]) == {A: Span(30, 40), B: Span(9, 9)}
 
 
 # ---- how far

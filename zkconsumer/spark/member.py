@@ -1,0 +1,231 @@
+"""``membership=member``: the query as a live member of its group, beside Scala members, ours and other queries.
+
+What registers, claims, releases and commits is the connector's own machinery; it only delivers to nobody: a batch
+reads its ranges by itself, and tells how far it has finished by the positions' ``consumed``, which every commit and
+every release writes, fenced.
+
+Threads: Spark calls on the main thread of the query's driver process, which the group never needs: its own thread
+serves it between triggers. ``<consumer>-attendant`` looks after ``releaseAfter`` and leaves the group when Spark's JVM,
+our parent, is gone while the main thread waits for something else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Event, Thread
+from typing import Final
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.connector import consumer_id
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.delivery import Delivery
+from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.group.events import LookAgain, StartResolved
+from zkconsumer.group.state import Phase
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.spark.keeping import Keeper, KeepingStrategy
+from zkconsumer.spark.options import ReadOptions, Selection
+from zkconsumer.spark.ranges import Progress
+from zkconsumer.wiring import Member
+
+log = logging.getLogger(__name__)
+
+CLOSE_WITHIN: Final = 5.0
+SETTLE_WITHIN: Final = 30.0
+"""Seconds that a query which reads only what is there now (availableNow), or repeats a batch, waits for its share."""
+_POLL: Final = 0.05
+_ATTEND: Final = 0.5
+
+
+class BatchDelivery(Delivery):
+    """What the group's thread is told to deliver to, where batches read by themselves: it notes what is revoked."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(member.consumer, member.fetching, member.session.lease)
+        self.refusal: Exception | None = None
+
+    def start(self, positions: Sequence[PartitionPosition]) -> None:
+        """The next batch finds them."""
+
+    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        """No batch that is planned from now on reads these; what a running one reads the keeper has kept."""
+        for position in positions:
+            position.revoked = True
+
+    def wake(self) -> None:
+        """Who waits for a start looks by himself."""
+
+    def refuse(self, error: Exception | None) -> None:
+        """The next call of Spark's raises ``error``; None takes it back."""
+        self.refusal = error
+
+    def fail(self, position: PartitionPosition, error: Exception) -> None:
+        """The next call of Spark's raises ``error``."""
+        self.refusal = error
+
+    def held_by(self, position: PartitionPosition, thread: int) -> bool:
+        """Nobody holds single messages."""
+        return False
+
+
+class QueryMember(Member):
+    """The parts of a member that reads in batches."""
+
+    def __init__(self, config: ConsumerConfig, consumer: ConsumerId, release_after: float | None) -> None:
+        super().__init__(config, consumer)
+        self.keeper = Keeper(release_after, lambda reason: self.events.put(LookAgain(reason)))
+        self.batches = self.delivery = BatchDelivery(self)
+        self.strategy = KeepingStrategy(config, self.keeper, self.positions)
+
+    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        """What is owned now (a copy)."""
+        return {} if self.rebalancer is None else self.rebalancer.positions()
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that is ours by the strategy is owned, as far as is known."""
+        rebalancer = self.rebalancer
+        return rebalancer is not None and rebalancer.state.phase is Phase.OWNING and self.session.lease.valid
+
+
+class GroupMember:
+    """How a query stands to its group as a live member of it (``progress.Membership``). The constructor does no I/O."""
+
+    def __init__(self, options: ReadOptions, parent: Callable[[], int] = os.getppid) -> None:
+        self._options = options
+        self._member = QueryMember(options.config, consumer_id(options.config), options.release_after)
+        self._known: dict[TopicPartition, PartitionPosition] = {}
+        self._ending = Event()
+        self._parent = parent
+        self._attendant = Thread(target=self._attend, name=f"{self._member.consumer}-attendant", daemon=True)
+
+    @property
+    def consumer(self) -> ConsumerId:
+        """The member's name."""
+        return self._member.consumer
+
+    def join(self) -> None:
+        """Register and own a share. Raises RegistryError, ConsumerRebalanceFailedException, ConfigException."""
+        self._attendant.start()
+        self._member.open(registration(self._options.selection))
+
+    def leave(self) -> None:
+        """Commit what is finished, release, deregister; within seconds. May be called again."""
+        self._ending.set()
+        self._member.close(Deadline(CLOSE_WITHIN), finished=False)
+        if self._attendant.is_alive():
+            self._attendant.join(CLOSE_WITHIN)
+
+    # ---- Spark's calls ----
+
+    def settle(self, done: Progress) -> None:
+        """Batches up to here are finished: write that for what is ours. What cannot be written is written later, or
+        repeated by the next owner, which is logged; the query need not end for that.
+        """
+        member = self._member
+        ours = member.positions()
+        for tp, span in done.items():
+            position = ours.get(tp)
+            if position is not None and position.consumed is not None and position.consumed < span.end:
+                position.consumed = span.end  # never back: others may have gone on from there
+        if all(position.consumed == position.committed for position in ours.values()):
+            return
+        assert member.committer is not None
+        try:
+            member.committer.commit(lambda _: False, Deadline(member.request_timeout))
+        except (OffsetCommitError, RegistryError) as error:
+            log.warning("the group's offsets do not follow this batch (yet): %s", error)
+
+    def claim(self, partitions: Collection[TopicPartition], *, patient: bool) -> frozenset[TopicPartition]:
+        """What of the existing partitions is ours and may be read in the next batch; it is kept from now on.
+
+        Arguments: ``patient``: wait for all of our share, not beyond a limit.
+        """
+        member = self._member
+        if member.batches.refusal is not None:
+            raise member.batches.refusal
+        if patient and not self._await(lambda: member.settled, SETTLE_WITHIN):
+            log.warning(
+                "going on without all of our share of the group: %s", member.rebalancer and member.rebalancer.state
+            )
+        if not member.session.lease.valid:
+            self.reserve(())
+            return frozenset()  # what we owned may be another's by now
+        kept = member.keeper.keep(member.positions())
+        # looked at again, for the group's thread may have released what was just kept
+        ours = {tp: position for tp, position in member.positions().items() if tp in kept and not position.revoked}
+        return frozenset(ours).intersection(partitions)
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's offset of those that are ours and have one, or how far we are beyond it."""
+        ours = self._member.positions()
+        return {
+            tp: position.consumed
+            for tp in partitions
+            if (position := ours.get(tp)) is not None and position.consumed is not None
+        }
+
+    def fresh(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those whose offset was read since the last batch was planned: they have come, or somebody else wrote it."""
+        ours = self._member.positions()
+        return [tp for tp in partitions if tp in ours and self._known.get(tp) is not ours[tp]]
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Store where these begin, fenced, before anything of them is read. Returns those that are stored; the others
+        wait for a later batch.
+        """
+        ours = self._member.positions()
+        waiting = {tp: ours[tp] for tp in starts if tp in ours}
+        for tp, position in waiting.items():
+            self._member.events.put(StartResolved(position, starts[tp]))
+        self._await(
+            lambda: all(p.consumed is not None or p.revoked for p in waiting.values()), self._member.request_timeout
+        )
+        return frozenset(tp for tp, position in waiting.items() if position.consumed is not None)
+
+    def reserve(self, partitions: Collection[TopicPartition]) -> None:
+        """The planned batch reads these; everything else may leave at once."""
+        self._known = dict(self._member.positions())
+        self._member.keeper.keep_only(partitions)
+
+    def repeat(self, partitions: Collection[TopicPartition]) -> None:
+        """Spark repeats a batch of these from its checkpoint: claim them if we can, for it is read in any case."""
+        member = self._member
+        member.keeper.keep(partitions)
+        ours = member.positions
+        self._await(lambda: member.settled or ours().keys() >= set(partitions), SETTLE_WITHIN)
+        foreign = sorted(set(partitions).difference(ours()))
+        if foreign:
+            log.warning(
+                "a batch of the checkpoint is repeated that reads %s, which others of the group own: they may get the "
+                "same messages",
+                ", ".join(map(str, foreign[:5])),
+            )
+
+    # ---- inside ----
+
+    def _await(self, ready: Callable[[], bool], seconds: float) -> bool:
+        deadline = Deadline(seconds)
+        while not ready():
+            if deadline.expired or self._ending.wait(_POLL):
+                return ready()
+        return True
+
+    def _attend(self) -> None:
+        parent = self._parent()
+        while not self._ending.wait(min(_ATTEND, self._member.keeper.look_at_the_time())):
+            if self._parent() != parent:
+                log.warning("Spark is gone; leaving the group")
+                self._ending.set()
+                self._member.close(Deadline(CLOSE_WITHIN), finished=False)
+
+
+def registration(selection: Selection) -> Registration:
+    """What a query registers: its topics, or its expression, with one stream."""
+    if selection.allowed is not None:
+        return Registration(selection.allowed.pattern, {selection.allowed.regex: 1})
+    return Registration(STATIC, dict.fromkeys(selection.topics, 1))
