@@ -17,10 +17,10 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.connection import ConnectionHandler
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
+from zkconsumer.registry.pipelining import PipeliningConnection
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ FORCED_CLOSE = 0.5
 """Seconds before the deadline of a close at which the wire is cut."""
 
 
-class ServerConnection(ConnectionHandler):  # type: ignore[misc]
+class ServerConnection(PipeliningConnection):
     """A connection that is made again and again, until the client is stopped.
 
     ``negotiated`` is the session timeout that the server granted, in seconds; ``ready`` whether requests can be
