@@ -98,10 +98,7 @@ class ColumnBuilder:
         unknown = [name for name in names if name not in self._types]
         if unknown:
             raise ValueError(f"no such column: {', '.join(unknown)}")
-        import pyarrow as pa
-
         self._names = tuple(names)
-        self._counted = pa.array(range(2 * SLAB), pa.int64())
         self._vectors = vectors.AVAILABLE and HEADERS not in names
         self._makers = {name: maker for name, maker in self._varying().items() if name in names}
         self._clear()
@@ -231,11 +228,8 @@ class ColumnBuilder:
 
     def _offsets(self, records: Sequence[Any]) -> Any:
         first, count = records[0].offset, len(records)
-        if records[-1].offset - first + 1 == count and count <= len(self._counted):
-            # the rule, without compaction: no Python number for each
-            import pyarrow.compute as pc
-
-            return pc.add(self._counted.slice(0, count), first)
+        if records[-1].offset - first + 1 == count:
+            return self._array(range(first, first + count), OFFSET)  # the rule, without compaction
         return self._array([record.offset for record in records], OFFSET)
 
     def _timestamps(self, records: Sequence[Any]) -> Any:
