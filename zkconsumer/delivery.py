@@ -15,6 +15,7 @@ from typing import Any
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetConflictError
 from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry.lease import Lease
@@ -83,6 +84,10 @@ class Delivery:
         for stream in streams:
             stream.queue.close()
         self._lease.wake()
+
+    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+        """Raise ``error`` to whoever reads the stream of this partition, until the position ends."""
+        self.stream_of(position).queue.fail(position, error)
 
     def wake(self) -> None:
         """A start position is known: fetch from there."""

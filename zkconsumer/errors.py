@@ -30,6 +30,7 @@
     │   └── BrokerResponseError             the broker answered with an error code
     ├── OffsetOutOfRangeError               an offset is not in the log (any more); never guessed around
     ├── OffsetCommitError                   offsets could not be written
+    ├── OffsetConflictError                 somebody else wrote the offset of a partition we own (offset.conflict=raise)
     └── UnreadableMessageError              a place in a partition, which it names; KafkaStream.skip() goes on after it
         ├── InvalidMessageException         corrupt data
         └── MessageSizeTooLargeException    a message is larger than the largest fetch
@@ -193,6 +194,24 @@ class OffsetOutOfRangeError(ZkConsumerError):
 
 class OffsetCommitError(ZkConsumerError):
     """Offsets could not be committed."""
+
+
+class OffsetConflictError(ZkConsumerError):
+    """Somebody else wrote the offset of a partition that this member owns, and ``offset.conflict`` is ``raise``.
+
+    Raised by the partition's stream at each ask until ``connector.seek`` says where it goes on. ``partition`` is it,
+    ``ours`` the offset up to which messages are finished here, ``theirs`` what stands in ZooKeeper now; None: nothing.
+    """
+
+    def __init__(self, partition: TopicPartition, ours: int | None, theirs: int | None) -> None:
+        super().__init__(
+            f"{partition}: somebody else wrote offset {theirs}, while {ours} is where we are; nothing of it is handed "
+            f"out until connector.seek({{{tuple(partition)!r}: offset}}) says where to go on"
+        )
+        self.partition = partition
+        self.ours = ours
+        self.theirs = theirs
+        self.offset = (ours or 0) if theirs is None else theirs
 
 
 class UnreadableMessageError(ZkConsumerError):

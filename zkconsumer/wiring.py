@@ -393,4 +393,6 @@ def rebalance_settings(config: ConsumerConfig, request_timeout: float) -> Rebala
         request_timeout=request_timeout,
         auto_commit=config.auto_commit_enable,
         exclude_internal_topics=config.exclude_internal_topics,
+        patience=config.rebalance_max_retries * config.rebalance_backoff_ms / 1000 + 1.0,
+        conflict=config.offset_conflict,
     )

@@ -16,6 +16,7 @@ from zkconsumer.core.planner import GroupView, Threads
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetConflictError
 from zkconsumer.group.events import (
     CommitsRefused,
     Event,
@@ -66,6 +67,7 @@ class RecordingDelivery:
     def __init__(self) -> None:
         self.flowing: dict[TopicPartition, PartitionPosition] = {}
         self.log: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.failed: dict[TopicPartition, OffsetConflictError] = {}
         self.ended = False
 
     def start(self, positions: Sequence[PartitionPosition]) -> None:
@@ -84,6 +86,9 @@ class RecordingDelivery:
 
     def wake(self) -> None:
         self.log.append(("wake", ()))
+
+    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+        self.failed[position.tp] = error
 
     def end(self) -> None:
         self.ended = True

@@ -159,6 +159,13 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
     rebalance_interval_ms: int = integer(
         "how often the group is looked at although nothing was reported", least=1, default=20_000, ours=True
     )
+    offset_conflict: str = choice(
+        "what to do where somebody else wrote the offset of a partition we own: `adopt` reads it and goes on from there,"
+        " `overwrite` commits ours over it, `raise` makes the stream raise OffsetConflictError until a seek",
+        {"adopt": "adopt", "overwrite": "overwrite", "raise": "raise"},
+        default="adopt",
+        ours=True,
+    )
     offsets_refresh_interval_ms: int = integer(
         "write a committed offset again when it is unchanged for so long, so that monitors can tell an idle member from"
         " a stopped one; -1 does not. With `offsets.storage=kafka` every commit does so anyway, as in the original",

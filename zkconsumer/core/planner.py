@@ -23,7 +23,8 @@ class GroupView:
     """What ZooKeeper shows of a group at one moment.
 
     ``members`` are the readable registrations; ``unreadable`` the paths of the others, with the reason (they count as
-    members without topics: the original stops the whole group); ``topics`` all names, needed only where somebody
+    members without topics: the original stops the whole group); ``kept`` what such members' threads own, which stays
+    theirs; ``topics`` all names, needed only where somebody
     subscribes by expression; ``partitions`` the partitions of every topic that somebody may want, without those that
     do not exist; ``racks`` those of the partitions' leaders, where the strategy wants them.
     """
@@ -33,6 +34,7 @@ class GroupView:
     topics: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
     racks: Mapping[TopicPartition, str] = field(default_factory=dict)
+    kept: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def plan(
     threads = threads_of(view, exclude_internal_topics=exclude_internal_topics)
     assignment = dict(assign(view, threads))
     _check(assignment, view, threads)
+    assignment |= view.kept
     mine = {thread for by_topic in [threads.get(me, {})] for ids in by_topic.values() for thread in ids}
     wanted = {tp: thread for tp, thread in assignment.items() if thread in mine}
     return Plan(

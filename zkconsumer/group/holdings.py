@@ -14,6 +14,7 @@ from typing import Protocol
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetConflictError
 from zkconsumer.group.events import Event, StartsFound, StartStored
 from zkconsumer.group.ownership import Ownership
 from zkconsumer.model import ThreadId, TopicPartition
@@ -40,6 +41,9 @@ class Delivery(Protocol):
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         """Whether that thread reads the stream of this partition."""
 
+    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+        """Raise ``error`` to whoever reads the stream of this partition, until the position ends."""
+
 
 class Offsets(Protocol):
     """The committer, as the group's thread sees it."""
@@ -65,6 +69,12 @@ class Offsets(Protocol):
 
     def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         """Store a resolved start offset."""
+
+    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
+        """Commit over what somebody else wrote, which is ``known``."""
+
+    def hurry(self) -> None:
+        """Commit what is finished at once, where that is done by itself at all."""
 
     def surrender(
         self,
@@ -213,6 +223,23 @@ class Holdings:
             new.paused = new.halted = next(old.paused for old in positions if old.tp == new.tp)
         self.start(found)
         return len(found) == len(positions)
+
+    def insist(self, position: PartitionPosition, known: KnownOffset) -> None:
+        """Go on as before, and let the next commit write over what somebody else wrote."""
+        self._offsets.overwrite(position, known)
+
+    def stop_at(self, old: PartitionPosition, known: KnownOffset, error: OffsetConflictError) -> None:
+        """Hand out nothing more of it and have its reader told, until somebody seeks."""
+        new = PartitionPosition(old.tp, old.thread)
+        # where nothing stands now, ours is not to be written either before somebody decides
+        new.committed = error.ours if known.offset is None else known.offset
+        self._drop(old)
+        self._delivery.revoke([old], Deadline(0.0))
+        self._offsets.forget([old])
+        self._offsets.track([(new, known)])
+        self.owned[new.tp] = new
+        new.paused = new.halted = old.paused
+        self._delivery.fail(new, error)
 
     # ---- going ----
 

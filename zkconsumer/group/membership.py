@@ -16,7 +16,7 @@ from zkconsumer.core.subscription import undecided
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, RegistryError
 from zkconsumer.group.racks import LeaderRacks
-from zkconsumer.model import ConsumerId
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.transaction import Transaction
@@ -75,7 +75,10 @@ class Membership:
         node = self._cache.nodes([self.path], deadline)[self.path]
         if node is not None and node.ephemeral_owner == self._session.session_id:
             return self._rewrite and self._make_anew(node.version, deadline)
-        if node is not None:
+        if node is not None and self._session.is_former(node.ephemeral_owner):
+            # of a session that we gave up ourselves: nobody stands behind it
+            self._session.delete(self.path, deadline, node.version)
+        elif node is not None:
             kind = (
                 "a persistent node"
                 if node.ephemeral_owner == 0
@@ -112,6 +115,12 @@ class Membership:
         self._cache.nodes([self.path], deadline)
         return True
 
+    def renew(self, deadline: Deadline) -> None:
+        """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now."""
+        node = self._session.stat([self.path], deadline)[0]
+        if node is not None and node.ephemeral_owner == self._session.session_id:
+            self._make_anew(node.version, deadline)
+
     def deregister(self, deadline: Deadline) -> None:
         """Delete our registration, if our session made it."""
         node = self._session.stat([self.path], deadline)[0]
@@ -143,7 +152,7 @@ class Membership:
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
         partitions = self._partitions(wanted, unreadable, deadline)
         racks = self._racks.of(partitions, deadline) if self._racks is not None else {}
-        view = GroupView(members, partitions, topics, unreadable, racks)
+        view = GroupView(members, partitions, topics, unreadable, racks, self._kept(unreadable, partitions, deadline))
         self._report(unreadable)
         return view
 
@@ -167,6 +176,28 @@ class Membership:
             except MalformedNodeError as e:
                 unreadable[path] = e.reason
         return partitions
+
+    def _kept(
+        self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline
+    ) -> Mapping[TopicPartition, ThreadId]:
+        """What the threads of unreadable members own: they may well be alive and read it."""
+        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self._group)}/")}
+        if not consumers:
+            return {}
+        by_path = {
+            paths.owner(self._group, tp): tp
+            for topic, numbers in partitions.items()
+            for tp in (TopicPartition(topic, number) for number in numbers)
+        }
+        kept = {}
+        for path, node in self._cache.nodes(by_path, deadline).items():
+            try:
+                thread = ThreadId("") if node is None else codecs.decode_owner(node.data, path)
+            except MalformedNodeError:
+                continue  # whose it is nobody can tell; who wants it finds it held
+            if thread.rpartition("-")[0] in consumers:
+                kept[by_path[path]] = thread
+        return kept
 
     def _gave_up_on(self, topics: tuple[str, ...]) -> dict[tuple[str, str], str]:
         """The expressions that took too long over these topics. Forgotten after a while: perhaps it was the machine."""

@@ -64,8 +64,9 @@ class Ownership:
             node = nodes[self._path(tp)]
             if node is None:
                 free[tp] = thread
-            elif node.ephemeral_owner == self._session.session_id:
-                # of our own session, from a claim whose answer was lost: begin again, so that its version is ours
+            elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
+                # of our own session, from a claim whose answer was lost: begin again, so that its version is ours; or
+                # of one that we gave up ourselves, and dropped all it owned
                 self._session.delete(self._path(tp), deadline)
                 free[tp] = thread
             else:

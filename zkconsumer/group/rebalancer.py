@@ -1,10 +1,9 @@
 """The group's thread: it alone decides and does whatever concerns registration and ownership.
 
-Everything that happens arrives as an event on one queue. A change makes a rebalance due after a short quiet time, so
-that a burst costs one round; a round reads what changed, plans, gives up what leaves (stop fetching, let the message
-in the user's hands finish, commit, release), claims what comes, and starts fetching it. What stays is not touched. A
-round that fails is repeated, with growing pauses and for ever: never a registered member that has stopped trying,
-which is what the original becomes after its last attempt.
+Everything that happens arrives as an event on one queue, or is a timer; each is a trigger of the table in
+``core.rebalance``, which says what to do. A change makes a round due after a short quiet time, so that a burst costs
+one round. A round that fails is repeated, with growing pauses and for ever: never a registered member that has stopped
+trying, which is what the original becomes after its last attempt.
 
 Threads: :meth:`Rebalancer.step` is the thread's; other threads only put events and read :attr:`Rebalancer.state`.
 """
@@ -15,13 +14,13 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
 
-from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
+from zkconsumer.core.planner import Assign
 from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.rebalance import CONNECTED, DISCONNECTED, Effect, State, Trigger, transition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
@@ -32,6 +31,7 @@ from zkconsumer.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from zkconsumer.group.conflicts import Conflicts
 from zkconsumer.group.events import (
     CommitsRefused,
     Event,
@@ -48,14 +48,19 @@ from zkconsumer.group.events import (
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
-from zkconsumer.group.ownership import Claimed, Ownership
+from zkconsumer.group.ownership import Ownership
+from zkconsumer.group.progress import Progress
 from zkconsumer.group.reports import Reports
+from zkconsumer.group.rounds import RebalanceSettings, Round, Rounds, names
 from zkconsumer.group.state import ConnectorState, Phase
-from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.group.unowned import Unowned
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.registry import paths
-from zkconsumer.registry.fenced import KnownOffset, Outcome
+from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.watches import NodeCache
+
+__all__ = ["RebalanceSettings", "Rebalancer"]
 
 log = logging.getLogger(__name__)
 
@@ -64,21 +69,11 @@ LONGEST_WAIT = 60.0
 CLOSING_DRAIN = 1.5
 """Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
 OWNER_QUIET = 0.005
-"""Seconds of quiet after an owner node changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RebalanceSettings:
-    """What of the configuration concerns the group; seconds."""
-
-    quiet: float
-    backoff: float
-    backoff_max: float
-    drain: float
-    interval: float
-    request_timeout: float
-    auto_commit: bool
-    exclude_internal_topics: bool
+"""Seconds of quiet after an owner node changed: what we wait for is released whole, in one transaction."""
+STUCK_AFTER = 3
+"""Session timeouts without a connection after which another client is tried."""
+LOOK_FOR_REPLACEMENT = 0.5
+"""Seconds between two looks at how that goes."""
 
 
 class Rebalancer:
@@ -106,26 +101,44 @@ class Rebalancer:
         rebalanced: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._rebalanced = rebalanced
-        self._consumer = consumer
         self._group = group
         self._settings = settings
         self._events = events
         self._session = session
         self._cache = cache
         self._membership = membership
-        self._ownership = Ownership(session, cache, group, reads_offsets=offsets.reads_nodes)
-        self._holdings = Holdings(delivery, offsets, self._ownership, events.put)
-        self._listening = listening or Listening()
-        self._told: Assignment | None = None
-        self._postponed: list[Event] = []
-        self._changes: list[SubscriptionChanged] = []
-        self._later: list[SubscriptionChanged] = []
         self._delivery = delivery
         self._offsets = offsets
-        self._assign = assign
-        self._in_force: Assignment = {}
-        self._reports = reports or Reports()
+        self._ownership = Ownership(session, cache, group, reads_offsets=offsets.reads_nodes)
+        self._holdings = Holdings(delivery, offsets, self._ownership, events.put)
+        self._conflicts = Conflicts(settings.conflict, self._holdings, self._ownership)
+        self._unowned = Unowned(session, membership, group, settings.patience)
+        self._listening = listening or Listening()
+        self._rounds = Rounds(
+            consumer,
+            settings,
+            session=session,
+            membership=membership,
+            ownership=self._ownership,
+            holdings=self._holdings,
+            delivery=delivery,
+            offsets=offsets,
+            assign=assign,
+            reports=reports or Reports(),
+            listening=self._listening,
+            serve=self._serve,
+            held_by_who_asked=self._held_by_who_asked,
+            newer=self._newer,
+        )
+        self._progress = Progress(group, consumer)
+        self._perform = self._effects()
+        self._postponed: list[Event] = []
+        self._examined = 0
+        self._changes: list[SubscriptionChanged] = []
+        self._later: list[SubscriptionChanged] = []
+        self._state = State.JOINING
         self._session_id = 0
+        self._epoch = 0
         self._reasons: list[str] = []
         self._due = NEVER
         self._first_event = NEVER
@@ -134,8 +147,8 @@ class Rebalancer:
         self._owner_paths: frozenset[str] = frozenset()
         self._next_touch = 0.0
         self._next_reconcile = NEVER
+        self._next_replacement = NEVER
         self._stopping: StopRequested | None = None
-        self._ended = False
         self.state = ConnectorState(Phase.STARTING)
         self.first_round: Future[None] = Future()
         self._thread = Thread(target=self._run, name=f"{consumer}_watcher_executor", daemon=True)
@@ -167,47 +180,62 @@ class Rebalancer:
     # ---- the thread ----
 
     def _run(self) -> None:
-        while not self._ended:
+        while self._state is not State.CLOSED:
             try:
                 self.step()
             except Exception as e:
                 log.exception("the rebalancer failed unexpectedly and tries again")
-                self._retry(str(e))
+                if self._state not in DISCONNECTED:
+                    self._state = State.REBALANCING
+                    self._on(Trigger.ROUND_FAILED, str(e))
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for the next event or timer, at most ``longest`` seconds, and deal with it."""
         for event in self._gather(longest):
             self._handle(event)
         if self._stopping is not None:
-            self._shut_down(self._stopping)
+            self._on(Trigger.STOPPED)
             return
-        now = monotonic()
         self._touch()
-        if self._holdings.owned and not self._session.connected and now >= self._session.lease.ends_at:
-            self._lose(list(self._holdings.owned.values()), "the session's lease ended without contact to ZooKeeper")
+        now = monotonic()
+        if self._state in DISCONNECTED:
+            if self._state is State.SUSPENDED and now >= self._session.lease.ends_at:
+                self._on(Trigger.LEASE_ENDED, "the session's lease ended without contact to ZooKeeper")
+            if now >= self._next_replacement:
+                self._next_replacement = now + LOOK_FOR_REPLACEMENT
+                self._on(Trigger.STUCK)
         if now >= self._next_reconcile:
-            # against a lost watch, and against whatever was done to our nodes behind our back
             self._next_reconcile = now + self._settings.interval  # whatever becomes of it: a timer in the past spins
-            self._cache.refresh()
-            self._want("reconciliation", quiet=0.0)
-        if now >= self._due and self._session.connected:
-            self._round()
+            self._on(Trigger.RECONCILE_DUE, "reconciliation")
+        if self._may_begin and now >= self._unowned.next_look:
+            self._look_at_unowned()
+        if self._may_begin and now >= self._due:
+            self._on(Trigger.ROUND_DUE)
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._state in CONNECTED and self._session.connected
 
     def _touch(self) -> None:
         """Renew the lease from time to time."""
         now = monotonic()
         if now >= self._next_touch:
-            self._session.touch()
             self._next_touch = now + self._session.timeout / 6
+            self._session.touch()
 
     def _gather(self, longest: float) -> Iterable[Event]:
         """The events there are; waits for one until the next timer."""
+        self._examined = 0
         if self._postponed:
             postponed, self._postponed = self._postponed, []
             return postponed
-        timers = [self._next_touch, self._next_reconcile, self._due if self._session.connected else NEVER]
-        if self._holdings.owned and not self._session.connected:
-            timers.append(self._session.lease.ends_at)
+        timers = [self._next_touch, self._next_reconcile]
+        if self._may_begin:
+            timers += [self._due, self._unowned.next_look]
+        elif self._state in DISCONNECTED:
+            timers.append(self._next_replacement)
+            if self._state is State.SUSPENDED:
+                timers.append(self._session.lease.ends_at)
         try:
             events = [self._events.get(timeout=max(0.0, min(min(timers) - monotonic(), longest)))]
             while True:
@@ -218,23 +246,38 @@ class Rebalancer:
         except Empty:
             return []
 
+    def _newer(self) -> bool:
+        """Whether events that a round would have to know of came since this was last asked."""
+        while True:
+            try:
+                self._postponed.append(self._events.get_nowait())
+            except Empty:
+                break
+        came, self._examined = self._postponed[self._examined :], len(self._postponed)
+        return any(
+            isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain)
+            or (isinstance(event, NodeChanged) and self._meaning(event.path) in _ABOUT_THE_GROUP)
+            for event in came
+        )
+
+    # ---- what happens, as triggers ----
+
     def _handle(self, event: Event) -> None:
         match event:
             case StopRequested():
                 self._stopping = event
-            case NodeChanged() | LookAgain():
-                self._noticed(event)
+            case NodeChanged(path):
+                meaning = self._meaning(path)
+                if meaning is not None:
+                    self._on(meaning, f"{path} changed")
+            case LookAgain(reason):
+                self._on(Trigger.DEMANDED, reason)
             case SessionChanged():
                 self._session_changed(event)
-            case StartsFound(starts):
-                self._holdings.starts_found(starts)
-            case StartResolved(position, offset):
-                self._holdings.start_resolved(position, offset)
-            case StartStored(position, offset, stored):
-                if not self._holdings.start_stored(position, offset, stored):
-                    self._restart([position], "its start offset could not be stored")
-            case CommitsRefused(outcomes):
-                self._commits_refused(outcomes)
+            case StartsFound() | StartResolved() | StartStored():
+                self._start_known(event)
+            case CommitsRefused():
+                self._commits_refused(event)
             case SeekRequested():
                 self._seek(event)
             case SubscriptionChanged():
@@ -243,126 +286,138 @@ class Rebalancer:
                     return
                 self._membership.subscribe(event.registration)
                 self._changes.append(event)
-                self._want("subscribing to other topics", quiet=0.0)
+                self._on(Trigger.DEMANDED, "subscribing to other topics")
 
-    def _noticed(self, event: NodeChanged | LookAgain) -> None:
-        if isinstance(event, LookAgain):
-            self._want(event.reason, quiet=0.0)
-        else:
-            # a release that we wait for comes whole, in one transaction: nothing to wait for
-            self._want(f"{event.path} changed", quiet=OWNER_QUIET if event.path in self._owner_paths else None)
+    def _start_known(self, event: StartsFound | StartResolved | StartStored) -> None:
+        match event:
+            case StartsFound(starts):
+                self._holdings.starts_found(starts)
+            case StartResolved(position, offset):
+                self._holdings.start_resolved(position, offset)
+            case StartStored(position, offset, stored):
+                if not self._holdings.start_stored(position, offset, stored):
+                    self._take_up(lambda deadline: self._conflicts.adopt([position], deadline))
+
+    def _meaning(self, path: str) -> Trigger | None:
+        """What a changed node means to us; None: nothing, it is the owner node of somebody else's affair."""
+        if path == self._ids or path.startswith(self._ids + "/"):
+            return Trigger.MEMBERS_CHANGED
+        if not path.startswith(self._owners + "/"):
+            return Trigger.CHANGED
+        topic, _, partition = path[len(self._owners) + 1 :].partition("/")
+        ours = partition.isdecimal() and TopicPartition(topic, int(partition)) in self._holdings.owned
+        return Trigger.OWNER_CHANGED if ours or path in self._owner_paths else None
+
+    @property
+    def _ids(self) -> str:
+        return paths.ids(self._group)
+
+    @property
+    def _owners(self) -> str:
+        return paths.owners(self._group)
 
     def _session_changed(self, event: SessionChanged) -> None:
         if event.state is SessionState.SUSPENDED:
+            if self._session.contested:
+                self._session_id = 0
+                log.warning("another client uses our ZooKeeper session, which we give up for a new one")
+                self._on(Trigger.CONTESTED, "the session was given up")
+                return
             log.warning("the connection to ZooKeeper is gone; nothing is handed out or committed until it is back")
-            self._show(Phase.SUSPENDED)
+            if self._state not in DISCONNECTED:
+                self._next_replacement = monotonic() + STUCK_AFTER * self._session.timeout
+            self._on(Trigger.CONNECTION_LOST)
             return
-        if event.state is SessionState.LOST or event.session_id != self._session_id:
-            self._lose(list(self._holdings.owned.values()), "the ZooKeeper session expired")
-            self._holdings.leftover.clear()
-            self._session_id = event.session_id
-        # watches do not survive a connection: believe nothing that was read before
-        self._cache.refresh()
-        if event.state is SessionState.CONNECTED:
-            self._session.lease.resume(event.epoch)
-            self._session_id = event.session_id
-            self._next_touch = 0.0
-            self._failures = 0
-            if self.state.phase is not Phase.STARTING:
-                self._want("connected to ZooKeeper again", quiet=0.0)
-        else:
-            self._show(Phase.REJOINING)
+        if event.state is SessionState.LOST:
+            self._session_id = 0
+            self._next_replacement = min(self._next_replacement, monotonic() + STUCK_AFTER * self._session.timeout)
+            self._on(Trigger.SESSION_LOST, "the ZooKeeper session expired")
+            return
+        same = event.session_id == self._session_id
+        self._session_id, self._epoch = event.session_id, event.epoch
+        self._next_touch = 0.0
+        self._next_replacement = NEVER
+        self._failures = 0
+        self._on(
+            Trigger.RECONNECTED if same else Trigger.NEW_SESSION,
+            "connected to ZooKeeper again" if same else "a new ZooKeeper session",
+        )
 
-    def _commits_refused(self, outcomes: Mapping[PartitionPosition, Outcome]) -> None:
-        ours = {position: outcome for position, outcome in outcomes.items() if self._holdings.holds(position)}
-        moved = [position for position, outcome in ours.items() if outcome is Outcome.OFFSET_MOVED]
-        gone = [position for position, outcome in ours.items() if outcome is Outcome.NOT_OURS]
-        if moved:
-            self._restart(moved, "somebody else wrote its offset")
+    def _commits_refused(self, event: CommitsRefused) -> None:
+        gone = self._take_up(lambda deadline: self._conflicts.resolve(event.outcomes, deadline))
         if gone:
             self._lose(gone, "their owner nodes are gone")
             self._cache.refresh()
-            self._want("owner nodes are gone", quiet=0.0)
+            self._on(Trigger.DEMANDED, "owner nodes are gone")
 
-    def _want(self, reason: str, quiet: float | None = None) -> None:
+    def _take_up(self, take_up: Callable[[Deadline], Sequence[PartitionPosition]]) -> Sequence[PartitionPosition]:
+        """Take offsets anew from their nodes. Where that fails the partitions are given back in the next round and
+        claimed anew.
+        """
+        gone: Sequence[PartitionPosition] = ()
+        try:
+            gone = take_up(Deadline(self._settings.request_timeout))
+        except RegistryError as e:
+            self._on(Trigger.DEMANDED, str(e))
+        if self._holdings.leftover:
+            self._on(Trigger.DEMANDED, "an offset cannot be read")
+        if self._conflicts.settled_by_us:
+            self._offsets.hurry()
+        return gone
+
+    def _seek(self, request: SeekRequested) -> None:
+        strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
+        request.done.set_result(frozenset(strange))
+
+    # ---- the table ----
+
+    def _on(self, trigger: Trigger, reason: str = "") -> None:
+        """Something happened: do what the table says."""
+        self._state, effects = transition(self._state, trigger)
+        for effect in effects:
+            self._perform[effect](reason)
+        if self._state in _SHOWN and self.state.phase is not _SHOWN[self._state]:
+            self._show(_SHOWN[self._state])
+
+    def _effects(self) -> Mapping[Effect, Callable[[str], object]]:
+        """How each effect is performed; told the reason."""
+        return {
+            Effect.COMMIT: lambda _: self._offsets.hurry(),
+            Effect.WAIT_QUIET: lambda why: self._want(why, self._settings.quiet * random.uniform(0.5, 1.0)),
+            Effect.WAIT_BRIEFLY: lambda why: self._want(why, min(OWNER_QUIET, self._settings.quiet)),
+            Effect.BEGIN_NOW: lambda why: self._want(why, 0.0),
+            Effect.PERFORM_ROUND: lambda _: self._round(),
+            Effect.BACK_OFF: self._back_off,
+            Effect.LOOK_AGAIN: lambda _: self._look_again(),
+            Effect.FORGET_VIEW: lambda _: self._cache.refresh(),
+            Effect.DROP_ALL: self._drop_all,
+            Effect.RESUME_LEASE: lambda _: self._session.lease.resume(self._epoch),
+            Effect.REPORT_UNOWNED: lambda _: self._reconcile(),
+            Effect.REPLACE_CLIENT: lambda _: self._session.look_for_replacement(),
+            Effect.ABANDON_SESSION: lambda _: self._session.abandon(),
+            Effect.SHUT_DOWN: lambda _: self._shut_down(),
+        }
+
+    def _want(self, reason: str, pause: float) -> None:
         """A rebalance is due soon; further events within the quiet time join it."""
         if reason not in self._reasons:
             self._reasons.append(reason)
         now = monotonic()
-        pause = self._settings.quiet if quiet is None else quiet
         self._first_event = min(self._first_event, now)
         # not put off for ever by a stream of events
         self._due = min(now + pause, self._first_event + 4 * self._settings.quiet)
 
-    # ---- one round ----
+    def _look_again(self) -> None:
+        # owner nodes are watched; this is for a change that no watch tells
+        self._reasons.append("another look at other owners")
+        self._due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
 
-    def _round(self) -> None:
-        began = monotonic()
-        why = ", ".join(self._reasons[:3]) + (f" and {len(self._reasons) - 3} more" if len(self._reasons) > 3 else "")
-        self._reasons.clear()
-        self._due = self._first_event = NEVER
-        deadline = Deadline(self._settings.request_timeout)
-        try:
-            registered = self._membership.register(deadline)
-            view = self._membership.view(deadline)
-            self._drop_deleted(deadline)
-            todo, trouble = self._plan(view)
-            self._sweep(todo, deadline)
-            self._give_up(todo.release)
-            claimed = self._take_over(todo)
-        except (RegistryError, OffsetCommitError) as e:
-            self._round_failed(e)
-            return
-        self._failures = 0
-        self._next_reconcile = monotonic() + self._settings.interval
-        self._conclude(todo, view, claimed, trouble, registered, why, monotonic() - began)
-        self._apply_changes()
-        self._rebalanced(monotonic() - began)
+    def _drop_all(self, why: str) -> None:
+        self._lose(list(self._holdings.owned.values()), why)
+        self._holdings.leftover.clear()
+        self._unowned.forget()
 
-    def _apply_changes(self) -> None:
-        changes, self._changes = self._changes, []
-        for change in changes:
-            change.applied()
-            change.done.set_result(None)
-        later, self._later = self._later, []
-        for event in later:
-            self._handle(event)
-
-    def _plan(self, view: GroupView) -> tuple[Plan, str]:
-        """What to do, and why it is not what the strategy says, if it is not.
-
-        A strategy that raises leaves the assignment before it in force: it harms nothing that flows already, and what
-        was lost meanwhile is claimed again as before.
-        """
-        self._reports.group(view)
-
-        def made(assign: Assign) -> Plan:
-            return plan(
-                view,
-                self._consumer,
-                {tp: position.thread for tp, position in self._holdings.owned.items()},
-                assign,
-                exclude_internal_topics=self._settings.exclude_internal_topics,
-            )
-
-        try:
-            todo = made(self._assign)
-        except (Exception, SystemExit) as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
-            return made(lambda view, threads: possible(self._in_force, view, threads)), self._reports.strategy_failed(e)
-        self._reports.strategy_worked()
-        self._in_force = todo.assignment
-        return todo, ""
-
-    def _round_failed(self, error: Exception) -> None:
-        if isinstance(error, NotPermittedError | RegistryAuthenticationError) and not self.first_round.done():
-            self.first_round.set_exception(error)  # whoever waits to join cannot, and waiting longer does not help
-        if isinstance(error, ConsumerIdInUseError):
-            self._show(Phase.WAITING, detail=str(error))
-        elif isinstance(error, RegistryUnavailableError) and not self._session.connected:
-            self._show(Phase.SUSPENDED)
-        self._retry(str(error))
-
-    def _retry(self, trouble: str) -> None:
+    def _back_off(self, trouble: str) -> None:
         self._failures += 1
         pause = min(self._settings.backoff_max, self._settings.backoff * 2 ** min(self._failures - 1, 10))
         pause *= random.uniform(0.5, 1.0)
@@ -370,42 +425,59 @@ class Rebalancer:
         level = logging.DEBUG if trouble == self.state.detail and self._failures > 1 else logging.WARNING
         log.log(level, "rebalance failed (attempt %d), next try in %.1f s: %s", self._failures, pause, trouble)
         self._show(self.state.phase, detail=trouble)
-        self._cache.refresh()
         self._reasons.append("retry")
         self._due = monotonic() + pause
 
-    def _drop_deleted(self, deadline: Deadline) -> None:
-        """Give up at once what we think we own and somebody deleted."""
-        mine = self._ownership.mine(self._holdings.owned, deadline)
-        gone = [position for tp, position in self._holdings.owned.items() if tp not in mine]
-        if gone:
-            self._lose(gone, "their owner nodes are gone")
+    # ---- rounds ----
 
-    def _sweep(self, todo: Plan, deadline: Deadline) -> None:
-        """Delete owner nodes of our session that an interrupted round left behind."""
-        stray = [tp for tp in self._holdings.leftover if tp not in self._holdings.owned and tp not in todo.claim]
-        if stray:
-            mine = self._ownership.mine(stray, deadline)
-            self._ownership.release({tp: KnownOffset(None, None) for tp in mine}, deadline)
-        self._holdings.leftover.clear()
-
-    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
-        positions = [self._holdings.owned[tp] for tp in partitions]
-        if not positions:
+    def _round(self) -> None:
+        why = ", ".join(self._reasons[:3]) + (f" and {len(self._reasons) - 3} more" if len(self._reasons) > 3 else "")
+        self._reasons.clear()
+        self._due = self._first_event = NEVER
+        try:
+            done = self._rounds.perform(self._lose)
+        except (RegistryError, OffsetCommitError) as e:
+            self._round_failed(e)
             return
-        self._delivery.revoke(positions, Deadline(0.0))
-        # the wait is not to cost what stays its lease
-        self._session.touch()
-        waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
-        self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
-        self._call_listener("before_releasing_partitions", by_topic(partitions))
-        self._holdings.remove(partitions)
-        deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
-        known = self._offsets.surrender(
-            positions, commit=self._settings.auto_commit, count_held=self._held_by_who_asked, deadline=deadline
-        )
-        self._ownership.release({tp: known.get(tp, KnownOffset(None, None)) for tp in partitions}, deadline)
-        self._holdings.leftover.difference_update(partitions)
+        if done.superseded:
+            self._on(Trigger.ROUND_SUPERSEDED, why)
+            return
+        self._failures = 0
+        self._next_reconcile = monotonic() + self._settings.interval
+        self._conclude(done, why)
+        self._apply_changes()
+        self._rebalanced(done.seconds)
+        self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
+
+    def _round_failed(self, error: Exception) -> None:
+        if isinstance(error, NotPermittedError | RegistryAuthenticationError) and not self.first_round.done():
+            self.first_round.set_exception(error)  # whoever waits to join cannot, and waiting longer does not help
+        if isinstance(error, ConsumerIdInUseError):
+            self._show(Phase.WAITING)
+        elif isinstance(error, RegistryUnavailableError) and not self._session.connected:
+            self._show(Phase.SUSPENDED)
+        elif self.first_round.done():
+            self._show(Phase.FAILED)
+        self._on(Trigger.ROUND_FAILED, str(error))
+
+    def _conclude(self, done: Round, why: str) -> None:
+        self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.todo.release)
+        trouble = "; ".join(filter(None, (done.trouble, self._listening.trouble, self._unowned.report())))
+        self.state = self._progress.concluded(done, self.state, len(self._holdings.owned), trouble, why)
+        held = {*done.claimed.blocked, *done.view.kept}
+        self._owner_paths = frozenset(paths.owner(self._group, tp) for tp in held)
+        patient = done.claimed.blocked and monotonic() < self._started + self._settings.backoff_max
+        if not self.first_round.done() and not patient:
+            self.first_round.set_result(None)
+
+    def _apply_changes(self) -> None:
+        changes, self._changes = self._changes, []
+        for change in changes:
+            change.applied()
+            change.done.set_result(None)
+        # they are events again: the table knows no others while a round is performed
+        self._postponed += self._later
+        self._later = []
 
     def _held_by_who_asked(self, position: PartitionPosition) -> bool:
         """Whether the thread that unsubscribes from this topic reads it: it waits for us, so its message counts as
@@ -415,38 +487,6 @@ class Rebalancer:
             position.topic in change.leaving and self._delivery.held_by(position, change.holder)
             for change in self._changes
         )
-
-    def _take_over(self, todo: Plan) -> Claimed:
-        claimed = Claimed()
-        if todo.claim:
-            self._holdings.leftover.update(todo.claim)
-            claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout))
-            self._holdings.leftover.difference_update(todo.claim)
-            self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
-        if self._listening.exists and (claimed.ours or todo.assignment != self._told):
-            self._told = todo.assignment
-            starts = self._call_listener("before_starting_fetchers", self._consumer, dict(todo.assignment))
-            self._begin_elsewhere(starts, claimed)
-        self._holdings.start(claimed.ours)
-        return claimed
-
-    def _begin_elsewhere(self, starts: object, claimed: Claimed) -> None:
-        """Start where the listener says."""
-        if starts is None:
-            return
-        if not isinstance(starts, Mapping):
-            log.error("before_starting_fetchers must return offsets by partition or None, not %r", starts)
-            return
-        for tp, offset in starts.items():
-            if tp not in claimed.ours:
-                log.warning("the listener's offset for %s is not used: it did not come to us just now", tp)
-            elif isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
-                log.error("the listener's offset for %s is not used: %r is no offset", tp, offset)
-            else:
-                self._holdings.seek(TopicPartition(*tp), offset)
-
-    def _call_listener(self, method: str, *arguments: object) -> object:
-        return self._listening.call(method, *arguments, serve=self._serve)
 
     def _serve(self, seconds: float) -> bool:
         """While the listener is waited for: do what it may ask of us, and let everything else wait its turn."""
@@ -462,86 +502,35 @@ class Rebalancer:
                 self._postponed.append(event)
         return any(isinstance(event, StopRequested) for event in self._postponed)
 
-    def _seek(self, request: SeekRequested) -> None:
-        strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
-        request.done.set_result(frozenset(strange))
+    def _look_at_unowned(self) -> None:
+        try:
+            self._unowned.look(Deadline(self._settings.request_timeout))
+        except RegistryError as e:
+            self._unowned.put_off()
+            log.info("the owners of what was given up could not be looked at: %s", e)
 
-    def _conclude(
-        self,
-        todo: Plan,
-        view: GroupView,
-        claimed: Claimed,
-        trouble: str,
-        registered: bool,
-        why: str,
-        seconds: float,
-    ) -> None:
-        # a topic's node whose text is no JSON, or tells no partitions, is no error to anybody, so it must show here
-        missing = [
-            f"topic {topic} to {'have partitions' if topic in view.partitions else 'exist'}"
-            for topic in self._static_topics(view)
-            if not view.partitions.get(topic)
-        ]
-        waiting = "waiting for " + ", ".join(missing) if missing else ""
-        unreadable = "unreadable: " + ", ".join(sorted(view.unreadable)) if view.unreadable else ""
-        detail = "; ".join(filter(None, (trouble, self._listening.trouble, waiting, unreadable)))
-        phase = Phase.WAITING if claimed.blocked else Phase.OWNING
-        before = self.state
-        changed = bool(todo.release or claimed.ours or registered or dict(claimed.blocked) != before.blocked)
-        self.state = ConnectorState(
-            phase, len(self._holdings.owned), todo.wanted, dict(claimed.blocked), detail, before.rebalances + 1
-        )
-        log.log(
-            logging.INFO if changed or detail != before.detail else logging.DEBUG,
-            "rebalanced group %s in %.0f ms (%s): released %s, claimed %s, kept %d; %s",
-            self._group,
-            seconds * 1000,
-            why,
-            _names(todo.release),
-            _names(claimed.ours),
-            len(todo.keep),
-            self.state,
-        )
-        self._owner_paths = frozenset(paths.owner(self._group, tp) for tp in claimed.blocked)
-        if claimed.blocked:
-            # its owner node is watched; this is for a change that no watch tells
-            self._reasons.append("another look at other owners")
-            self._due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
-        patient = claimed.blocked and monotonic() < self._started + self._settings.backoff_max
-        if not self.first_round.done() and not patient:
-            self.first_round.set_result(None)
-
-    def _static_topics(self, view: GroupView) -> list[str]:
-        mine = view.members.get(self._consumer)
-        return [] if mine is None or mine.is_wildcard else sorted(mine.subscription)
-
-    # ---- losing and restarting ----
+    def _reconcile(self) -> None:
+        try:
+            self._unowned.reconcile(Deadline(self._settings.request_timeout))
+        except RegistryError as e:
+            log.info("the owners of the group's partitions could not be listed: %s", e)
 
     def _lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
         """What is no longer ours: hand out and commit nothing of it; there is nothing to release."""
         if not positions:
             return
         self._holdings.lose(positions)
-        log.warning("lost %s: %s", _names(p.tp for p in positions), why)
+        log.warning("lost %s: %s", names(p.tp for p in positions), why)
         self._listening.tell("on_partitions_lost", by_topic(p.tp for p in positions))
-
-    def _restart(self, positions: Sequence[PartitionPosition], why: str) -> None:
-        """Keep the ownership but take the offset anew from its node (``offset.conflict=adopt``)."""
-        log.warning("%s: %s; reading it again and continuing from there", _names(p.tp for p in positions), why)
-        try:
-            if not self._holdings.read_again(positions, Deadline(self._settings.request_timeout)):
-                self._want("an offset cannot be read")
-        except RegistryError as e:
-            # the partitions are given back in the next round and claimed anew
-            self._retry(str(e))
 
     # ---- the end ----
 
-    def _shut_down(self, request: StopRequested) -> None:
+    def _shut_down(self) -> None:
         """Finish: let go of everything in order, each step bounded, and go on with the next where one fails."""
+        request = self._stopping
+        assert request is not None
         positions = list(self._holdings.owned.values())
         self._show(Phase.CLOSED)
-        self._ended = True
 
         def holds(position: PartitionPosition) -> bool:
             return self._delivery.held_by(position, request.holder)
@@ -552,9 +541,8 @@ class Rebalancer:
         self._delivery.revoke(positions, Deadline(0.0))
         # longer than this and the session would be closed before the last commit, also that of all other partitions
         self._delivery.revoke(waiting_for, Deadline(min(self._settings.drain, CLOSING_DRAIN)))
-        if positions:
-            self._postponed = [request]  # hurries the listener
-            self._call_listener("before_releasing_partitions", by_topic(p.tp for p in positions))
+        self._postponed = [request]  # hurries the listener
+        self._rounds.end(positions)
         self._holdings.remove([position.tp for position in positions])
         self._fail_requests()
         if not self.first_round.done():
@@ -602,6 +590,10 @@ class Rebalancer:
         )
 
 
-def _names(partitions: Iterable[TopicPartition]) -> str:
-    names = [str(tp) for tp in sorted(partitions)]
-    return "nothing" if not names else ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+_ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED})
+_SHOWN = {
+    State.SUSPENDED: Phase.SUSPENDED,
+    State.CUT_OFF: Phase.SUSPENDED,
+    State.EXPIRED: Phase.REJOINING,
+    State.CLOSED: Phase.CLOSED,
+}

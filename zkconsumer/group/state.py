@@ -17,6 +17,7 @@ class Phase(Enum):
     WAITING = "waiting"
     SUSPENDED = "suspended"
     REJOINING = "rejoining"
+    FAILED = "failed"
     CLOSED = "closed"
 
 
@@ -39,6 +40,8 @@ class ConnectorState:
         text = self.phase.value
         if self.phase in (Phase.OWNING, Phase.WAITING):
             text = f"owning {self.owned} of {self.wanted} partitions"
+        elif self.phase is Phase.FAILED:
+            return f"failed because {self.detail}; tried again, owning {self.owned} of {self.wanted} partitions"
         for tp, owner in sorted(self.blocked.items())[:3]:
             text += f"; waiting for {tp}, held by {owner}"
         return text + (f"; {self.detail}" if self.detail else "")

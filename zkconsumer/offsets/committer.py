@@ -167,6 +167,15 @@ class Committer:
         """
         self._wait(self._ask(lambda: self._commit_given(offsets, deadline)), deadline, "commit")
 
+    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
+        """Somebody else wrote ``known``: the next commit writes over it. Returns at once."""
+        self._ask(lambda: self._overwrite(position, known))
+
+    def hurry(self) -> None:
+        """Have the next automatic commit now; nothing where there are none. Returns at once."""
+        if self._interval is not None:
+            self._ask(self._auto_commit)
+
     def surrender(
         self,
         positions: Collection[PartitionPosition],
@@ -260,6 +269,11 @@ class Committer:
             self._positions[position.tp] = position
             self._written[position.tp] = monotonic()
             self._store.track(position.tp, known)
+
+    def _overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
+        if self._positions.get(position.tp) is position:
+            self._store.track(position.tp, known)
+            position.committed = known.offset
 
     def _succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         if self._positions.get(old.tp) is old:

@@ -14,7 +14,7 @@ from threading import Condition
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
+from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError, UnreadableMessageError
 from zkconsumer.streams.budget import QueueBudget
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Chunk:
         *,
         aborted: tuple[tuple[int, int], ...] = (),
         jump: bool = False,
-        error: UnreadableMessageError | None = None,
+        error: UnreadableMessageError | OffsetConflictError | None = None,
     ) -> None:
         self.position = position
         self.records = records
@@ -103,7 +103,7 @@ class StreamQueue:
         """
         self._offer(Chunk(position, b"", offset, offset, jump=True))
 
-    def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+    def fail(self, position: PartitionPosition, error: UnreadableMessageError | OffsetConflictError) -> None:
         """Raise ``error`` to the reader when it has come to this point of the partition."""
         self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
 

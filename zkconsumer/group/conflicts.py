@@ -1,0 +1,87 @@
+"""Somebody else wrote the offset of a partition that we own: an operator, a Scala zombie, an old-style commit through a
+broker. What then happens is ``offset.conflict``.
+
+Called by the group's thread only. The original notices nothing and writes over it with its next commit; so the hand of
+an operator is undone, and a zombie's stale offset may be what stands when the owner dies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetConflictError
+from zkconsumer.group.holdings import Holdings
+from zkconsumer.group.ownership import Ownership
+from zkconsumer.group.rounds import names
+from zkconsumer.registry.fenced import Outcome
+
+log = logging.getLogger(__name__)
+
+
+class Conflicts:
+    """Deals with refused commits.
+
+    Arguments: ``way`` is ``adopt`` (read the offset again and go on from there), ``overwrite`` (go on where we are and
+    commit that) or ``raise`` (hand out nothing more of the partition; its stream raises OffsetConflictError until
+    somebody seeks).
+    """
+
+    def __init__(self, way: str, holdings: Holdings, ownership: Ownership) -> None:
+        self._way = way
+        self._holdings = holdings
+        self._ownership = ownership
+        self.count = 0
+        """Partitions so far whose offsets somebody else wrote."""
+        self._overwriting = False
+
+    @property
+    def settled_by_us(self) -> bool:
+        """Whether something is to be committed over what somebody wrote; asking takes it back."""
+        overwriting, self._overwriting = self._overwriting, False
+        return overwriting
+
+    def resolve(self, outcomes: Mapping[PartitionPosition, Outcome], deadline: Deadline) -> Sequence[PartitionPosition]:
+        """Deal with what was refused; returns what turned out to be no longer ours. Raises RegistryError."""
+        ours = {position: outcome for position, outcome in outcomes.items() if self._holdings.holds(position)}
+        gone = [position for position, outcome in ours.items() if outcome is Outcome.NOT_OURS]
+        moved = [position for position, outcome in ours.items() if outcome is Outcome.OFFSET_MOVED]
+        if moved:
+            self.count += len(moved)
+            if self._way == "adopt":
+                self.adopt(moved, deadline)
+            else:
+                self._keep(moved, deadline)
+        return gone
+
+    def adopt(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> Sequence[PartitionPosition]:
+        """Keep the ownership but take the offset anew from its node. Raises RegistryError; what could not be read is
+        then leftover.
+        """
+        log.warning(
+            "%s: somebody else wrote the offset, or ours could not be stored; reading it again and continuing from"
+            " there",
+            names(p.tp for p in positions),
+        )
+        self._holdings.read_again(positions, deadline)
+        return ()
+
+    def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:
+        for position in positions:
+            known = self._ownership.read_offset(position.tp, deadline)
+            if known is None or position.consumed is None:
+                self._holdings.read_again(
+                    [position], deadline
+                )  # unreadable, or nothing was read of it: nothing to build on
+                continue
+            ours, theirs = position.consumed, known.offset
+            if self._way == "overwrite":
+                log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
+                self._holdings.insist(position, known)
+                self._overwriting = True
+            else:
+                error = OffsetConflictError(position.tp, ours, theirs)
+                log.error("%s", error)
+                self._holdings.stop_at(position, known, error)

@@ -1,0 +1,239 @@
+"""One rebalance round: look at the group, plan, give up what leaves, take over what comes. What stays is not touched.
+
+Called by the group's thread only. Raises what ZooKeeper or the committer raise; what was done until then stays done,
+and the next round goes on from there. A round that let messages drain looks again before it claims: what changed
+meanwhile supersedes what it had planned.
+
+Mirrors the original's ``syncedRebalance``. Differs on purpose: there each round releases everything, closes all
+queues, reads the whole group and claims one node after the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.group.holdings import Delivery, Holdings, Offsets
+from zkconsumer.group.listener import Listening, by_topic
+from zkconsumer.group.membership import Membership
+from zkconsumer.group.ownership import Claimed, Ownership
+from zkconsumer.group.reports import Reports
+from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.registry.fenced import KnownOffset
+from zkconsumer.registry.session import Session
+
+log = logging.getLogger(__name__)
+
+SUPERSEDED_MOST = 3
+"""Times in a row that newer events make a round begin anew; then it goes through, or a group that never rests would
+leave its partitions without owners.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceSettings:
+    """What of the configuration concerns the group; seconds.
+
+    ``patience`` is how long a member's attempts to own a partition take together; ``conflict`` is
+    ``offset.conflict``.
+    """
+
+    quiet: float
+    backoff: float
+    backoff_max: float
+    drain: float
+    interval: float
+    request_timeout: float
+    auto_commit: bool
+    exclude_internal_topics: bool
+    patience: float = 9.0
+    conflict: str = "adopt"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round came to: its plan and view, what was claimed, whether we had to register, why the assignment is not
+    the strategy's (if it is not), and the seconds it took. ``superseded``: it stopped before it claimed.
+    """
+
+    todo: Plan
+    view: GroupView
+    claimed: Claimed
+    registered: bool
+    trouble: str
+    seconds: float
+    superseded: bool = False
+
+
+class Rounds:
+    """Performs rounds.
+
+    Arguments: ``serve`` is called while the application's listener is waited for (see :class:`Listening`);
+    ``held_by_who_asked`` whether the thread that asks for another subscription holds a position's message, which then
+    counts as finished; ``newer`` whether something of the group changed since it was last asked.
+    """
+
+    def __init__(
+        self,
+        consumer: ConsumerId,
+        settings: RebalanceSettings,
+        *,
+        session: Session,
+        membership: Membership,
+        ownership: Ownership,
+        holdings: Holdings,
+        delivery: Delivery,
+        offsets: Offsets,
+        assign: Assign,
+        reports: Reports,
+        listening: Listening,
+        serve: Callable[[float], bool],
+        held_by_who_asked: Callable[[PartitionPosition], bool],
+        newer: Callable[[], bool],
+    ) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._session = session
+        self._membership = membership
+        self._ownership = ownership
+        self._holdings = holdings
+        self._delivery = delivery
+        self._offsets = offsets
+        self._assign = assign
+        self._reports = reports
+        self._listening = listening
+        self._serve = serve
+        self._held_by_who_asked = held_by_who_asked
+        self._newer = newer
+        self._in_force: Assignment = {}
+        self._told: Assignment | None = None
+        self._superseded = 0
+
+    def perform(self, lose: Callable[[Sequence[PartitionPosition], str], None]) -> Round:
+        """One round. ``lose`` is told what turns out to be no longer ours.
+
+        Raises: RegistryError, OffsetCommitError.
+        """
+        began = monotonic()
+        deadline = Deadline(self._settings.request_timeout)
+        self._newer()
+        registered = self._membership.register(deadline)
+        view = self._membership.view(deadline)
+        self._lose_deleted(lose, deadline)
+        todo, trouble = self._plan(view)
+        self._sweep(todo, deadline)
+        self._give_up(todo.release)
+        superseded = bool(todo.release and todo.claim) and self._newer() and self._superseded < SUPERSEDED_MOST
+        self._superseded = self._superseded + 1 if superseded else 0
+        claimed = Claimed() if superseded else self._take_over(todo)
+        return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded)
+
+    def end(self, positions: Sequence[PartitionPosition]) -> None:
+        """The listener's part in giving everything up."""
+        if positions:
+            self._call_listener("before_releasing_partitions", by_topic(p.tp for p in positions))
+
+    # ---- the steps ----
+
+    def _lose_deleted(self, lose: Callable[[Sequence[PartitionPosition], str], None], deadline: Deadline) -> None:
+        """Give up at once what we think we own and somebody deleted."""
+        mine = self._ownership.mine(self._holdings.owned, deadline)
+        gone = [position for tp, position in self._holdings.owned.items() if tp not in mine]
+        if gone:
+            lose(gone, "their owner nodes are gone")
+
+    def _plan(self, view: GroupView) -> tuple[Plan, str]:
+        """What to do, and why it is not what the strategy says, if it is not.
+
+        A strategy that raises leaves the assignment before it in force: it harms nothing that flows already, and what
+        was lost meanwhile is claimed again as before.
+        """
+        self._reports.group(view)
+
+        def made(assign: Assign) -> Plan:
+            return plan(
+                view,
+                self._consumer,
+                {tp: position.thread for tp, position in self._holdings.owned.items()},
+                assign,
+                exclude_internal_topics=self._settings.exclude_internal_topics,
+            )
+
+        try:
+            todo = made(self._assign)
+        except (Exception, SystemExit) as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
+            return made(lambda view, threads: possible(self._in_force, view, threads)), self._reports.strategy_failed(e)
+        self._reports.strategy_worked()
+        self._in_force = todo.assignment
+        return todo, ""
+
+    def _sweep(self, todo: Plan, deadline: Deadline) -> None:
+        """Delete owner nodes of our session that an interrupted round left behind."""
+        stray = [tp for tp in self._holdings.leftover if tp not in self._holdings.owned and tp not in todo.claim]
+        if stray:
+            mine = self._ownership.mine(stray, deadline)
+            self._ownership.release({tp: KnownOffset(None, None) for tp in mine}, deadline)
+        self._holdings.leftover.clear()
+
+    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+        positions = [self._holdings.owned[tp] for tp in partitions]
+        if not positions:
+            return
+        self._delivery.revoke(positions, Deadline(0.0))
+        # the wait is not to cost what stays its lease
+        self._session.touch()
+        waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
+        self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
+        self._call_listener("before_releasing_partitions", by_topic(partitions))
+        self._holdings.remove(partitions)
+        deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
+        known = self._offsets.surrender(
+            positions, commit=self._settings.auto_commit, count_held=self._held_by_who_asked, deadline=deadline
+        )
+        self._ownership.release({tp: known.get(tp, KnownOffset(None, None)) for tp in partitions}, deadline)
+        self._holdings.leftover.difference_update(partitions)
+
+    def _take_over(self, todo: Plan) -> Claimed:
+        claimed = Claimed()
+        if todo.claim:
+            self._holdings.leftover.update(todo.claim)
+            claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout))
+            self._holdings.leftover.difference_update(todo.claim)
+            self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
+        if self._listening.exists and (claimed.ours or todo.assignment != self._told):
+            self._told = todo.assignment
+            starts = self._call_listener("before_starting_fetchers", self._consumer, dict(todo.assignment))
+            self._begin_elsewhere(starts, claimed)
+        self._holdings.start(claimed.ours)
+        return claimed
+
+    def _begin_elsewhere(self, starts: object, claimed: Claimed) -> None:
+        """Start where the listener says."""
+        if starts is None:
+            return
+        if not isinstance(starts, Mapping):
+            log.error("before_starting_fetchers must return offsets by partition or None, not %r", starts)
+            return
+        for tp, offset in starts.items():
+            if tp not in claimed.ours:
+                log.warning("the listener's offset for %s is not used: it did not come to us just now", tp)
+            elif isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+                log.error("the listener's offset for %s is not used: %r is no offset", tp, offset)
+            else:
+                self._holdings.seek(TopicPartition(*tp), offset)
+
+    def _call_listener(self, method: str, *arguments: object) -> object:
+        return self._listening.call(method, *arguments, serve=self._serve)
+
+
+def names(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions for the log, the first few of many."""
+    listed = [str(tp) for tp in sorted(partitions)]
+    return (
+        "nothing" if not listed else ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
+    )

@@ -1,0 +1,117 @@
+"""Partitions that nobody owns although somebody should: looking for them, and waking who has stopped trying.
+
+Called by the group's thread only. When to look is decided by :class:`zkconsumer.core.handovers.HandOvers`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from time import monotonic
+
+from zkconsumer.core.handovers import HandOvers
+from zkconsumer.deadline import Deadline
+from zkconsumer.group.membership import Membership
+from zkconsumer.model import Assignment, ThreadId, TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.registry.session import Session
+
+log = logging.getLogger(__name__)
+
+TOPICS_A_LOOK = 100
+"""Topics whose owners one reconciliation lists, in turn: a member by filter may have thousands."""
+
+
+class Unowned:
+    """What of the group's partitions has no owner.
+
+    Arguments: ``patience`` in seconds, the time that a member's attempts to own a partition take together
+    (``rebalance.max.retries`` times ``rebalance.backoff.ms``; the original's members have the same settings).
+    """
+
+    def __init__(self, session: Session, membership: Membership, group: str, patience: float) -> None:
+        self._session = session
+        self._membership = membership
+        self._group = group
+        self._open = HandOvers(patience)
+        self._assignment: Assignment = {}
+        self._ours: frozenset[TopicPartition] = frozenset()
+        self._turn = 0
+
+    @property
+    def next_look(self) -> float:
+        """When :meth:`look` has something to do (monotonic seconds)."""
+        return self._open.next_look
+
+    def concluded(
+        self, assignment: Assignment, ours: Collection[TopicPartition], released: Collection[TopicPartition]
+    ) -> None:
+        """A round ended: by this assignment, with these ours, and these given up in it."""
+        self._assignment, self._ours = assignment, frozenset(ours)
+        self._open.gave({tp: assignment[tp] for tp in released if tp in assignment}, monotonic())
+        self._open.assigned(assignment, self._ours)
+
+    def forget(self) -> None:
+        """Everything we own was dropped: nothing is known of what others own either."""
+        self._open = HandOvers(self._open.patience)
+
+    def look(self, deadline: Deadline) -> bool:
+        """Look at what is due; where it has no owner, wake whoever should own it. Returns whether that was done.
+
+        Scala members notice nothing but which nodes there are under ``ids`` (and the topics' partitions, which are not
+        ours to touch): setting data does not wake them, and a new node of another kind would stop them for good. So
+        our own id node is deleted and made again, in one transaction. Members of ours read that one node and go on.
+        Raises: RegistryError.
+        """
+        due = self._open.due(monotonic())
+        self._open.settled(self._owned(due, deadline))
+        left = {tp: thread for tp, thread in due.items() if tp in self._open}
+        if not left:
+            return False
+        self._open.looked(left, monotonic())
+        log.warning(
+            "nobody owns %s, which %s should: waking them by making our id node anew", _some(left), _threads(left)
+        )
+        self._membership.renew(deadline)
+        return True
+
+    def put_off(self) -> None:
+        """A look failed: the next comes later."""
+        self._open.looked(self._open.due(monotonic()), monotonic())
+
+    def reconcile(self, deadline: Deadline) -> None:
+        """List the owners of our topics, some in turn, and note what has none. Raises RegistryError."""
+        topics = sorted({tp.topic for tp in self._assignment})
+        topics = [topics[(self._turn + n) % len(topics)] for n in range(min(TOPICS_A_LOOK, len(topics)))]
+        self._turn += len(topics)
+        for topic in topics:
+            names = set(self._session.children(paths.owner_topic(self._group, topic), deadline) or ())
+            others = {
+                tp: thread for tp, thread in self._assignment.items() if tp.topic == topic and tp not in self._ours
+            }
+            owned = {tp for tp in others if str(tp.partition) in names}
+            self._open.settled(owned)
+            self._open.found({tp: thread for tp, thread in others.items() if tp not in owned}, monotonic())
+
+    def report(self) -> str:
+        """What has had no owner for too long, in words; empty where there is nothing."""
+        overdue = self._open.overdue()
+        if not overdue:
+            return ""
+        threads = {tp: self._assignment[tp] for tp in overdue if tp in self._assignment}
+        return f"nobody owned {_some(overdue)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
+
+    def _owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
+        wanted = list(partitions)
+        nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
+        return {tp for tp, node in zip(wanted, nodes, strict=True) if node is not None}
+
+
+def _some(partitions: Collection[TopicPartition]) -> str:
+    names = [str(tp) for tp in sorted(partitions)]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _threads(threads: Mapping[TopicPartition, ThreadId]) -> str:
+    names = sorted(set(threads.values()))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
