@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import zkconsumer.spark
-from tests.cluster.conftest import _java, cluster, new_group, new_topic, produce, unique, zookeeper
+from tests.cluster.conftest import (
+    _java,
+    cluster,
+    legacy_member,
+    new_group,
+    new_topic,
+    our_member,
+    produce,
+    unique,
+    zookeeper,
+)
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster, java_home_for_spark
 
@@ -19,7 +31,17 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["_java", "cluster", "new_group", "new_topic", "produce", "unique", "zookeeper"]
+__all__ = [
+    "_java",
+    "cluster",
+    "legacy_member",
+    "new_group",
+    "new_topic",
+    "our_member",
+    "produce",
+    "unique",
+    "zookeeper",
+]
 
 # PySpark warns of versions of pandas that it was not tested with, although nothing here uses pandas.
 _PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
@@ -74,6 +96,7 @@ class Reader:
         return (reader.schema(schema) if schema else reader).load()
 
     def stream(self, **options: str) -> DataFrame:
+        """With ``membership=none`` unless told otherwise."""
         given = {**self.options, "membership": "none", "startingOffsets": "earliest", **options}
         return self.spark.readStream.format("zkconsumer").options(**given).load()
 
@@ -84,21 +107,55 @@ def reader(spark: SparkSession, cluster: DevCluster, new_group: Callable[[], str
     return lambda topic: Reader(spark, cluster.zookeeper_connect, new_group(), topic)
 
 
+def child_processes(parent: int) -> dict[int, str]:
+    """The processes below one, as process id -> command line."""
+    found: dict[int, str] = {}
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has just ended
+    below = {parent}
+    for _ in range(10):
+        below |= {pid for pid, of in parents.items() if of in below}
+    for pid in below - {parent}:
+        with suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def runners(parent: int) -> list[int]:
+    """The driver processes of streaming sources below a process."""
+    return [pid for pid, command in child_processes(parent).items() if "python_streaming_source_runner" in command]
+
+
 class Sink:
     """Where a query writes: the values of each batch, so that a batch that comes again replaces itself."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[Any, ...]]] = {}
         self.fail_at: int | None = None
+        self.hold_at: int | None = None
+        self.holding = Event()
+        self.go_on = Event()
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         self.batches[number] = [tuple(row) for row in frame.select("partition", "offset", "value").collect()]
+        if number == self.hold_at:
+            self.holding.set()
+            assert self.go_on.wait(scaled(60)), "the test left the sink waiting"
         if number == self.fail_at:
             raise RuntimeError("the sink fails here, as the test wants")
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
         return sorted(row for rows in self.batches.values() for row in rows)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """(partition, offset) of every row, in order; twice what was read twice."""
+        return [row[:2] for row in self.rows]
 
     def start(self, frame: DataFrame, checkpoint: Path, **trigger: Any) -> Any:
         writer = frame.writeStream.foreachBatch(self).option("checkpointLocation", str(checkpoint))

@@ -40,6 +40,7 @@ class Keeper:
         self._again = again
         self._clock = clock
         self._lock = Lock()
+        self._batch = 0
         self._kept: frozenset[TopicPartition] = frozenset()
         self._until = NEVER
         self._leaving: frozenset[TopicPartition] = frozenset()
@@ -52,6 +53,7 @@ class Keeper:
         not what leaves, and not what was only kept for the batch before.
         """
         with self._lock:
+            self._batch += 1
             freed = self._free(self._wanted)
             self._kept = frozenset(partitions) - self._leaving
             self._until = NEVER if self._release_after is None else self._clock() + self._release_after
@@ -65,6 +67,20 @@ class Keeper:
             self._kept = self._kept.intersection(partitions)
             freed = self._free(self._wanted - self._kept)
         self._tell(freed, "a batch does not read what others wait for")
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch that was begun last."""
+        return self._batch
+
+    def end(self, batch: int) -> None:
+        """The batch has ended, if it is still the last one: nothing of it is kept."""
+        with self._lock:
+            if batch != self._batch:
+                return
+            self._kept = frozenset()
+            freed = self._free(self._wanted)
+        self._tell(freed, "a batch has ended")
 
     def keeps(self, partition: TopicPartition) -> bool:
         """Whether this one is kept now."""

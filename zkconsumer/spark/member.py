@@ -5,8 +5,9 @@ reads its ranges by itself, and tells how far it has finished by the positions' 
 every release writes, fenced.
 
 Threads: Spark calls on the main thread of the query's driver process, which the group never needs: its own thread
-serves it between triggers. ``<consumer>-attendant`` looks after ``releaseAfter`` and leaves the group when Spark's JVM,
-our parent, is gone while the main thread waits for something else.
+serves it between triggers. ``<consumer>-attendant`` looks after ``releaseAfter`` and the checkpoint, and
+leaves the group when Spark's JVM, our parent, is gone while the main thread waits for something else. Both mark
+positions as consumed, under a lock that guards nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Final
 
 from zkconsumer.config import ConsumerConfig
@@ -27,9 +28,10 @@ from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.group.events import LookAgain, StartResolved
 from zkconsumer.group.state import Phase
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.keeping import Keeper, KeepingStrategy
 from zkconsumer.spark.options import ReadOptions, Selection
-from zkconsumer.spark.ranges import Progress
+from zkconsumer.spark.ranges import Progress, encode_progress
 from zkconsumer.wiring import Member
 
 log = logging.getLogger(__name__)
@@ -98,7 +100,9 @@ class GroupMember:
     def __init__(self, options: ReadOptions, parent: Callable[[], int] = os.getppid) -> None:
         self._options = options
         self._member = QueryMember(options.config, consumer_id(options.config), options.release_after)
-        self._known: dict[TopicPartition, PartitionPosition] = {}
+        self._checkpoint = Checkpoint(options.checkpoint) if options.checkpoint is not None else None
+        self._marking = Lock()
+        self._running: tuple[int, Progress] | None = None
         self._ending = Event()
         self._parent = parent
         self._attendant = Thread(target=self._attend, name=f"{self._member.consumer}-attendant", daemon=True)
@@ -128,10 +132,11 @@ class GroupMember:
         """
         member = self._member
         ours = member.positions()
-        for tp, span in done.items():
-            position = ours.get(tp)
-            if position is not None and position.consumed is not None and position.consumed < span.end:
-                position.consumed = span.end  # never back: others may have gone on from there
+        with self._marking:
+            for tp, span in done.items():
+                position = ours.get(tp)
+                if position is not None and position.consumed is not None and position.consumed < span.end:
+                    position.consumed = span.end  # never back: others may have gone on from there
         if all(position.consumed == position.committed for position in ours.values()):
             return
         assert member.committer is not None
@@ -153,7 +158,7 @@ class GroupMember:
                 "going on without all of our share of the group: %s", member.rebalancer and member.rebalancer.state
             )
         if not member.session.lease.valid:
-            self.reserve(())
+            self.reserve({})
             return frozenset()  # what we owned may be another's by now
         kept = member.keeper.keep(member.positions())
         # looked at again, for the group's thread may have released what was just kept
@@ -169,11 +174,6 @@ class GroupMember:
             if (position := ours.get(tp)) is not None and position.consumed is not None
         }
 
-    def fresh(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Those whose offset was read since the last batch was planned: they have come, or somebody else wrote it."""
-        ours = self._member.positions()
-        return [tp for tp in partitions if tp in ours and self._known.get(tp) is not ours[tp]]
-
     def begin(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Store where these begin, fenced, before anything of them is read. Returns those that are stored; the others
         wait for a later batch.
@@ -187,18 +187,20 @@ class GroupMember:
         )
         return frozenset(tp for tp, position in waiting.items() if position.consumed is not None)
 
-    def reserve(self, partitions: Collection[TopicPartition]) -> None:
-        """The planned batch reads these; everything else may leave at once."""
-        self._known = dict(self._member.positions())
-        self._member.keeper.keep_only(partitions)
+    def reserve(self, progress: Progress) -> None:
+        """The next batch is planned; what it does not read may leave at once. Empty: no batch."""
+        keeper = self._member.keeper
+        keeper.keep_only([tp for tp, span in progress.items() if span.end > span.start])
+        self._running = (keeper.batch, progress) if progress else None
 
-    def repeat(self, partitions: Collection[TopicPartition]) -> None:
-        """Spark repeats a batch of these from its checkpoint: claim them if we can, for it is read in any case."""
+    def repeat(self, progress: Progress) -> None:
+        """Spark repeats this batch from its checkpoint: claim what it reads if we can, for it is read in any case."""
         member = self._member
+        partitions = {tp for tp, span in progress.items() if span.end > span.start}
         member.keeper.keep(partitions)
-        ours = member.positions
-        self._await(lambda: member.settled or ours().keys() >= set(partitions), SETTLE_WITHIN)
-        foreign = sorted(set(partitions).difference(ours()))
+        self._running = (member.keeper.batch, progress)
+        self._await(lambda: member.settled or member.positions().keys() >= partitions, SETTLE_WITHIN)
+        foreign = sorted(partitions.difference(member.positions()))
         if foreign:
             log.warning(
                 "a batch of the checkpoint is repeated that reads %s, which others of the group own: they may get the "
@@ -218,10 +220,21 @@ class GroupMember:
     def _attend(self) -> None:
         parent = self._parent()
         while not self._ending.wait(min(_ATTEND, self._member.keeper.look_at_the_time())):
+            self._look_at_the_checkpoint()
             if self._parent() != parent:
                 log.warning("Spark is gone; leaving the group")
                 self._ending.set()
                 self._member.close(Deadline(CLOSE_WITHIN), finished=False)
+
+    def _look_at_the_checkpoint(self) -> None:
+        running = self._running
+        if self._checkpoint is None or running is None:
+            return
+        batch, progress = running
+        if self._checkpoint.has_ended(encode_progress(progress)) and self._running is running:
+            self._running = None
+            self.settle(progress)
+            self._member.keeper.end(batch)
 
 
 def registration(selection: Selection) -> Registration:

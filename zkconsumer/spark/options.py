@@ -81,6 +81,7 @@ _OURS: Final = (
     "includeHeaders",
     "membership",
     "releaseAfter",
+    "checkpointLocation",
     "allowLiveMembers",
     "pushdown",
 )
@@ -123,6 +124,7 @@ class ReadOptions:
     include_headers: bool = False
     membership: str | None = None
     release_after: float | None = None
+    checkpoint: str | None = None
     allow_live_members: bool = False
     pushdown: bool = False
     end_where_time_is_not_reached: bool = False
@@ -174,6 +176,8 @@ class ReadOptions:
     def _refuse_for_members(self, reason: str) -> None:
         if self.release_after is not None:
             _refuse("releaseAfter", f"{self.release_after:g}", reason)
+        if self.checkpoint is not None:
+            _refuse("checkpointLocation", self.checkpoint, reason)
         for name in self.for_members:
             _refuse(name, str(getattr(self.config, name.replace(".", "_"))), reason)
 
@@ -199,6 +203,7 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
         include_headers=_read(options, "includeHeaders", values.flag, default=False),
         membership=_read(options, "membership", values.choice("member", "none")),
         release_after=_read(options, "releaseAfter", values.seconds),
+        checkpoint=_read(options, "checkpointLocation", values.not_empty),
         allow_live_members=_read(options, "allowLiveMembers", values.flag, default=False),
         pushdown=_read(options, "pushdown", values.flag, default=False),
         end_where_time_is_not_reached=_strategy(options) == "latest",

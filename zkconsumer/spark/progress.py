@@ -40,11 +40,11 @@ class Membership(Protocol):
     def begin(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Partitions without an offset begin here. Returns those that may be read now."""
 
-    def reserve(self, partitions: Collection[TopicPartition]) -> None:
-        """The batch that was planned reads these."""
+    def reserve(self, progress: Progress) -> None:
+        """The next batch is planned; empty where there is none."""
 
-    def repeat(self, partitions: Collection[TopicPartition]) -> None:
-        """A batch that reads these is repeated from the checkpoint."""
+    def repeat(self, progress: Progress) -> None:
+        """A batch is repeated from the checkpoint."""
 
     def leave(self) -> None:
         """The query ends."""
@@ -104,10 +104,10 @@ class Bystander:
         """Nothing has to be stored first."""
         return starts.keys()
 
-    def reserve(self, partitions: Collection[TopicPartition]) -> None:
+    def reserve(self, progress: Progress) -> None:
         """Nobody else may read them in any case."""
 
-    def repeat(self, partitions: Collection[TopicPartition]) -> None:
+    def repeat(self, progress: Progress) -> None:
         """They are read in any case."""
 
     def leave(self) -> None:

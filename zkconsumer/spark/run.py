@@ -93,16 +93,17 @@ class StreamRun:
         progress = remembered(advance(positions, ends, limit), done, existing)
         self._planned = True
         news = is_news(progress, done)
-        self._membership.reserve([tp for tp, span in progress.items() if span.end > span.start] if news else ())
+        self._membership.reserve(progress if news else {})
         return encode_progress(progress) if news else start
 
     def plan(self, end: dict[str, Any]) -> list[RangePartition]:
         """The tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError, NoBrokersError."""
-        ranges = ranges_of(decode_progress(end))
+        progress = decode_progress(end)
+        ranges = ranges_of(progress)
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
         if not self._planned:  # by the run before this one, which did not finish it
             self._planned = True
-            self._membership.repeat(partitions)
+            self._membership.repeat(progress)
         leaders = self._cluster.leaders(partitions)
         return [RangePartition(piece, leaders) for piece in pieces(ranges, self._options.min_partitions)]
 

@@ -1,0 +1,301 @@
+"""A streaming query as a live member of its group, beside others: the rows of README's table, one test each.
+
+Two things are asked everywhere: no message is missing in the group, and none is twice in the query.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.member_process import MemberProcess
+from tests.cluster.our_member import OurMember
+from tests.spark.conftest import Reader, Sink, offsets_of, runners
+from tests.timing import eventually
+
+MakeReader = Callable[[str], Reader]
+QUICK = {"processingTime": "50 milliseconds"}
+
+
+class Query:
+    """A query with a sink, on one topic, as a member of a group of its own."""
+
+    def __init__(self, reader: Reader, topic: str, zookeeper: Any, checkpoint: Path) -> None:
+        self.reader, self.topic, self.zookeeper, self.checkpoint = reader, topic, zookeeper, checkpoint
+        self.group = reader.options["group.id"]
+        self.sink = Sink()
+        self.query: Any = None
+
+    def start(self, trigger: dict[str, Any] | None = None, **options: str) -> None:
+        given = {"membership": "member", "zookeeper.session.timeout.ms": "4000", **options}
+        self.query = self.sink.start(self.reader.stream(**given), self.checkpoint, **trigger or QUICK)
+
+    def stop(self) -> None:
+        self.sink.go_on.set()
+        if self.query is not None:
+            self.query.stop()
+
+    @property
+    def ids(self) -> list[str]:
+        path = f"/consumers/{self.group}/ids"
+        return sorted(self.zookeeper.get_children(path)) if self.zookeeper.exists(path) else []
+
+    @property
+    def member(self) -> str:
+        """The query's own name in the group; it is the only member now."""
+        (name,) = eventually(lambda: self.ids, 30, "the query to join")
+        return name
+
+    def owned_by(self, member: str) -> set[int]:
+        owners = owners_of(self.zookeeper, self.group, self.topic)
+        return {partition for partition, owner in owners.items() if owner.startswith(member)}
+
+    def offsets(self) -> dict[int, int]:
+        return offsets_of(self.zookeeper, self.group, self.topic)
+
+    def at(self, partitions: int, offset: int) -> bool:
+        return self.offsets() == dict.fromkeys(range(partitions), offset)
+
+
+@pytest.fixture
+def query(reader: MakeReader, zookeeper: Any, tmp_path: Path) -> Iterator[Callable[[str], Query]]:
+    """``query(topic)``: not started yet; stopped at the end."""
+    made: list[Query] = []
+
+    def make(topic: str) -> Query:
+        made.append(Query(reader(topic), topic, zookeeper, tmp_path / f"checkpoint-{len(made)}"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def values(first: int, end: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, end)]
+
+
+def everything(partitions: int, each: int) -> set[tuple[int, int]]:
+    return {(partition, offset) for partition in range(partitions) for offset in range(each)}
+
+
+def places(member: MemberProcess) -> list[tuple[int, int]]:
+    return [(message.partition, message.offset) for message in member.messages]
+
+
+def assert_once(rows: Iterable[tuple[int, int]]) -> None:
+    seen = list(rows)
+    assert len(seen) == len(set(seen)), "some messages are twice in the query"
+
+
+def test_what_is_there_now_is_read_as_a_member_that_leaves_then(
+    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 4000), partitions=4)
+    one = query(topic)
+    one.sink.hold_at = 1
+    one.start({"availableNow": True}, maxOffsetsPerTrigger="1500")
+    assert one.sink.holding.wait(60)
+    assert one.owned_by(one.member) == {0, 1, 2, 3}
+    assert sum(one.offsets().values()) == 1500  # what is finished, not what runs
+    one.sink.go_on.set()
+    assert one.query.awaitTermination(60)
+    eventually(lambda: one.ids == [], 20, "the query to leave")
+    assert owners_of(one.zookeeper, one.group, topic) == {}
+    assert one.at(4, 1000)  # the last batch, too
+    assert len(one.sink.places) == 4000
+    assert set(one.sink.places) == everything(4, 1000)
+
+
+def test_who_joins_gets_its_share_when_the_running_batch_ends_and_nothing_twice(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 2000), partitions=4)
+    one = query(topic)
+    one.sink.hold_at = 0
+    one.start()
+    assert one.sink.holding.wait(60)
+    me = one.member
+    other = our_member(one.group, {topic: 1}).wait_ready()
+    produce(topic, values(2000, 4000), partitions=4)
+    assert one.owned_by(me) == {0, 1, 2, 3}
+    assert other.messages == []
+    one.sink.go_on.set()
+    eventually(lambda: len(one.owned_by(me)) == 2 == len(one.owned_by(other.group)) - 2, 20, "both to have a half")
+    other.wait_messages(1000)
+    eventually(lambda: len(one.sink.places) == 3000, 20, "the query to read its half")
+    assert {offset for _, offset in places(other)} == set(range(500, 1000))
+    other.stop()  # its half comes back while the query runs
+    produce(topic, values(4000, 5000), partitions=4)
+    eventually(lambda: one.at(4, 1250), 20, "the query to read everything")
+    assert_once([*one.sink.places, *places(other)])
+    assert {*one.sink.places, *places(other)} == everything(4, 1250)
+
+
+def test_a_batch_that_takes_too_long_is_read_by_others_as_well_but_never_twice_by_the_query(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 1000), partitions=2)
+    one = query(topic)
+    one.sink.hold_at = 0
+    one.start(releaseAfter="1")
+    assert one.sink.holding.wait(60)
+    other = our_member(one.group, {topic: 1}, commit_each=True)
+    first = other.wait_messages(500)
+    assert {(message.offset, message.partition) for message in first[:1]} <= {(0, 0), (0, 1)}
+    one.sink.go_on.set()
+    other.stop()
+    produce(topic, values(1000, 1200), partitions=2)
+    eventually(lambda: one.at(2, 600), 20, "the query to read everything")
+    assert_once(one.sink.places)
+    assert set(one.sink.places) == everything(2, 600)
+
+
+def test_what_is_not_being_read_leaves_at_once_however_long_the_trigger_waits(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 100), partitions=2)
+    one = query(topic)
+    one.start({"processingTime": "10 hours"}, checkpointLocation=str(one.checkpoint))
+    eventually(lambda: one.at(2, 50), 40, "the offsets of a batch, long before the next trigger")
+    other = our_member(one.group, {topic: 1})
+    produce(topic, values(100, 200), partitions=2)
+    assert {offset for _, offset in [(m.partition, m.offset) for m in other.wait_messages(50)]} == set(range(50, 100))
+    assert len(one.sink.places) == 100
+
+
+def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 1000), partitions=2)
+    one = query(topic)
+    one.sink.hold_at = 0
+    one.start(**{"zookeeper.session.timeout.ms": "2000"})
+    assert one.sink.holding.wait(60)
+    me = one.member
+    (runner,) = runners(os.getpid())
+    os.kill(runner, signal.SIGSTOP)
+    try:
+        eventually(lambda: one.ids == [], 20, "the session to end")
+        other = our_member(one.group, {topic: 1}, commit_each=True)
+        other.wait_messages(1000)  # what the batch reads, for it was never committed
+    finally:
+        os.kill(runner, signal.SIGCONT)
+    eventually(lambda: me in one.ids, 20, "the query to join again")
+    one.sink.go_on.set()
+    eventually(lambda: len(one.owned_by(me)) == 1, 20, "the query to get its share")
+    produce(topic, values(1000, 1400), partitions=2)
+    eventually(lambda: one.at(2, 700), 20, "all to be read")
+    other.stop()
+    assert_once(one.sink.places)
+    assert {*one.sink.places, *places(other)} == everything(2, 700)
+
+
+def test_a_query_and_a_scala_member_share_a_group(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    legacy_member: Callable[..., LegacyMember],
+) -> None:
+    topic = new_topic(4)
+    one = query(topic)
+    one.start()
+    me = one.member
+    produce(topic, values(0, 2000), partitions=4)
+    eventually(lambda: one.at(4, 500), 30, "the query to read all alone")
+    scala = legacy_member("1.1.1", one.group, {topic: 1}).wait_ready()
+    eventually(lambda: len(one.owned_by(me)) == 2, 30, "the query to give up a half")
+    eventually(lambda: len(owners_of(one.zookeeper, one.group, topic)) == 4, 30, "the Scala member to take it")
+    produce(topic, values(2000, 4000), partitions=4)
+    scala.wait_messages(1000)
+    eventually(lambda: len(one.sink.places) == 3000, 30, "the query to read its part")
+    scala.stop()
+    produce(topic, values(4000, 4400), partitions=4)
+    eventually(lambda: one.at(4, 1100), 30, "the query to have all again")
+    assert_once(one.sink.places)
+    assert len(scala.messages) >= 1000
+    assert {*one.sink.places, *places(scala)} == everything(4, 1100)
+
+
+def test_two_queries_share_a_group_and_a_third_member_comes_and_goes_while_all_read(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(4)
+    one, two = query(topic), query(topic)
+    two.group = two.reader.options["group.id"] = one.group
+    one.start(maxOffsetsPerTrigger="400")
+    eventually(lambda: one.ids, 30, "one query to join")
+    two.start(maxOffsetsPerTrigger="400")
+    eventually(lambda: len(one.ids) == 2, 30, "both to join")
+    for round_ in range(4):
+        produce(topic, values(0, 2000), partitions=4)
+        if round_ == 1:
+            other = our_member(one.group, {topic: 1}).wait_ready()
+            other.wait_messages(50)
+        if round_ == 2:
+            other.stop()
+    eventually(lambda: one.at(4, 2000), 40, "all to be read")
+    rows = [*one.sink.places, *two.sink.places, *places(other)]
+    assert_once(rows)
+    assert set(rows) == everything(4, 2000)
+    assert one.sink.places
+    assert two.sink.places
+
+
+def test_a_query_that_starts_at_the_end_of_its_topic_misses_nothing_that_comes_after(
+    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 100), partitions=2)
+    one = query(topic)
+    one.start(startingOffsets="latest")
+    eventually(lambda: one.at(2, 50), 40, "the start to be stored")
+    produce(topic, values(100, 140), partitions=2)
+    eventually(lambda: one.at(2, 70), 20, "all to be read")
+    assert set(one.sink.places) == everything(2, 70) - everything(2, 50)
+
+
+def test_the_group_goes_on_where_it_is_further_than_the_checkpoint_and_never_back(
+    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 200), partitions=2)
+    one = query(topic)
+    one.sink.drain(one.reader.stream(membership="member"), one.checkpoint)
+    eventually(lambda: one.ids == [], 20, "the query to leave")
+    assert one.at(2, 100)
+    produce(topic, values(200, 400), partitions=2)
+    base = f"/consumers/{one.group}/offsets/{topic}"
+    one.zookeeper.set(f"{base}/0", b"150")  # others of the group went on
+    one.zookeeper.set(f"{base}/1", b"30")  # somebody set it back: that takes a new checkpoint
+    one.sink.drain(one.reader.stream(membership="member"), one.checkpoint)
+    assert set(one.sink.places) == everything(2, 200) - {(0, offset) for offset in range(100, 150)}
+    assert_once(one.sink.places)
+    assert one.at(2, 200)

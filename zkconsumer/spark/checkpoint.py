@@ -1,0 +1,66 @@
+"""Whether a batch has ended, as the query's checkpoint tells.
+
+Spark tells a source that a batch has ended only at the next trigger, which may be hours away. But it notes it in the
+checkpoint, as the file ``commits/N`` beside ``offsets/N``. So where the source is told where that is (the option
+``checkpointLocation``, the same as the sink's), nothing has to wait for the next trigger: neither the group's offsets
+nor whoever waits for a partition.
+
+One thread, the attendant's. Reads only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from zkconsumer.errors import ConfigException
+
+log = logging.getLogger(__name__)
+
+OPTION = "checkpointLocation"
+
+
+class Checkpoint:
+    """A query's checkpoint, in a file system that pyarrow can open: a path, ``file:``, ``hdfs:`` or the like.
+
+    Raises ConfigException where it cannot.
+    """
+
+    def __init__(self, location: str) -> None:
+        from pyarrow import fs
+
+        self._trouble = ""
+        try:
+            if "://" not in location:
+                self._files, self._folder = fs.LocalFileSystem(), location.removeprefix("file:")
+            else:
+                self._files, self._folder = fs.FileSystem.from_uri(location.rstrip("/"))
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigException(OPTION, f"{location!r}: cannot be opened from here ({error})") from error
+        self._select = fs.FileSelector
+
+    def has_ended(self, end: Mapping[str, Any]) -> bool:
+        """Whether the newest batch that has ended is the one with this end offset. What cannot be read counts as no."""
+        try:
+            commits = self._files.get_file_info(self._select(f"{self._folder}/commits", allow_not_found=True))
+            newest = max((int(file.base_name) for file in commits if file.base_name.isdecimal()), default=None)
+            if newest is None:
+                return False
+            with self._files.open_input_stream(f"{self._folder}/offsets/{newest}") as file:
+                lines = file.read().decode().splitlines()
+            self._trouble = ""
+            return any(_parsed(line) == end for line in lines[2:])
+        except (OSError, UnicodeDecodeError) as error:
+            if str(error) != self._trouble:
+                log.warning("the checkpoint cannot be read: %s", error)
+            self._trouble = str(error)
+            return False
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
