@@ -1,4 +1,4 @@
-"""``scripts/bench``: runs measurements, prints them and writes them to a JSON file."""
+"""``scripts/bench``: runs measurements, prints them, writes them to a JSON file and draws them."""
 
 from __future__ import annotations
 
@@ -7,64 +7,150 @@ import json
 import os
 import sys
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from tests.bench import iteration, machine
+from tests.bench import machine
+from tests.bench.plan import Plan
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SCENARIOS = {iteration.NAME: iteration}
+# name -> module of this package; in the order of running
+_SCENARIOS = {
+    "iterate": "iterate",
+    "columns": "columns",
+    "streams": "streams",
+    "latency": "latency",
+    "many-partitions": "partitions",
+    "memory": "memory",
+    "rebalance": "rebalance",
+}
+
+
+def _scenario(name: str) -> Any:
+    return import_module(f"tests.bench.{_SCENARIOS[name]}")
+
+
+def _list() -> str:
+    return "\n".join(f"  {name:<16} {_scenario(name).HELP}" for name in _SCENARIOS)
 
 
 def _arguments() -> argparse.Namespace:
-    listed = "\n".join(f"  {name:<12} {scenario.HELP}" for name, scenario in _SCENARIOS.items())
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description=f"Measures zkconsumer beside its peers on a real broker.\n\nscenarios:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Measures zkconsumer beside its peers on a real broker. --list shows the scenarios; each takes less"
+        " than three minutes on two cores.",
     )
     parser.add_argument("scenario", nargs="*", metavar="scenario", help="which ones (default: all)")
+    parser.add_argument("--list", action="store_true", help="show the scenarios and end")
     parser.add_argument(
         "--quick",
         action="store_true",
         help="a tenth of the messages, one turn: only to see that it works, a JVM is not warm by then",
     )
-    parser.add_argument("--messages", type=int, default=2_000_000, metavar="N", help="default: %(default)s")
-    parser.add_argument("--turns", type=int, default=3, metavar="N", help="default: %(default)s")
     parser.add_argument(
-        "--batch-bytes", type=int, default=65536, metavar="N", help="the producer's batches (default: %(default)s)"
+        "--messages",
+        type=int,
+        default=Plan.messages,
+        metavar="N",
+        help="default: %(default)s",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: artifacts/bench/<time>.json")
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=Plan.turns,
+        metavar="N",
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--batch-bytes",
+        type=int,
+        default=Plan.batch_bytes,
+        metavar="N",
+        help="the producer's (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="default: artifacts/bench/<time>.json",
+    )
+    parser.add_argument(
+        "--plot",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: draw results, PICTURE.png RESULTS.json [RESULTS.json ...], medians of several runs",
+    )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.scenario if name not in _SCENARIOS]
     if unknown:
         parser.error(f"no scenario {', '.join(unknown)}; there are: {', '.join(_SCENARIOS)}")
+    if arguments.plot is not None and len(arguments.plot) < 2:
+        parser.error("--plot takes a picture's name and at least one file of results")
     return arguments
 
 
 def main() -> int:
     """Returns: the exit code."""
     arguments = _arguments()
+    if arguments.list:
+        print(_list())
+        return 0
+    if arguments.plot is not None:
+        picture, *results = arguments.plot
+        _draw([json.loads(path.read_text()) for path in results], picture)
+        return 0
     # peers run in the root directory of the machine
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    plan = iteration.Plan(
+    plan = Plan(
         messages=arguments.messages // 10 if arguments.quick else arguments.messages,
         turns=1 if arguments.quick else arguments.turns,
         batch_bytes=arguments.batch_bytes,
+        quick=arguments.quick,
     )
-    results: dict[str, Any] = {"machine": machine.describe(), "load_average_at_start": machine.load()}
-    for name, value in results["machine"].items():
-        print(f"{name:<20} {value}")
-    print()
+    output = arguments.output or _ROOT / "artifacts" / "bench" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
     try:
-        results["scenarios"] = [_SCENARIOS[name].run(plan) for name in arguments.scenario or _SCENARIOS]
+        results = _measure(arguments.scenario or list(_SCENARIOS), plan, output)
     except KeyboardInterrupt:
         return 130
-    output = arguments.output or _ROOT / "artifacts" / "bench" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(results, indent=2) + "\n")
     print(f"Written to {output}")
+    if any(scenario.get("cases") for scenario in results["scenarios"]):
+        _draw([results], output.with_suffix(".png"))
     return 0
+
+
+def _measure(names: list[str], plan: Plan, output: Path) -> dict[str, Any]:
+    """Runs scenarios; what was measured is written after each of them."""
+    results: dict[str, Any] = {
+        "machine": machine.describe(),
+        "load_average_at_start": machine.load(),
+        "scenarios": [],
+    }
+    for name, value in results["machine"].items():
+        print(f"{name:<20} {value}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        print(f"\n== {name}: {_scenario(name).HELP}\n", flush=True)
+        began = monotonic()
+        found = _scenario(name).run(plan)
+        results["scenarios"].append(
+            {
+                **found,
+                "took_seconds": round(monotonic() - began, 1),
+                "quick": plan.quick,
+            }
+        )
+        output.write_text(json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def _draw(results: list[dict[str, Any]], picture: Path) -> None:
+    from tests.bench import plot
+
+    plot.draw(results, picture)
+    print(f"Drawn to {picture}")
 
 
 if __name__ == "__main__":

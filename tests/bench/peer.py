@@ -1,8 +1,8 @@
 """One consuming process of a measurement, written in Python: ``python -m tests.bench.peer '<task as JSON>'``.
 
 Says what tests/cluster/legacy/GroupMember.java says: "ready" once it consumes, "end MESSAGES BYTES SECONDS" after the
-last message, with the time from the first message to the last. The loops are what a user would write, and all of them
-read the value and add up its length.
+last message, with the time from the first message to the last; and writes the same report. The loops are what a user
+would write, and all of them read the value and add up its length.
 """
 
 from __future__ import annotations
@@ -10,19 +10,27 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from threading import Event
-from time import perf_counter
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic_ns, perf_counter
 from typing import Any
+
+from tests.bench.producing import STAMP
 
 Result = tuple[int, int, float]
 _PATIENCE_S = 60.0
+_REPORT: list[str] = []
 
 
 def main() -> None:
     """Does the task given as the one argument: ``kind`` and what its function takes."""
     task = json.loads(sys.argv[1])
+    report = task.pop("report", None)
     messages, size, seconds = _KINDS[task.pop("kind")](**task)
+    if report:
+        Path(report).write_text("\n".join(_REPORT))
     _say(f"end {messages} {size} {seconds:.6f}")
 
 
@@ -30,46 +38,163 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def zkconsumer(zookeeper: str, group: str, topic: str, total: int, properties: dict[str, Any], **_: Any) -> Result:
-    """Our connector, one stream, iterated."""
+class _Clock:
+    """The time from the first message to the last, with a mark at each tenth; asked only where a mark is due."""
+
+    def __init__(self, total: int) -> None:
+        self.tenth = max(total // 10, 1)
+        self.began = 0.0
+        self.ended = 0.0
+        self.next = 1
+
+    def mark(self, count: int) -> int:
+        """``count`` messages were read, the first one or those of a mark. Returns: where the next mark is due."""
+        self.ended = perf_counter()
+        if not self.began:
+            self.began = self.ended
+        else:
+            _REPORT.append(f"mark {count} {self.ended - self.began:.6f}")
+        self.next = (count // self.tenth + 1) * self.tenth
+        return self.next
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@contextmanager
+def _connected(zookeeper: str, group: str, properties: dict[str, Any]) -> Iterator[Any]:
     from zkconsumer import ZookeeperConsumerConnector
 
-    connector = ZookeeperConsumerConnector({"zookeeper.connect": zookeeper, "group.id": group, **properties})
-    with connector:
+    with ZookeeperConsumerConnector({"zookeeper.connect": zookeeper, "group.id": group, **properties}) as connector:
+        yield connector
+
+
+def iterated(
+    zookeeper: str,
+    group: str,
+    topic: str,
+    total: int,
+    properties: dict[str, Any],
+    **_: Any,
+) -> Result:
+    """Our connector, one stream, iterated."""
+    with _connected(zookeeper, group, properties) as connector:
         stream = connector.create_message_streams({topic: 1})[topic][0]
         _say("ready")
+        clock = _Clock(total)
         size = count = 0
-        began = 0.0
+        due = 1
         for message in stream:
-            if not count:
-                began = perf_counter()
             size += len(message.value or b"")
             count += 1
-            if count == total:
+            if count == due:
+                due = clock.mark(count)
+                if count == total:
+                    break
+        return count, size, clock.seconds
+
+
+def threads(
+    zookeeper: str,
+    group: str,
+    topic: str,
+    total: int,
+    properties: dict[str, Any],
+    streams: int,
+    **_: Any,
+) -> Result:
+    """Our connector, several streams of as many messages each, every one iterated by a thread of its own."""
+    sizes: list[int] = []
+    times: list[tuple[float, float]] = []
+
+    def read(stream: Any) -> None:
+        size, began = 0, 0.0
+        for count, message in enumerate(stream, 1):
+            if not began:
+                began = perf_counter()
+            size += len(message.value or b"")
+            if count == total // streams:
                 break
-        return count, size, perf_counter() - began
+        times.append((began, perf_counter()))
+        sizes.append(size)
+
+    with _connected(zookeeper, group, properties) as connector:
+        readers = [
+            threading.Thread(target=read, args=(stream,))
+            for stream in connector.create_message_streams({topic: streams})[topic]
+        ]
+        for reader in readers:
+            reader.start()
+        _say("ready")
+        for reader in readers:
+            reader.join()
+    return (
+        total,
+        sum(sizes),
+        max(end for _, end in times) - min(began for began, _ in times),
+    )
+
+
+def batches(
+    zookeeper: str,
+    group: str,
+    topic: str,
+    total: int,
+    properties: dict[str, Any],
+    **_: Any,
+) -> Result:
+    """Our connector, one stream, as columns; the lengths are added up by Arrow."""
+    import pyarrow.compute as pc
+
+    with _connected(zookeeper, group, properties) as connector:
+        stream = connector.create_message_streams({topic: 1})[topic][0]
+        _say("ready")
+        clock = _Clock(total)
+        size = count = 0
+        due = 1
+        for batch in stream.batches():
+            size += pc.sum(pc.binary_length(batch.column("value"))).as_py() or 0
+            count += batch.num_rows
+            if count >= due:
+                due = clock.mark(count)
+                if count >= total:
+                    break
+        return count, size, clock.seconds
 
 
 def confluent_poll(total: int, **task: Any) -> Result:
     """confluent-kafka, one message a call."""
-    return _add_up(_polled(_confluent(**task)), total)
+    consumer = _confluent(**task)
+    clock = _Clock(total)
+    size = count = 0
+    due = 1
+    while (message := consumer.poll(_PATIENCE_S)) is not None:
+        size += len(message.value() or b"")
+        count += 1
+        if count == due:
+            due = clock.mark(count)
+            if count == total:
+                break
+    consumer.close()
+    return count, size, clock.seconds
 
 
 def confluent_consume(total: int, many: int = 500, **task: Any) -> Result:
     """confluent-kafka, up to ``many`` messages a call."""
     consumer = _confluent(**task)
+    clock = _Clock(total)
     size = count = 0
-    began = 0.0
+    due = 1
     while count < total:
         messages = consumer.consume(min(many, total - count), 1.0)
-        if messages and not count:
-            began = perf_counter()
         for message in messages:
             size += len(message.value() or b"")
         count += len(messages)
-    seconds = perf_counter() - began
+        if count >= due:
+            due = clock.mark(count)
     consumer.close()
-    return count, size, seconds
+    return count, size, clock.seconds
 
 
 def _confluent(bootstrap: str, group: str, topic: str, properties: dict[str, Any], **_: Any) -> Any:
@@ -81,52 +206,108 @@ def _confluent(bootstrap: str, group: str, topic: str, properties: dict[str, Any
     return consumer
 
 
-def _polled(consumer: Any) -> Iterator[Any]:
-    while True:
-        message = consumer.poll(_PATIENCE_S)
-        if message is None:
-            return
-        yield message
+def latency(
+    zookeeper: str,
+    group: str,
+    topic: str,
+    total: int,
+    properties: dict[str, Any],
+    **_: Any,
+) -> Result:
+    """Our connector, one stream, the age of each message as it is handed out."""
+    size, ages = 0, []
+    with _connected(zookeeper, group, properties) as connector:
+        stream = connector.create_message_streams({topic: 1})[topic][0]
+        _say("ready")
+        for message in stream:
+            value = message.value
+            stamp = int.from_bytes(value[:STAMP], "big")
+            ages.append((stamp, monotonic_ns() - stamp))
+            size += len(value)
+            if len(ages) == total:
+                break
+    return _aged(ages, size)
 
 
-def _add_up(messages: Iterator[Any], total: int) -> Result:
-    size = count = 0
-    began = 0.0
-    for message in messages:
-        if not count:
-            began = perf_counter()
-        size += len(message.value() or b"")
-        count += 1
-        if count == total:
-            break
-    return count, size, perf_counter() - began
+def confluent_latency(total: int, **task: Any) -> Result:
+    """confluent-kafka, one message a call, the age of each."""
+    consumer = _confluent(**task)
+    size, ages = 0, []
+    while len(ages) < total and (message := consumer.poll(_PATIENCE_S)) is not None:
+        value = message.value()
+        stamp = int.from_bytes(value[:STAMP], "big")
+        ages.append((stamp, monotonic_ns() - stamp))
+        size += len(value)
+    consumer.close()
+    return _aged(ages, size)
 
 
-def idle(zookeeper: str, group: str, topic: str, total: int, properties: dict[str, Any], **_: Any) -> Result:
-    """Our connector, which has read ``total`` messages and then waits for more until SIGTERM."""
-    from zkconsumer import ConnectorClosedException, ZookeeperConsumerConnector
+def _aged(ages: list[tuple[int, int]], size: int) -> Result:
+    _REPORT.extend(f"late {stamp} {age}" for stamp, age in ages)
+    return len(ages), size, sum(ages[-1]) / 1e9 - sum(ages[0]) / 1e9
 
-    stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    with ZookeeperConsumerConnector({"zookeeper.connect": zookeeper, "group.id": group, **properties}) as connector:
+
+def idle(
+    zookeeper: str,
+    group: str,
+    topic: str,
+    total: int,
+    properties: dict[str, Any],
+    **_: Any,
+) -> Result:
+    """Our connector, which reads ``total`` messages and then waits for more until SIGTERM."""
+    from zkconsumer import ConnectorClosedException
+
+    with _connected(zookeeper, group, properties) as connector:
+        signal.signal(signal.SIGTERM, lambda *_: connector.shutdown())
         stream = connector.create_message_streams({topic: 1})[topic][0]
         count = 0
         try:
-            while count < total:
-                stream.get(_PATIENCE_S)
+            while True:
+                stream.get(None if count == total else _PATIENCE_S)
                 count += 1
-            _say("ready")
-            stop.wait()
+                if count == total:
+                    _say("ready")
         except ConnectorClosedException:
             pass
-    return total, 0, 0.0
+    return count, 0, 0.0
+
+
+def confluent_idle(
+    total: int,
+    bootstrap: str,
+    group: str,
+    topic: str,
+    properties: dict[str, Any],
+    **_: Any,
+) -> Result:
+    """confluent-kafka, which does the same, asking every second."""
+    from confluent_kafka import Consumer
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **properties})
+    consumer.subscribe([topic])
+    count = 0
+    while not stop.is_set():
+        if consumer.poll(1.0) is not None:
+            count += 1
+            if count == total:
+                _say("ready")
+    consumer.close()
+    return count, 0, 0.0
 
 
 _KINDS: dict[str, Callable[..., Result]] = {
-    "zkconsumer": zkconsumer,
-    "confluent poll()": confluent_poll,
-    "confluent consume(500)": confluent_consume,
+    "iterated": iterated,
+    "threads": threads,
+    "batches": batches,
+    "latency": latency,
     "idle": idle,
+    "confluent_poll": confluent_poll,
+    "confluent_consume": confluent_consume,
+    "confluent_latency": confluent_latency,
+    "confluent_idle": confluent_idle,
 }
 
 if __name__ == "__main__":

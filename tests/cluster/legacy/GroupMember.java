@@ -1,9 +1,14 @@
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
+import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -27,7 +32,10 @@ import kafka.message.MessageAndMetadata;
  * of the connector:
  *   member.topics=t:2,u:1     streams by topic
  *   member.whitelist=REGEX or member.blacklist=REGEX, with member.streams=N
- *   member.mode=lines|count   report each message, or only totals at the end
+ *   member.mode=lines|count|latency   report each message, or only totals at the end, or also how old each one was
+ *   member.report=FILE        with mode latency, written at the end: "late STAMP NANOSECONDS" a message, whose value
+ *                             begins with the time (System.nanoTime, eight bytes) at which it was produced; with mode
+ *                             count "mark MESSAGES SECONDS" for each tenth of member.stop.after
  *   member.pause.ms=N         after each message
  *   member.stop.after=N       leave cleanly once N messages were consumed in all
  *
@@ -44,6 +52,9 @@ public final class GroupMember {
 
   private static PrintStream out;
   private static boolean lines;
+  private static boolean stamped;
+  private static String report;
+  private static final List<String> REPORT = Collections.synchronizedList(new ArrayList<>());
   private static long pauseMs;
   private static long stopAfter;
 
@@ -55,6 +66,8 @@ public final class GroupMember {
       (pair[0].startsWith("member.") ? own : connectorProperties).setProperty(pair[0], pair[1]);
     }
     lines = own.getProperty("member.mode", "lines").equals("lines");
+    stamped = own.getProperty("member.mode", "lines").equals("latency");
+    report = own.getProperty("member.report");
     pauseMs = Long.parseLong(own.getProperty("member.pause.ms", "0"));
     stopAfter = Long.parseLong(own.getProperty("member.stop.after", String.valueOf(Long.MAX_VALUE)));
     out = new PrintStream(new FileOutputStream(FileDescriptor.out), false, "US-ASCII");
@@ -65,7 +78,10 @@ public final class GroupMember {
     say("ready");
     List<Thread> readers = new ArrayList<>();
     for (KafkaStream<byte[], byte[]> stream : streams) {
-      Thread reader = new Thread(() -> read(stream), "reader-" + readers.size());
+      Runnable loop = stopAfter < Long.MAX_VALUE && !lines && !stamped && pauseMs == 0
+          ? () -> count(stream)
+          : () -> read(stream);
+      Thread reader = new Thread(loop, "reader-" + readers.size());
       reader.setDaemon(true);
       reader.start();
       readers.add(reader);
@@ -107,6 +123,10 @@ public final class GroupMember {
         FIRST.compareAndSet(0, now);
         LAST.set(now);
         BYTES.addAndGet(value == null ? 0 : value.length);
+        if (stamped) {
+          long stamp = ByteBuffer.wrap(value).getLong();
+          REPORT.add("late " + stamp + " " + (now - stamp));
+        }
         if (lines) {
           say("m " + message.topic() + " " + message.partition() + " " + message.offset()
               + " " + text(message.key()) + " " + text(value));
@@ -121,8 +141,36 @@ public final class GroupMember {
     }
   }
 
+  /** A measured loop: the value's length, one count, and the clock only at each tenth of the whole. */
+  private static void count(KafkaStream<byte[], byte[]> stream) {
+    long tenth = Math.max(stopAfter / 10, 1);
+    try {
+      for (MessageAndMetadata<byte[], byte[]> message : stream) {
+        byte[] value = message.message();
+        BYTES.addAndGet(value == null ? 0 : value.length);
+        long messages = MESSAGES.incrementAndGet();
+        if (messages == 1) FIRST.set(System.nanoTime());
+        if (messages % tenth == 0 || messages == stopAfter) {
+          long now = System.nanoTime();
+          LAST.accumulateAndGet(now, Math::max);
+          REPORT.add("mark " + messages + " " + (now - FIRST.get()) / 1e9);
+        }
+        if (messages == stopAfter) END.countDown();
+      }
+    } catch (ConsumerTimeoutException quiet) {
+      // as in read()
+    }
+  }
+
   private static void leave(ConsumerConnector connector) {
     connector.shutdown();
+    if (report != null) {
+      try {
+        Files.write(Paths.get(report), new ArrayList<>(REPORT), StandardCharsets.US_ASCII);
+      } catch (IOException failure) {
+        System.err.println("cannot write " + report + ": " + failure);
+      }
+    }
     say("end " + MESSAGES.get() + " " + BYTES.get() + " " + (LAST.get() - FIRST.get()) / 1e9);
   }
 

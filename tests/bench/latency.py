@@ -1,0 +1,101 @@
+"""Latency: how old a message is when it is handed out, at 1,000 messages a second.
+
+A process of its own produces messages of 100 bytes, one at a time, evenly, to 4 partitions; it stamps each right before
+the producer gets it. Producer and consumers read the same clock of the same machine (CLOCK_MONOTONIC). What is measured
+so includes the producer and the broker, the same for all. Messages of the first seconds, while a JVM is cold, do not
+count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.bench.contest import Column, Measures, in_turns
+from tests.bench.iterate import BROKER
+from tests.bench.peers import GROUP, OURS, SCALA, TUNED, Peer, Task, measure, percentile
+from tests.bench.plan import Plan
+from tests.bench.producing import PACED_BYTES, paced
+from zkconsumer.devcluster import DevCluster
+
+NAME = "latency"
+HELP = "produced to handed out at 1,000 messages a second"
+
+PARTITIONS = 4
+PER_SECOND = 1000
+WARM_UP_S = 3.0
+PEERS = {
+    OURS: Peer("latency", GROUP),
+    f"Scala {SCALA}": Peer("scala", GROUP, mode="latency"),
+    "confluent poll()": Peer("confluent_latency", TUNED),
+}
+COLUMNS = (
+    Column("p99_ms", "p99 ms"),
+    Column("p50_ms", "p50 ms"),
+    Column("p999_ms", "p99.9 ms"),
+    Column("cpu_percent_of_a_core", "% core", digits=1),
+)
+
+
+def run(plan: Plan) -> dict[str, Any]:
+    """Measures and prints. Returns: everything, for the JSON file."""
+    seconds = plan.seconds(11.0, 5.0)
+    with DevCluster(broker_properties=BROKER) as cluster:
+        _warm_up(cluster)
+        contestants = {
+            name: _contestant(cluster, number, peer, seconds) for number, (name, peer) in enumerate(PEERS.items())
+        }
+        case = in_turns(
+            f"{PER_SECOND} messages/s",
+            contestants,
+            plan.turns,
+            COLUMNS,
+            more_is_better=False,
+        )
+    told = {
+        "per_second": PER_SECOND,
+        "seconds": seconds,
+        "warm_up_seconds": WARM_UP_S,
+        "value_bytes": PACED_BYTES,
+    }
+    clock = "CLOCK_MONOTONIC of one machine, stamped before the producer gets the message"
+    return {
+        "scenario": NAME,
+        **told,
+        "partitions": PARTITIONS,
+        "clock": clock,
+        "cases": [case],
+    }
+
+
+def _warm_up(cluster: DevCluster) -> None:
+    """A cold broker would be held against whoever comes first."""
+    for number, peer in enumerate(PEERS.values()):
+        _contestant(cluster, number, peer, WARM_UP_S + 1.0)(-1)
+
+
+def _contestant(cluster: DevCluster, number: int, peer: Peer, seconds: float) -> Callable[[int], Measures]:
+    def listen(turn: int) -> Measures:
+        topic = f"latency-{number}-{turn + 1}"
+        cluster.create_topic(topic, PARTITIONS)
+        total = int(seconds * PER_SECOND)
+        task = Task(cluster.zookeeper_connect, cluster.bootstrap_servers, topic, topic, total)
+        pace = {"partitions": PARTITIONS, "per_second": PER_SECOND}
+        cost = measure(
+            peer,
+            task,
+            cluster,
+            lambda: paced(cluster.bootstrap_servers, topic, total, **pace),
+        )
+        first = min(stamp for stamp, _ in cost.ages)
+        ages = [age for stamp, age in cost.ages if stamp - first >= WARM_UP_S * 1e9]
+        return {
+            "p50_ms": percentile(ages, 0.5) / 1e6,
+            "p99_ms": percentile(ages, 0.99) / 1e6,
+            "p999_ms": percentile(ages, 0.999) / 1e6,
+            "highest_ms": max(ages) / 1e6,
+            "cpu_percent_of_a_core": cost.cpu / seconds * 100,
+            "peak_mib": cost.peak_mib,
+        }
+
+    return listen
