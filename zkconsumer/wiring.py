@@ -95,6 +95,7 @@ class Member:
             on_change=self.events.put,
             security=registry_security(config),
         )
+        self.budget = QueueBudget(config.queued_max_bytes)
         self.fetching = FetchManager(
             consumer,
             replace(fetch_settings(config), security=self._security),
@@ -103,8 +104,8 @@ class Member:
             resolved=lambda position, offset: self.events.put(StartResolved(position, offset)),
             refused=lambda error: self.delivery.refuse(error),
             metrics=self.metrics,
+            budget=self.budget,
         )
-        self.budget = QueueBudget(config.queued_max_bytes)
         self.delivery = Delivery(consumer, self.fetching, self.session.lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
         self.listener = (

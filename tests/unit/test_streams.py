@@ -298,23 +298,70 @@ def test_a_full_queue_says_so_and_tells_when_it_has_room(bench: Bench) -> None:
     assert bench.queue.has_room()
 
 
-def test_all_streams_share_one_budget_and_an_empty_one_is_always_served() -> None:
-    budget = QueueBudget(100)
-    woken: list[int] = []
-    first, second = (StreamQueue(9, lambda: woken.append(1), budget) for _ in range(2))
-    where, other = position(0), position(1)
-    first.deliver(where, b"x" * 120, (0, 1), ())
+def budgeted(limit: int, count: int) -> tuple[QueueBudget, list[StreamQueue], list[int]]:
+    """Queues that share a budget, and what is written down when they have room again."""
+    budget, woken = QueueBudget(limit), list[int]()
+    return budget, [StreamQueue(9999, lambda: woken.append(1), budget) for _ in range(count)], woken
+
+
+def test_all_streams_share_one_budget_and_what_a_reader_holds_counts() -> None:
+    budget, (first, second), woken = budgeted(160, 2)
+    first.deliver(position(0), b"x" * 151, (0, 1), ())
     assert not first.has_room()
-    assert second.has_room(), "nothing of it is queued"
-    second.deliver(other, b"x", (0, 1), ())
-    assert not second.has_room()
+    assert not second.has_room(), "nobody reads it"
     first.take(Deadline(0))
-    assert woken == [1]
+    assert (budget.used, woken, second.has_room()) == (151, [], False), "it is still in memory"
+    first.taken = None
+    assert woken == [1], "they who were refused may look again"
     assert first.has_room()
     assert second.has_room()
-    second.revoke([other])
     first.close()
+    second.close()
     assert budget.used == 0
+
+
+def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:
+    budget, (unread, read), woken = budgeted(160, 2)
+    unread.deliver(position(0), b"x" * 500, (0, 1), ())
+    assert not read.has_room()
+    with pytest.raises(ConsumerTimeoutException):
+        read.take(Deadline(0))
+    assert woken == [1]
+    assert read.has_room(), "its reader waits"
+    assert not unread.has_room()
+    read.deliver(position(1), b"x", (0, 1), ())
+    assert not read.has_room(), "that is enough to go on with"
+    assert budget.reserve(1000) == 1, "no more than a batch at a time then"
+
+
+@pytest.mark.parametrize("greedy", [1, 2, 5, 20])
+def test_streams_that_take_all_they_can_get_share_alike_and_leave_some(greedy: int) -> None:
+    budget, queues, _ = budgeted(1_000_000, greedy + 1)
+    for number in range(100_000):
+        queue = queues[number % greedy]
+        if not any(one.has_room() for one in queues[:greedy]):
+            break
+        if queue.has_room():
+            queue.deliver(position(0), b"x" * 500, (number, number + 1), ())
+    shares = [queue.held_bytes for queue in queues[:greedy]]
+    assert max(shares) - min(shares) <= 500
+    assert sum(shares) >= 700_000
+    assert budget.used <= 1_000_000
+    assert queues[-1].has_room(), "one that comes late gets some too"
+
+
+def test_what_is_under_way_counts_and_several_requests_share() -> None:
+    budget, (queue,), _ = budgeted(1_000_000, 1)
+    granted = [budget.reserve(10**9) for _ in range(30)]
+    assert sum(granted) <= 1_000_000
+    assert granted[0] <= 1_000_000 // 4
+    assert min(granted) > 0
+    assert budget.used == sum(granted)
+    assert not queue.has_room() or budget.free() > 0
+    for count in granted:
+        budget.release(count)
+    assert budget.used == 0
+    assert budget.reserve(100) == 100, "never more than is wanted"
 
 
 def test_an_interrupt_loses_nothing_and_the_next_loop_goes_on() -> None:

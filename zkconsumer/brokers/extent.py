@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zkconsumer.brokers.heads import MalformedSetError, given_up, missing, read_head
+from zkconsumer.brokers.heads import CONTROL, MalformedSetError, given_up, missing, read_head
 from zkconsumer.brokers.record_batch import CorruptRecordsError
 from zkconsumer.model import TopicPartition
 
@@ -18,12 +18,14 @@ class Extent(NamedTuple):
 
     ``next_offset`` is the one to ask for next, after the last whole batch; None where no new batch is whole.
     ``partial`` says that the set ends inside a batch; ``wanted`` is at least how many bytes a fetch at the same
-    offset must have to get that batch too.
+    offset must have to get that batch too. ``messages`` is how many new messages there are, as far as heads tell: those
+    of older formats count with what was compacted away before them.
     """
 
     next_offset: int | None
     partial: bool
     wanted: int = 0
+    messages: int = 0
 
 
 def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
@@ -32,17 +34,23 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
     Raises CorruptRecordsError, naming the position, where the head of the first new batch makes no sense. One further
     behind ends the extent before it, so that what is good is not held back.
     """
-    at, reached = 0, fetch_offset
+    at, reached, messages = 0, fetch_offset, 0
     try:
         while (head := read_head(records, at)) is not None:
-            _, next_offset, at, *_ = head
-            reached = max(reached, next_offset)
+            _, next_offset, at, magic, attributes, _, count = head
+            if next_offset > reached:
+                passed = next_offset - reached
+                if magic < 2:
+                    messages += passed
+                elif not attributes & CONTROL:
+                    messages += min(count, passed)
+                reached = next_offset
     except MalformedSetError as failure:
         if reached == fetch_offset:
             raise CorruptRecordsError(where, fetch_offset, fetch_offset + 1, str(failure)) from failure
-        return Extent(reached, False)
+        return Extent(reached, False, 0, messages)
     wanted = missing(records, at)
-    return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted)
+    return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted, messages)
 
 
 def offset_after_partial(records: bytes, fetch_offset: int) -> int:

@@ -5,29 +5,27 @@ Threads: :meth:`Fetcher.step` is the thread's; ``add``, ``stop`` and ``wake`` co
 thread and the streams. The condition guards the list of flows only; nothing is sent or awaited while it is held.
 
 Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a partition whose stream has no room is left out
-of the request and so holds up nobody (there the thread blocks with all its partitions); the fetched offset moves on
-only after the chunk is queued (KAFKA-154) and is taken from the data's own headers; an unexpected answer hands the
-partition back to the leader finder and never ends the thread silently; a start position is stored before the first
-message is handed out.
+of the request and so holds up nobody (there the thread blocks with all its partitions); no more is asked for than may
+come, whatever the broker's generation; where the broker remembers, only what is new is said (``session``); the fetched
+offset moves on only after the chunk is queued (KAFKA-154) and is taken from the data's own headers; an unexpected
+answer hands the partition back to the leader finder and never ends the thread silently; a start position is stored
+before the first message is handed out.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, Thread
 from time import monotonic
-from typing import Protocol
 
 from zkconsumer.brokers import (
     BrokerChannel,
     CorruptRecordsError,
+    FetchAnswer,
     FetchedPartition,
-    FetchPosition,
     FetchRequest,
     ListedOffset,
-    Security,
 )
 from zkconsumer.brokers import errors as codes
 from zkconsumer.brokers.extent import extent, offset_after_partial
@@ -36,85 +34,28 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
+    BrokerResponseError,
     MessageSizeTooLargeException,
     UnreadableMessageError,
 )
+from zkconsumer.fetch.flow import EARLIEST, LATEST, Budget, FetchSettings, Flow, Sink, Unlimited
 from zkconsumer.fetch.logins import Logins
 from zkconsumer.fetch.measures import FetchMeasures
+from zkconsumer.fetch.session import FetchSession, Wanted
+from zkconsumer.fetch.sizing import patience, sized
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
+__all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "Flow", "Sink"]
+
 log = logging.getLogger(__name__)
 
-EARLIEST, LATEST = -2, -1
-ROOM_POLL = 0.01
-"""Seconds of the longest poll while some stream is full, so that its partitions are asked again soon after it has
-room.
-"""
 IDLE_WAIT = 1.0
-_STRANGER: tuple[Flow | None, int] = (None, 0)
+CAPPING_FETCH = 3
+"""From this version of the request on brokers keep to the limit of a whole answer (KIP-74)."""
+_SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
+_STRANGER: tuple[Flow | None, int, int] = (None, 0, 0)
 _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
-
-
-class Sink(Protocol):
-    """Where a partition's data goes: the queue of its stream."""
-
-    def has_room(self) -> bool:
-        """Whether a fetch is welcome now."""
-
-    def deliver(
-        self, position: PartitionPosition, records: bytes, span: tuple[int, int], aborted: tuple[tuple[int, int], ...]
-    ) -> None:
-        """Queue what was fetched; ``span`` is (fetch offset, next offset)."""
-
-    def jump(self, position: PartitionPosition, offset: int) -> None:
-        """The position was moved to ``offset`` by ``auto.offset.reset``."""
-
-    def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
-        """Raise ``error`` to the application when it comes to this point of the partition; if that gives the place up,
-        ``position.fetched`` is set to where to go on.
-        """
-
-    def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
-        """A corrupt place is given up (``corrupt.message.policy=skip``); consumption continues after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchSettings:
-    """What of the configuration concerns fetching; seconds and bytes."""
-
-    client_id: str
-    max_wait: float
-    min_bytes: int
-    partition_bytes: int
-    max_bytes: int
-    reset_to: int
-    socket_timeout: float
-    receive_buffer: int
-    backoff: float
-    isolation_level: int = 0
-    security: Security | None = None
-    skip_corrupt: bool = False
-
-
-class Flow:
-    """A partition being fetched: its position, where the data goes, and how much is asked for at once.
-
-    A parked one is at a place that cannot be read, and has no fetched offset until the application gives that up.
-    ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
-    """
-
-    __slots__ = ("max_bytes", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
-
-    def __init__(self, position: PartitionPosition, sink: Sink, max_bytes: int) -> None:
-        self.position = position
-        self.tp = position.tp
-        self.sink = sink
-        self.max_bytes = max_bytes
-        self.resolving = False
-        self.parked = False
-        self.retry_at = 0.0
-        self.trouble = ""
 
 
 class _Told:
@@ -134,7 +75,7 @@ class Fetcher:
 
     Arguments: ``give_back`` takes the flows whose leader must be found again; ``resolved`` is told the start offset
     of a partition that had none (the flow waits until its position has begun there). Both are called on the fetcher's
-    thread.
+    thread. ``budget`` is shared with the streams and the other fetchers.
     """
 
     def __init__(
@@ -147,6 +88,7 @@ class Fetcher:
         resolved: Callable[[PartitionPosition, int], None],
         logins: Logins | None = None,
         metrics: Metrics | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.measures = FetchMeasures(metrics or Metrics(), settings.client_id, endpoint)
@@ -165,6 +107,10 @@ class Fetcher:
             receive_buffer=settings.receive_buffer,
             security=settings.security,
         )
+        self._budget = budget or Unlimited()
+        self._session = FetchSession()
+        self._full_since: float | None = None
+        self._capping = False
         self._connected = False
         self._failing = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -257,12 +203,25 @@ class Fetcher:
             self._connect()
             self._resolve(unresolved, initial=True)
         ready = [flow for flow in flows if flow.position.fetched is not None and not flow.position.paused]
-        welcome = [flow for flow in ready if flow.sink.has_room()]
+        welcome = self._welcome(ready)
         if not welcome:
             self._wait(IDLE_WAIT)
             return
         self._connect()
-        self._fetch(welcome, full=len(welcome) < len(ready))
+        self._fetch(welcome)
+
+    def _welcome(self, ready: Sequence[Flow]) -> list[Flow]:
+        """Those whose streams have room now."""
+        free = self._budget.free()
+        rooms: dict[Sink, bool] = {}
+        for flow in ready:
+            if flow.sink not in rooms:
+                rooms[flow.sink] = flow.sink.has_room(free)
+        if all(rooms.values()):
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = monotonic()
+        return [flow for flow in ready if rooms[flow.sink]]
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
@@ -271,7 +230,9 @@ class Fetcher:
 
     def _connect(self) -> None:
         if not self._connected:
+            self._session.forget()
             self._channel.connect(Deadline(self._settings.socket_timeout))
+            self._capping = self._channel.versions["Fetch"] >= CAPPING_FETCH
             self._logins.accepted(self)
             self._connected = True
 
@@ -311,30 +272,32 @@ class Fetcher:
         if returned:  # when stopping too: only this fetcher may end, in favour of one at the broker's new address
             self._give_back(returned)
 
-    def _fetch(self, flows: Sequence[Flow], *, full: bool) -> None:
+    def _fetch(self, flows: Sequence[Flow]) -> None:
         settings = self._settings
-        asked: dict[TopicPartition, tuple[Flow | None, int]] = {}
-        positions = []
-        for asking in flows:
-            start = asking.position.fetched
-            if start is not None:
-                asked[asking.tp] = (asking, start)
-                positions.append(FetchPosition(asking.tp.topic, asking.tp.partition, start, asking.max_bytes))
-        max_wait = min(settings.max_wait, ROOM_POLL) if full else settings.max_wait
-        request = FetchRequest(positions, max_wait, settings.min_bytes, settings.max_bytes, settings.isolation_level)
-        deadline = Deadline(settings.socket_timeout + max_wait)
-        began = monotonic()
-        answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
-        self.measures.fetched(monotonic() - began, answer)
+        limit = self._budget.reserve(settings.max_bytes)
+        try:
+            plan = sized(flows, limit, settings.partition_bytes, capped=self._capping)
+            asked: dict[TopicPartition, tuple[Flow | None, int, int]] = {}
+            for asking, size in plan.asked:
+                start = asking.position.fetched
+                if start is not None:
+                    asked[asking.tp] = (asking, start, size)
+            full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
+            wait = patience(settings.max_wait, plan.turns, full_for)
+            answer = self._exchange({tp: Wanted(start, size) for tp, (_, start, size) in asked.items()}, limit, wait)
+        finally:
+            self._budget.release(limit)
+        if answer is None:
+            return
         self._failing = False
         told = _Told()
         flow: Flow | None
         for part in answer.partitions:
-            flow, offset = asked.get(TopicPartition(part.topic, part.partition), _STRANGER)
+            flow, offset, size = asked.get(TopicPartition(part.topic, part.partition), _STRANGER)
             if flow is not None and not flow.position.revoked and flow.position.fetched == offset:
-                self._judge(flow, offset, part, told)
+                self._judge(flow, offset, size, part, told)
             # else it left, or moved, while the answer was under way
-        self._rotate(told.served)
+        self._rotate(told.served if plan.turns == 1 else [flow for flow, _ in plan.asked])
         if told.out_of_range:
             self._resolve(told.out_of_range, initial=False)
         if told.corrupt:
@@ -342,13 +305,42 @@ class Fetcher:
         if told.moved:
             self._return(told.moved)
 
-    def _judge(self, flow: Flow, offset: int, part: FetchedPartition, told: _Told) -> None:
+    def _exchange(self, wanted: Mapping[TopicPartition, Wanted], limit: int, wait: float) -> FetchAnswer | None:
+        """One request and its answer; None where the broker has forgotten what it was told, and all is to be said
+        anew.
+        """
+        settings = self._settings
+        say = self._session.next(wanted)
+        request = FetchRequest(
+            say.positions,
+            wait,
+            settings.min_bytes,
+            limit,
+            settings.isolation_level,
+            say.session_id,
+            say.epoch,
+            say.forgotten,
+        )
+        deadline = Deadline(settings.socket_timeout + wait)
+        began = monotonic()
+        try:
+            answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
+        except BrokerResponseError as e:
+            if e.code not in _SESSION_ERRORS or not self._session.refused():
+                raise
+            log.debug("%s: everything is said anew", e)
+            return None
+        self.measures.fetched(monotonic() - began, answer)
+        self._session.answered(answer.session_id)
+        return answer
+
+    def _judge(self, flow: Flow, offset: int, size: int, part: FetchedPartition, told: _Told) -> None:
         """Take one partition's data, or find out what to do about it instead."""
         broker = self.endpoint.broker_id
         if part.error == codes.NONE:
             flow.trouble = ""
             try:
-                if self._take(flow, offset, part):
+                if self._take(flow, offset, size, part):
                     told.served.append(flow)
             except CorruptRecordsError as e:
                 told.corrupt.append((flow, e))
@@ -363,15 +355,17 @@ class Fetcher:
             told.moved.append(flow)
 
     def _rotate(self, served: Sequence[Flow]) -> None:
-        """Who got data goes to the end of the next request, so that a capped answer starves nobody (KIP-74)."""
+        """Who had its turn goes to the end of the next request, so that a limited answer starves nobody (KIP-74). In a
+        session the broker does the same with those that it remembers.
+        """
         with self._changed:
             for flow in served:
                 if self._flows.get(flow.tp) is flow:
                     self._flows[flow.tp] = self._flows.pop(flow.tp)
 
-    def _take(self, flow: Flow, offset: int, part: FetchedPartition) -> bool:
-        """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
-        first batch can be told.
+    def _take(self, flow: Flow, offset: int, size: int, part: FetchedPartition) -> bool:
+        """Queue one partition's data, for which ``size`` bytes were asked; returns whether there was any. Raises
+        CorruptRecordsError where not even the first batch can be told.
         """
         position = flow.position
         position.log_end = part.high_watermark
@@ -380,18 +374,20 @@ class Fetcher:
         reach = extent(part.records, flow.tp, offset)
         if reach.next_offset is None:
             if reach.wanted:
-                self._grow(flow, offset, reach.wanted, part.records)
+                self._grow(flow, offset, (size, reach.wanted), part.records)
             return False
-        flow.sink.deliver(position, part.records, (offset, reach.next_offset), part.aborted)
+        flow.sink.deliver(position, part.records, (offset, reach.next_offset), part.aborted, reach.messages)
         # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
         position.fetched = reach.next_offset
+        flow.least = min(flow.least, self._settings.partition_bytes)  # one huge message makes no others
         return True
 
-    def _grow(self, flow: Flow, offset: int, wanted: int, records: bytes) -> None:
-        """Only a part of a message came: it is larger than the fetch size (KAFKA-160, KAFKA-994)."""
+    def _grow(self, flow: Flow, offset: int, sizes: tuple[int, int], records: bytes) -> None:
+        """Only a part of a message came: it is larger than what was asked for (KAFKA-160, KAFKA-994)."""
+        asked, wanted = sizes
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)
-        if wanted <= limit and flow.max_bytes < wanted:
-            flow.max_bytes = wanted
+        if wanted <= limit and asked < wanted:
+            flow.least = wanted
             log.info("%s: the message at offset %d needs a fetch of %d bytes", flow.tp, offset, wanted)
             return
         self._fail(

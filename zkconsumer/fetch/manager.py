@@ -22,7 +22,8 @@ from zkconsumer.core.assignors.base import java_hash
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
-from zkconsumer.fetch.fetcher import Fetcher, FetchSettings, Flow, Sink
+from zkconsumer.fetch.fetcher import Fetcher
+from zkconsumer.fetch.flow import Budget, FetchSettings, Flow, Sink, Unlimited
 from zkconsumer.fetch.logins import Logins
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
@@ -49,7 +50,8 @@ class FetchManager:
 
     Arguments: ``name`` begins the names of all threads; ``directory`` reads the registered brokers (may raise
     RegistryError or BrokerError); ``resolved`` is told the start offset of a partition that had none; ``refused`` is
-    told when no broker lets us in (with the error) and when one does again (None), on the leader finder's thread.
+    told when no broker lets us in (with the error) and when one does again (None), on the leader finder's thread;
+    ``budget`` is what the streams share.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class FetchManager:
         resolved: Callable[[PartitionPosition, int], None],
         refused: Callable[[BrokerAuthenticationError | None], None] = lambda _: None,
         metrics: Metrics | None = None,
+        budget: Budget | None = None,
     ) -> None:
+        self._budget = budget or Unlimited()
         self._metrics = metrics or Metrics()
         self._logins = Logins()
         self._refused = refused
@@ -91,7 +95,7 @@ class FetchManager:
         """Fetch these partitions from now on."""
         with self._changed:
             for position, sink in partitions:
-                self._leaderless[position.tp] = Flow(position, sink, self._settings.partition_bytes)
+                self._leaderless[position.tp] = Flow(position, sink)
             self._changed.notify_all()
 
     def forget(self) -> None:
@@ -308,6 +312,7 @@ class FetchManager:
             resolved=self._resolved,
             logins=self._logins,
             metrics=self._metrics,
+            budget=self._budget,
         )
         with self._changed:
             if self._stopping:

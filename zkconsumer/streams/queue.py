@@ -1,8 +1,7 @@
 """The chunks that wait for one stream.
 
 Threads: fetchers offer chunks and never wait; the group's thread revokes partitions; the application's thread takes.
-The queue's condition guards its chunks alone and nobody blocks while holding it; the budget's lock may be taken under
-it.
+The queue's condition guards its chunks alone; nobody blocks, and nothing is called, while it is held.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ class Chunk:
 
     ``fetch_offset`` is what was asked for and ``next_offset`` what follows; ``jump`` says that the position was moved
     by ``auto.offset.reset`` and consumption continues here, whatever came before. ``error`` is raised in place of
-    messages.
+    messages. ``messages`` is how many there are, None where only offsets can be counted.
     """
 
-    __slots__ = ("aborted", "error", "fetch_offset", "jump", "next_offset", "position", "records")
+    __slots__ = ("aborted", "error", "fetch_offset", "jump", "messages", "next_offset", "position", "records")
 
     def __init__(
         self,
@@ -38,6 +37,7 @@ class Chunk:
         next_offset: int,
         *,
         aborted: tuple[tuple[int, int], ...] = (),
+        messages: int | None = None,
         jump: bool = False,
         error: UnreadableMessageError | OffsetConflictError | None = None,
     ) -> None:
@@ -46,6 +46,7 @@ class Chunk:
         self.fetch_offset = fetch_offset
         self.next_offset = next_offset
         self.aborted = aborted
+        self.messages = messages
         self.jump = jump
         self.error = error
 
@@ -53,10 +54,10 @@ class Chunk:
 class StreamQueue:
     """The chunks that wait for one stream.
 
-    Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``budget`` is shared with the other streams.
-    Fetchers ask :meth:`has_room` before they fetch, so an answer that carries several partitions may pass the
-    capacity by one chunk a partition; nobody ever blocks on a full queue, so a slow stream holds up no other (the
-    original's fetcher thread stands still with all partitions of its broker).
+    Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``on_room`` is called when there is room again;
+    ``budget`` is shared with the other streams. Fetchers ask :meth:`has_room` before they fetch, so an answer that
+    carries several partitions may pass the capacity by one chunk a partition; nobody ever blocks on a full queue, so a
+    slow stream holds up no other (the original's fetcher thread stands still with all partitions of its broker).
     """
 
     def __init__(self, capacity: int, on_room: Callable[[], None], budget: QueueBudget | None = None) -> None:
@@ -67,25 +68,60 @@ class StreamQueue:
         self._changed = Condition()
         self._closed = False
         self._failure: Exception | None = None
-        self.taken: Chunk | None = None
+        self._taken: Chunk | None = None
+        self._hungry = False
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.bytes = 0
         self.skipped = 0
+        if budget is not None:
+            budget.enter(self)
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def has_room(self) -> bool:
-        """Whether another fetch for this stream is welcome."""
+    @property
+    def taken(self) -> Chunk | None:
+        """The chunk that the reader is at; it sets None when it is through."""
+        return self._taken
+
+    @taken.setter
+    def taken(self, chunk: Chunk | None) -> None:
+        self._taken = chunk
+        if chunk is None:
+            self._freed()
+
+    @property
+    def held_bytes(self) -> int:
+        """What waits, and what the reader is at."""
+        taken = self._taken
+        return self.bytes if taken is None else self.bytes + len(taken.records)
+
+    def has_room(self, free: int | None = None) -> bool:
+        """Whether another fetch for this stream is welcome, where all streams together have ``free`` bytes left (None:
+        look).
+        """
         if self._closed or len(self._chunks) >= self._capacity:
             return False
-        # an empty stream is always served, or one that is not read could starve the others
-        return not self._chunks or self._budget is None or self._budget.has_room()
+        if self._budget is None:
+            return True
+        # a reader that waits is always served, or streams that are not read could starve it
+        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._hungry
 
-    def _count(self, size: int) -> bool:
-        """So many bytes are queued now; returns whether all streams together have room again by this."""
-        change, self.bytes = size - self.bytes, size
-        return self._budget is not None and self._budget.add(change)
+    def _freed(self) -> None:
+        """Bytes were freed, or a reader began to wait: whoever was refused may look again."""
+        budget = self._budget
+        if budget is not None and budget.short:
+            budget.short = False
+            self._on_room()
+
+    def ask(self) -> bool:
+        """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
+        with self._changed:
+            if self._chunks or self._closed or self._failure is not None:
+                return True
+            self._hungry = True
+        self._freed()
+        return False
 
     def deliver(
         self,
@@ -93,9 +129,12 @@ class StreamQueue:
         records: bytes,
         span: tuple[int, int],
         aborted: tuple[tuple[int, int], ...],
+        messages: int | None = None,
     ) -> None:
-        """Queue what was fetched of a partition; ``span`` is (fetch offset, next offset)."""
-        self._offer(Chunk(position, records, *span, aborted=aborted))
+        """Queue what was fetched of a partition; ``span`` is (fetch offset, next offset), ``messages`` how many are in
+        it, where that is known.
+        """
+        self._offer(Chunk(position, records, *span, aborted=aborted, messages=messages))
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
         """Consumption of the partition continues at ``offset`` after what is queued (``auto.offset.reset`` out of
@@ -128,11 +167,12 @@ class StreamQueue:
         with self._changed:
             if self._closed or chunk.position.revoked:
                 return
-            self._count(self.bytes + len(chunk.records))
+            self.bytes += len(chunk.records)
             if chunk.position.paused:
                 self._aside.setdefault(chunk.position, deque()).append(chunk)
                 return
             self._chunks.append(chunk)
+            self._hungry = False
             self._changed.notify()
 
     def take(self, deadline: Deadline) -> Chunk | None:
@@ -140,6 +180,7 @@ class StreamQueue:
 
         Raises: :class:`ConsumerTimeoutException` at the deadline; whatever made the connector fail.
         """
+        self.ask()
         with self._changed:
             while not self._chunks and not self._closed and self._failure is None:
                 left = deadline.remaining()
@@ -152,10 +193,11 @@ class StreamQueue:
                 raise self._failure
             was_full = len(self._chunks) >= self._capacity
             # in this order an interrupt between the two repeats the chunk and does not lose it
-            chunk = self.taken = self._chunks[0]
+            chunk = self._taken = self._chunks[0]
             self._chunks.popleft()
-            room_again = self._count(self.bytes - len(chunk.records))
-        if was_full or room_again:
+            # where nothing is left this is known, whatever an interrupt may have left undone before
+            self.bytes = self.bytes - len(chunk.records) if self._chunks or self._aside else 0
+        if was_full:
             self._on_room()
         return chunk
 
@@ -174,7 +216,10 @@ class StreamQueue:
     def _discard_revoked(self) -> None:
         self._chunks = deque(chunk for chunk in self._chunks if not chunk.position.revoked)
         self._aside = {position: chunks for position, chunks in self._aside.items() if not position.revoked}
-        self._count(sum(len(c.records) for chunks in (self._chunks, *self._aside.values()) for c in chunks))
+        self._recount()
+
+    def _recount(self) -> None:
+        self.bytes = sum(len(c.records) for chunks in (self._chunks, *self._aside.values()) for c in chunks)
 
     def pause(self, position: PartitionPosition) -> None:
         """Hand out nothing more of it until :meth:`resume`; what is queued waits aside and takes no room."""
@@ -199,11 +244,11 @@ class StreamQueue:
     def put_back(self, chunk: Chunk) -> None:
         """The reader was interrupted, perhaps by a pause: the chunk's rest comes first (once it is resumed)."""
         with self._changed:
-            if self.taken is chunk:
-                self.taken = None
+            if self._taken is chunk:
+                self._taken = None
             if self._closed or chunk.position.revoked:
                 return
-            self._count(self.bytes + len(chunk.records))
+            self.bytes += len(chunk.records)
             if chunk.position.paused:
                 self._aside.setdefault(chunk.position, deque()).appendleft(chunk)
             else:
@@ -231,8 +276,11 @@ class StreamQueue:
             self._closed = True
             self._chunks.clear()
             self._aside.clear()
-            self._count(0)
+            self.bytes = 0
             self._changed.notify_all()
+        if self._budget is not None:
+            self._budget.leave(self)
+        self._freed()
 
     @property
     def closed(self) -> bool:

@@ -106,7 +106,10 @@ class ChunkReader:
 
     def passed(self, chunk: Chunk, first: int, end: int, *, closing: bool) -> None:
         """Count what is finished of a chunk; ``closing`` says that nothing of it is left."""
-        self._count(chunk.position.topic, max(0, end - first), len(chunk.records) if closing else 0)
+        messages = max(0, end - first)
+        if chunk.messages is not None:  # a compacted chunk has fewer than offsets; only of all of it we know how many
+            messages = chunk.messages if closing and first == chunk.fetch_offset else min(messages, chunk.messages)
+        self._count(chunk.position.topic, messages, len(chunk.records) if closing else 0)
         self._current, self._counted_to = chunk, end
 
     def turn_over(self) -> None:

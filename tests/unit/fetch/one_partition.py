@@ -93,7 +93,7 @@ class OnePartition:
                 give_back=self.returned.extend,
                 resolved=lambda _, offset: self.resolved.append(offset),
             )
-            fetcher.add([Flow(self.position, self.queue, self.settings.partition_bytes)])
+            fetcher.add([Flow(self.position, self.queue)])
             try:
                 yield fetcher
             finally:

@@ -26,7 +26,7 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
     old = manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 1))
     assert old is not None
     it.position.fetched = None  # it waits for its start, and so in peace
-    flow = Flow(it.position, it.queue, 1000)
+    flow = Flow(it.position, it.queue)
     flow.resolving = True
     old.add([flow])
     try:
@@ -48,7 +48,7 @@ def test_a_fetcher_whose_thread_cannot_be_started_gets_no_partitions(monkeypatch
 
     with monkeypatch.context() as without_threads:
         without_threads.setattr(Fetcher, "start", no_thread)
-        flow = Flow(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None), 1000)
+        flow = Flow(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
         with pytest.raises(RuntimeError):
             manager._hand_over([(flow, broker)])
     try:

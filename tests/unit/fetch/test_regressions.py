@@ -302,7 +302,7 @@ def test_kafka_4319_fetchers_end_together() -> None:
 def _flow(it: OnePartition) -> Any:
     from zkconsumer.fetch.fetcher import Flow
 
-    return Flow(it.position, it.queue, 1000)
+    return Flow(it.position, it.queue)
 
 
 def test_a_broker_at_a_new_address_is_followed() -> None:

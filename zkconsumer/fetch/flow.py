@@ -1,0 +1,109 @@
+"""What a fetcher works with: its settings, the partitions it fetches, and where their data goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from zkconsumer.brokers import Security
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.errors import UnreadableMessageError
+
+EARLIEST, LATEST = -2, -1
+
+
+class Sink(Protocol):
+    """Where a partition's data goes: the queue of its stream."""
+
+    def has_room(self, free: int | None = None) -> bool:
+        """Whether a fetch is welcome now, where all streams together have ``free`` bytes left (None: look)."""
+
+    def deliver(
+        self,
+        position: PartitionPosition,
+        records: bytes,
+        span: tuple[int, int],
+        aborted: tuple[tuple[int, int], ...],
+        messages: int | None = None,
+    ) -> None:
+        """Queue what was fetched; ``span`` is (fetch offset, next offset), ``messages`` how many are in it, if that
+        is known.
+        """
+
+    def jump(self, position: PartitionPosition, offset: int) -> None:
+        """The position was moved to ``offset`` by ``auto.offset.reset``."""
+
+    def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+        """Raise ``error`` to the application when it comes to this point of the partition; if that gives the place up,
+        ``position.fetched`` is set to where to go on.
+        """
+
+    def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+        """A corrupt place is given up (``corrupt.message.policy=skip``); consumption continues after it."""
+
+
+class Budget(Protocol):
+    """The bytes that may wait for the application, in all streams together and on the way to them."""
+
+    def free(self) -> int:
+        """How many are left; none (0 or less) means that only a stream whose reader waits may be served."""
+
+    def reserve(self, wanted: int) -> int:
+        """Bytes that may be asked for in one request, at least 1; they count until :meth:`release`."""
+
+    def release(self, count: int) -> None:
+        """What was asked for is here, or will not come."""
+
+
+class Unlimited:
+    """A budget that knows no limit, for who fetches outside of a member."""
+
+    def free(self) -> int:
+        """Enough."""
+        return 1 << 62
+
+    def reserve(self, wanted: int) -> int:
+        """All of it."""
+        return wanted
+
+    def release(self, count: int) -> None:
+        """Nothing is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """What of the configuration concerns fetching; seconds and bytes."""
+
+    client_id: str
+    max_wait: float
+    min_bytes: int
+    partition_bytes: int
+    max_bytes: int
+    reset_to: int
+    socket_timeout: float
+    receive_buffer: int
+    backoff: float
+    isolation_level: int = 0
+    security: Security | None = None
+    skip_corrupt: bool = False
+
+
+class Flow:
+    """A partition being fetched: its position and where the data goes.
+
+    ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known. A parked
+    flow is at a place that cannot be read, and has no fetched offset until the application gives that up. ``trouble``
+    says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
+    """
+
+    __slots__ = ("least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
+
+    def __init__(self, position: PartitionPosition, sink: Sink) -> None:
+        self.position = position
+        self.tp = position.tp
+        self.sink = sink
+        self.least = 0
+        self.resolving = False
+        self.parked = False
+        self.retry_at = 0.0
+        self.trouble = ""
