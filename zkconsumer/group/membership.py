@@ -72,7 +72,7 @@ class Membership:
         ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
         under us (KAFKA-1387).
         """
-        node = self._cache.nodes([self.path], deadline)[self.path]
+        node = self._cache.existing([self.path], deadline).get(self.path)
         if node is not None and node.ephemeral_owner == self._session.session_id:
             return self._rewrite and self._make_anew(node.version, deadline)
         if node is not None and self._session.is_former(node.ephemeral_owner):

@@ -56,12 +56,14 @@ class Ownership:
         )
 
     def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline) -> Claimed:
-        """Claim what is free of ``wanted``. What another member owns is watched, so that its release wakes us."""
+        """Claim what is free of ``wanted``; :meth:`mine` then leaves watches on all of it, so that the release of what
+        another member owns wakes us, and nothing that is done to our nodes goes unnoticed.
+        """
         result = Claimed()
-        nodes = self._cache.nodes([self._path(tp) for tp in wanted], deadline)
+        nodes = self._cache.existing([self._path(tp) for tp in wanted], deadline)
         free: dict[TopicPartition, ThreadId] = {}
         for tp, thread in wanted.items():
-            node = nodes[self._path(tp)]
+            node = nodes.get(self._path(tp))
             if node is None:
                 free[tp] = thread
             elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
@@ -76,9 +78,7 @@ class Ownership:
                 break
             self._claim_free(free, result, deadline)
         result.blocked.update((tp, "its nodes keep changing") for tp in free)
-        # arms the watches on what is ours now: a node deleted by hand must not go unnoticed
         self._cache.forget([self._path(tp) for tp in wanted])
-        self._cache.nodes([self._path(tp) for tp in wanted], deadline)
         return result
 
     def _claim_free(self, free: dict[TopicPartition, ThreadId], result: Claimed, deadline: Deadline) -> None:

@@ -68,6 +68,7 @@ NEVER = float("inf")
 LONGEST_WAIT = 60.0
 CLOSING_DRAIN = 1.5
 """Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
+REASONS_KEPT = 4
 OWNER_QUIET = 0.005
 """Seconds of quiet after an owner node changed: what we wait for is released whole, in one transaction."""
 STUCK_AFTER = 3
@@ -400,7 +401,7 @@ class Rebalancer:
 
     def _want(self, reason: str, pause: float) -> None:
         """A rebalance is due soon; further events within the quiet time join it."""
-        if reason not in self._reasons:
+        if len(self._reasons) < REASONS_KEPT and reason not in self._reasons:
             self._reasons.append(reason)
         now = monotonic()
         self._first_event = min(self._first_event, now)
@@ -431,7 +432,7 @@ class Rebalancer:
     # ---- rounds ----
 
     def _round(self) -> None:
-        why = ", ".join(self._reasons[:3]) + (f" and {len(self._reasons) - 3} more" if len(self._reasons) > 3 else "")
+        why = ", ".join(self._reasons[:3]) + (" and more" if len(self._reasons) > 3 else "")
         self._reasons.clear()
         self._due = self._first_event = NEVER
         try:

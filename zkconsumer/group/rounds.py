@@ -29,6 +29,8 @@ from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
 
+Lose = Callable[[Sequence[PartitionPosition], str], None]
+"""Told of what turned out to be no longer ours, and why."""
 SUPERSEDED_MOST = 3
 """Times in a row that newer events make a round begin anew; then it goes through, or a group that never rests would
 leave its partitions without owners.
@@ -114,7 +116,7 @@ class Rounds:
         self._told: Assignment | None = None
         self._superseded = 0
 
-    def perform(self, lose: Callable[[Sequence[PartitionPosition], str], None]) -> Round:
+    def perform(self, lose: Lose) -> Round:
         """One round. ``lose`` is told what turns out to be no longer ours.
 
         Raises: RegistryError, OffsetCommitError.
@@ -130,7 +132,7 @@ class Rounds:
         self._give_up(todo.release)
         superseded = bool(todo.release and todo.claim) and self._newer() and self._superseded < SUPERSEDED_MOST
         self._superseded = self._superseded + 1 if superseded else 0
-        claimed = Claimed() if superseded else self._take_over(todo)
+        claimed = Claimed() if superseded else self._take_over(todo, lose)
         return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded)
 
     def end(self, positions: Sequence[PartitionPosition]) -> None:
@@ -140,7 +142,7 @@ class Rounds:
 
     # ---- the steps ----
 
-    def _lose_deleted(self, lose: Callable[[Sequence[PartitionPosition], str], None], deadline: Deadline) -> None:
+    def _lose_deleted(self, lose: Lose, deadline: Deadline) -> None:
         """Give up at once what we think we own and somebody deleted."""
         mine = self._ownership.mine(self._holdings.owned, deadline)
         gone = [position for tp, position in self._holdings.owned.items() if tp not in mine]
@@ -198,7 +200,7 @@ class Rounds:
         self._ownership.release({tp: known.get(tp, KnownOffset(None, None)) for tp in partitions}, deadline)
         self._holdings.leftover.difference_update(partitions)
 
-    def _take_over(self, todo: Plan) -> Claimed:
+    def _take_over(self, todo: Plan, lose: Lose) -> Claimed:
         claimed = Claimed()
         if todo.claim:
             self._holdings.leftover.update(todo.claim)
@@ -210,6 +212,12 @@ class Rounds:
             starts = self._call_listener("before_starting_fetchers", self._consumer, dict(todo.assignment))
             self._begin_elsewhere(starts, claimed)
         self._holdings.start(claimed.ours)
+        # fetching has begun: now the watches
+        if todo.claim:
+            mine = self._ownership.mine(todo.claim, Deadline(self._settings.request_timeout))
+            gone = [self._holdings.owned[tp] for tp in claimed.ours if tp not in mine and tp in self._holdings.owned]
+            if gone:
+                lose(gone, "their owner nodes are gone")
         return claimed
 
     def _begin_elsewhere(self, starts: object, claimed: Claimed) -> None:

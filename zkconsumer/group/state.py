@@ -44,4 +44,6 @@ class ConnectorState:
             return f"failed because {self.detail}; tried again, owning {self.owned} of {self.wanted} partitions"
         for tp, owner in sorted(self.blocked.items())[:3]:
             text += f"; waiting for {tp}, held by {owner}"
+        if len(self.blocked) > 3:
+            text += f" and for {len(self.blocked) - 3} more"
         return text + (f"; {self.detail}" if self.detail else "")

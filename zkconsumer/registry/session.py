@@ -382,22 +382,24 @@ class Session:
 
     # ---- requests ----
 
-    def read(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
-        """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, also on
-        missing ones.
+    def read(
+        self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
+    ) -> list[Node | None]:
+        """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, on the
+        missing ones only with ``watch_missing``.
         """
         client = self._connected_client()
         watcher = self._watcher(watch)
-        pending = [client.get_async(path, watcher) for path in paths]
-        found: list[Node | None] = []
-        for path, result in zip(paths, pending, strict=True):
-            node = self._await(result, deadline, path)
+        pending = _together([client.get_async(path, watcher) for path in paths], deadline)
+        found = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
+        if watch is not None and watch_missing:
             # a missing node takes no data watch: leave one for its creation, and look again where it just came
-            missing = node is None and watch is not None
-            if missing and self._await(client.exists_async(path, watcher), deadline, path) is not None:
-                node = self._await(client.get_async(path, watcher), deadline, path)
-            found.append(None if node is None else _node(node[0], node[1]))
-        return found
+            missing = [index for index, node in enumerate(found) if node is None]
+            armed = _together([client.exists_async(paths[index], watcher) for index in missing], deadline)
+            for index, result in zip(missing, armed, strict=True):
+                if self._await(result, deadline, paths[index]) is not None:
+                    found[index] = self._await(client.get_async(paths[index], watcher), deadline, paths[index])
+        return [None if node is None else _node(node[0], node[1]) for node in found]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
         """The names of a node's children, None where it does not exist; a watch is left in either case."""
@@ -416,7 +418,7 @@ class Session:
         """Like :meth:`read` without the contents."""
         client = self._connected_client()
         watcher = self._watcher(watch)
-        pending = [client.exists_async(path, watcher) for path in paths]
+        pending = _together([client.exists_async(path, watcher) for path in paths], deadline)
         stats = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
         return [None if stat is None else _node(b"", stat) for stat in stats]
 
@@ -540,6 +542,15 @@ class Session:
             raise RegistryUnavailableError(f"{path}: ZooKeeper did not answer in time ({type(e).__name__})") from e
         except KazooException as e:
             raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
+
+
+def _together(results: list[Any], deadline: Deadline) -> list[Any]:
+    """Requests sent at once are answered in order, so wait for the last one: waking up for each costs more than the
+    answers themselves.
+    """
+    if results:
+        results[-1].wait(deadline.remaining())
+    return results
 
 
 def _kazoo_log() -> logging.Logger:

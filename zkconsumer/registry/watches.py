@@ -44,6 +44,19 @@ class NodeCache:
             self._nodes.update(zip(reading, read, strict=True))
         return {path: self._nodes[path] for path in wanted}
 
+    def existing(self, paths: Iterable[str], deadline: Deadline) -> Mapping[str, Node]:
+        """Those of the nodes at ``paths`` that exist; no watch is left on the others, which are not remembered: for
+        nodes that we are about to make ourselves, whose watches would only tell us of that.
+        """
+        wanted = list(dict.fromkeys(paths))
+        reading = [path for path in wanted if self._nodes.get(path) is None or path in self._stale_nodes]
+        self._stale_nodes.difference_update(reading)
+        self.forget(reading)
+        if reading:
+            read = self._session.read(reading, deadline, self._fired, watch_missing=False)
+            self._nodes.update({path: node for path, node in zip(reading, read, strict=True) if node is not None})
+        return {path: node for path in wanted if (node := self._nodes.get(path)) is not None}
+
     def children(self, path: str, deadline: Deadline) -> tuple[str, ...] | None:
         """The names of a node's children, or None where it is missing."""
         if path not in self._children or path in self._stale_children:

@@ -256,11 +256,14 @@ class FakeSession(Session):
             server.operations[kind] = server.operations.get(kind, 0) + count
             yield server
 
-    def read(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
+    def read(
+        self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
+    ) -> list[Node | None]:
         """The nodes at ``paths``."""
         with self._request("read", len(paths)) as server:
             for path in paths:
-                server._watch(_DATA, path, watch, self)
+                if watch_missing or path in server._nodes:
+                    server._watch(_DATA, path, watch, self)
             return [server._nodes.get(path) for path in paths]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
