@@ -1,0 +1,457 @@
+"""The invariants, judged on a history. Pure: the driver, the clock and the servers are elsewhere.
+
+I1 one live owner, I2 nothing lost, I3 order, I4 bounded duplicates, I5 recovery, I6 never hangs, I7 all leaves,
+I8 no storm, I9 says what is wrong. Each function returns what violates its invariant, in words that name the place;
+``check`` puts them together with the figures that are reported whether or not something is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process
+
+ROUNDING_NS = 1_500_000
+"""ZooKeeper tells the making of a node in whole milliseconds."""
+SEEN_NS = SECOND // 4
+"""How late the watcher may see that a node is gone."""
+CLOSE_S = 5.0
+CALL_SLACK_S = 1.0
+CLEAN = "clean"
+SCALA = "scala"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a run is judged by. Seconds.
+
+    ``commit``: the interval of commits; ``bound``: of recovery from any fault that has none of its own (``bounds`` by
+    kind); ``close``: of a shutdown; ``unowned``: how long hand-outs may go on without an owner node (an operator's
+    deed that has to be noticed). ``ordered``: offsets are those of one log that nobody set back. ``rounds``: most
+    rebalances of one process from a fault to the next. ``clean_kinds``: faults that excuse no duplicate.
+    """
+
+    commit: float = 1.0
+    bound: float = 5.0
+    bounds: dict[str, float] = field(default_factory=dict)
+    close: float = CLOSE_S
+    unowned: float = 0.0
+    ordered: bool = True
+    rounds: int | None = None
+    drop: frozenset[str] = frozenset()
+    """Topics that are deleted in the run: what was acked in them need not be consumed."""
+    slack: float = 1.0
+    """For a loaded machine: limits of close and calls times this."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a run showed. ``late`` are hand-outs after another's claim; ``past_gate`` those of them that a frozen
+    process had already let through, one a thread; ``overlaps`` messages that were in hand at another's claim.
+    """
+
+    violations: list[str] = field(default_factory=list)
+    handed_out: int = 0
+    acked: int = 0
+    lost: list[str] = field(default_factory=list)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    late: list[str] = field(default_factory=list)
+    past_gate: list[str] = field(default_factory=list)
+    overlaps: int = 0
+    recoveries: list[tuple[str, float]] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
+    """Recoveries beyond their bound: a violation unless the machine was busy with other things."""
+    closes: list[float] = field(default_factory=list)
+    rounds: int = 0
+    frozen_runs: int = 0
+
+    @property
+    def recovery(self) -> float | None:
+        """The slowest recovery in seconds, None without one."""
+        return max((seconds for _, seconds in self.recoveries), default=None)
+
+
+def check(found: History, rules: Rules) -> Verdict:
+    """Judge a run."""
+    verdict = Verdict()
+    verdict.handed_out = sum(len(all_of_it) for all_of_it in found.hand_outs.values())
+    verdict.acked = len(found.acked)
+    one_owner(found, rules, verdict)
+    nothing_lost(found, rules, verdict)
+    if rules.ordered:
+        verdict.violations += order(found)
+    duplicates(found, rules, verdict)
+    recovery(found, rules, verdict)
+    never_hangs(found, rules, verdict)
+    verdict.violations += all_leaves(found)
+    storms(found, rules, verdict)
+    return verdict
+
+
+# ---- I1 ----
+
+
+def one_owner(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I1: nothing is handed out by a process after another one's claim, nor without an owner node."""
+    for hand_out in _all(found):
+        if hand_out.legacy:
+            continue
+        holder = found.owner(hand_out.tp, hand_out.at - ROUNDING_NS)
+        if holder is None:
+            holder = found.owner(hand_out.tp, hand_out.at + ROUNDING_NS)
+        where = _place(hand_out)
+        if holder is None:
+            verdict.violations.append(f"I1: {where} was handed out before anybody owned it")
+        elif holder.process != hand_out.process:
+            after = (hand_out.at - holder.begin) / SECOND
+            text = f"{where}, {after:.3f} s after {holder.thread} claimed it"
+            if _past_the_gate(found, hand_out):
+                verdict.past_gate.append(text)
+            else:
+                verdict.late.append(text)
+        elif hand_out.at > holder.end + SEEN_NS + int(rules.unowned * SECOND):
+            after = (hand_out.at - holder.end) / SECOND
+            text = f"{where}, {after:.3f} s after its owner node was gone"
+            (verdict.past_gate if _past_the_gate(found, hand_out) else verdict.late).append(text)
+        if holder is not None and holder.process == hand_out.process:
+            following = _next(found, holder)
+            if following is not None and following.process != holder.process and hand_out.done > following.begin:
+                verdict.overlaps += 1
+    verdict.violations += [f"I1: late: {text}" for text in verdict.late]
+    verdict.frozen_runs = sum(len(times) for times in found.resumed.values())
+
+
+def _next(found: History, ownership: Ownership) -> Ownership | None:
+    all_of_it = found.ownerships[ownership.tp]
+    index = all_of_it.index(ownership) + 1
+    return all_of_it[index] if index < len(all_of_it) else None
+
+
+def _past_the_gate(found: History, hand_out: HandOut) -> bool:
+    """Whether the process was frozen between its gate and the line that wrote this down: then it is the first thing
+    that the thread does when it goes on.
+    """
+    thawed = max((at for at in found.resumed.get(hand_out.process, ()) if at <= hand_out.at), default=None)
+    if thawed is None:
+        return False
+    return not any(
+        other.process == hand_out.process and other.thread == hand_out.thread and thawed <= other.at < hand_out.at
+        for other in _all(found)
+    )
+
+
+# ---- I2 ----
+
+
+def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I2: everything acknowledged is handed out, and no commit passes what is finished."""
+    handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
+    missing = [place for place in found.acked if place not in handed_out and _topic(place[0]) not in rules.drop]
+    verdict.lost = [f"{tp} {offset}" for tp, offset in sorted(missing)]
+    if missing:
+        verdict.violations.append(f"I2: {len(missing)} lost, such as {', '.join(verdict.lost[:5])}")
+    finished = {tp: _Finished(all_of_it) for tp, all_of_it in found.hand_outs.items()}
+    for write in found.writes:
+        if write.failed:
+            continue
+        for tp, offset in write.offsets.items():
+            if offset is None or tp in write.refused or not rules.ordered:
+                continue
+            most = max(finished[tp].until(write.at) if tp in finished else 0, _first_offset(found, tp))
+            if offset > most:
+                verdict.violations.append(
+                    f"I2: {write.process.who} committed {tp} at {offset}, but only {most} was finished"
+                )
+    if rules.ordered:
+        for tp, all_of_it in found.offsets.items():
+            for before, after in pairwise(all_of_it):
+                if _number(after.value) < _number(before.value):
+                    verdict.violations.append(f"I2: the offset of {tp} went back from {before.value} to {after.value}")
+
+
+class _Finished:
+    """The highest offset after a finished message, at any time."""
+
+    def __init__(self, hand_outs: list[HandOut]) -> None:
+        self._times: list[int] = []
+        self._most: list[int] = []
+        most = 0
+        for hand_out in sorted(hand_outs, key=lambda one: one.at if one.legacy else one.done):
+            at = hand_out.at if hand_out.legacy else hand_out.done
+            if hand_out.offset + 1 > most:
+                most = hand_out.offset + 1
+                self._times.append(at)
+                self._most.append(most)
+
+    def until(self, at: int) -> int:
+        index = bisect_right(self._times, at)
+        return self._most[index - 1] if index else 0
+
+
+def _first_offset(found: History, tp: str) -> int:
+    all_of_it = found.offsets.get(tp)
+    return max(0, _number(all_of_it[0].value)) if all_of_it else 0
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"-?\d+", text) else -1
+
+
+# ---- I3 ----
+
+
+def order(found: History) -> list[str]:
+    """I3: within a stay no offset is skipped or repeated, and each stay begins where the committed offset says."""
+    wrong: list[str] = []
+    for tp, all_of_it in found.hand_outs.items():
+        stays: dict[tuple[Process, int, int], list[HandOut]] = defaultdict(list)
+        for hand_out in all_of_it:
+            holder = found.owner(tp, hand_out.at)
+            if hand_out.legacy or holder is None or holder.process != hand_out.process:
+                continue
+            interruptions = sum(at <= hand_out.at for at in found.lost.get((hand_out.process, tp), ()))
+            stays[hand_out.process, holder.czxid, interruptions].append(hand_out)
+        for (process, czxid, _), stay in stays.items():
+            for before, after in pairwise(stay):
+                if after.offset != before.offset + 1:
+                    wrong.append(f"I3: {process.who} got {tp} {before.offset} and then {after.offset}")
+            begin = next(one.begin for one in found.ownerships[tp] if one.czxid == czxid)
+            places = _committed(found, tp, begin, stay[0].at)
+            if places and stay[0].offset not in places:
+                wrong.append(f"I3: {process.who} began {tp} at {stay[0].offset}, but committed was {sorted(places)}")
+    return wrong
+
+
+def _committed(found: History, tp: str, begin: int, end: int) -> set[int]:
+    """What the offset node may have said when a stay began: its last value before, and those seen since."""
+    seen = found.offsets.get(tp, [])
+    before = [offset for offset in seen if offset.at <= begin]
+    since = [offset for offset in seen if begin < offset.at <= end + SEEN_NS]
+    places = {_number(offset.value) for offset in (*before[-1:], *since)}
+    # commits that a look of the watcher passed over are known from those who wrote them
+    all_of_it = found.written.get(tp, [])
+    for at, offset in all_of_it[bisect_left(all_of_it, (begin - 2 * SECOND, 0)) :]:
+        if at > end:
+            break
+        places.add(offset)
+    return places
+
+
+# ---- I4 ----
+
+
+def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I4: a message is handed out again only after a fault, and only if it was not committed by then."""
+    for all_of_it in found.hand_outs.values():
+        by_offset: dict[int, list[HandOut]] = defaultdict(list)
+        for hand_out in all_of_it:
+            by_offset[hand_out.offset].append(hand_out)
+        for hand_outs in by_offset.values():
+            for before, again in pairwise(hand_outs):
+                if before.legacy or again.legacy:
+                    verdict.duplicates[SCALA] += 1
+                    continue
+                fault = _cause(found, before, again)
+                verdict.duplicates[CLEAN if fault is None else fault.kind] += 1
+                if fault is None:
+                    verdict.violations.append(
+                        f"I4: {_place(again)} was handed out before by {before.process.who} and nothing had happened"
+                    )
+                elif fault.at - before.at > int((rules.commit * 1.5 + 1.0) * rules.slack * SECOND):
+                    age = (fault.at - before.at) / SECOND
+                    verdict.violations.append(
+                        f"I4: {_place(again)} was handed out {age:.1f} s before the fault ({fault.kind}) already"
+                    )
+
+
+def _cause(found: History, before: HandOut, again: HandOut) -> Fault | None:
+    """The fault between two hand-outs of a message that concerns the one who had it first.
+
+    A fault lasts until it is healed, and its victim may hand out until its owner node is gone.
+    """
+    holder = found.owner(before.tp, before.at)
+    ended = holder.end + SEEN_NS if holder is not None and holder.end != NEVER else 0
+    if holder is not None and holder.process != before.process:
+        ended = before.at  # it was late, which is told elsewhere
+    concerned = [
+        fault
+        for fault in found.faults
+        if not fault.moves
+        and fault.at <= again.at
+        and fault.victim in (None, before.process.who)
+        and before.at <= max(fault.at, fault.healed if fault.healed != NEVER else 0, ended)
+    ]
+    return concerned[-1] if concerned else None
+
+
+# ---- I5 ----
+
+
+def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I5: from a fault (or its healing) until every partition has a hand-out by a living owner."""
+    tps = sorted(found.ownerships)
+    for index, fault in enumerate(found.faults):
+        begin = fault.healed if fault.heals else fault.at
+        until = found.faults[index + 1].at if index + 1 < len(found.faults) else NEVER
+        if begin == NEVER:
+            continue
+        if fault.moves:
+            _moved(found, fault, until, rules, verdict)
+            continue
+        first = {tp: _first_after(found, tp, fault, begin) for tp in tps if _topic(tp) not in rules.drop}
+        # nothing may have been there to hand out: only what was handed out at all in that time counts as traffic
+        if not first:
+            continue
+        absent = [tp for tp, at in first.items() if at is None]
+        if absent:
+            if until == NEVER and fault.settled != NEVER:
+                verdict.violations.append(f"I5: after {fault.kind} nothing more came of {', '.join(absent[:4])}")
+            continue
+        seconds = (max(at for at in first.values() if at is not None) - begin) / SECOND
+        _recovered(fault, seconds, rules, verdict)
+
+
+def _moved(found: History, fault: Fault, until: int, rules: Rules, verdict: Verdict) -> None:
+    """A planned change: from when the group could know of it until what moved by it has a hand-out again."""
+    known = [e for e in found.events if e["e"] in ("id", "id_gone") and fault.at <= e["t"] < until]
+    if not known:
+        return
+    begin = fault.at if fault.victim is not None else known[0]["since"] if known[0]["e"] == "id" else known[0]["t"]
+    ends = []
+    for tp, all_of_it in found.ownerships.items():
+        for ownership in all_of_it:
+            if begin <= ownership.begin < min(until, fault.settled):
+                at = [h.at for h in found.hand_outs.get(tp, ()) if ownership.begin <= h.at < ownership.end]
+                ends += at[:1]
+    if ends:
+        _recovered(fault, (max(ends) - begin) / SECOND, rules, verdict)
+
+
+def _recovered(fault: Fault, seconds: float, rules: Rules, verdict: Verdict) -> None:
+    verdict.recoveries.append((fault.kind, seconds))
+    bound = rules.bounds.get(fault.kind, rules.bound)
+    if seconds > bound:
+        verdict.slow.append(f"I5: {fault.kind} took {seconds:.2f} s, more than {bound:.2f} s")
+
+
+def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:
+    held = found.owner(tp, fault.at)
+    for hand_out in found.hand_outs.get(tp, ()):
+        if hand_out.at < begin:
+            continue
+        holder = found.owner(tp, hand_out.at)
+        if holder is None or (not hand_out.legacy and holder.process != hand_out.process):
+            continue
+        was_theirs = held is not None and held.process is not None and held.process.who == fault.victim
+        if fault.loses and was_theirs and held is not None and holder.czxid == held.czxid:
+            continue
+        return hand_out.at
+    return None
+
+
+# ---- I6, I7 ----
+
+
+def never_hangs(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I6: each call ends within its limit."""
+    begun: dict[Process, int] = defaultdict(int)
+    for event in found.events:
+        process = Process(event["who"], event["pid"])
+        if event["e"] == "close_begin":
+            begun[process] += 1
+        elif event["e"] == "close_end":
+            begun[process] -= 1
+            verdict.closes.append(event["seconds"])
+            if event["seconds"] > rules.close * rules.slack + 0.25:
+                verdict.violations.append(
+                    f"I6: {process.who} took {event['seconds']:.2f} s to close ({event['where']})"
+                )
+        elif event["e"] == "call" and event["seconds"] > event["limit"] * rules.slack + CALL_SLACK_S:
+            verdict.violations.append(
+                f"I6: {process.who}: {event['name']} took {event['seconds']:.2f} s, its limit is {event['limit']:g} s"
+            )
+    killed = {(fault.victim, fault.pid) for fault in found.faults if fault.kind in KILLS}
+    for process, count in begun.items():
+        if count > 0 and process not in killed:
+            verdict.violations.append(f"I6: {process.who} did not come back from closing")
+
+
+KILLS = ("kill", "kill while joining", "killed by the kernel")
+
+
+def all_leaves(found: History) -> list[str]:
+    """I7: after a close no thread, descriptor or node of ours is left."""
+    wrong = []
+    for event in found.of("leftover"):
+        left = [kind for kind in ("threads", "fds", "stuck") if event[kind]]
+        wrong += [f"I7: {event['who']} left {kind} behind: {', '.join(event[kind][:6])}" for kind in left]
+    closed = {Process(event["who"], event["pid"]): event["t"] for event in found.of("leftover")}
+    for all_of_it in found.ownerships.values():
+        for ownership in all_of_it:
+            at = closed.get(ownership.process) if ownership.process is not None else None
+            connected = ownership.process is not None and _connected(found, ownership.process)
+            if at is not None and connected and ownership.end > at + SEEN_NS:
+                wrong.append(f"I7: {ownership.thread} left its owner node of {ownership.tp} behind")
+    return wrong
+
+
+def _connected(found: History, process: Process) -> bool:
+    """Whether its last state before closing was one with ZooKeeper."""
+    phases = [e["phase"] for e in found.of("state", process.who) if e["pid"] == process.pid and e["phase"] != "closed"]
+    return bool(phases) and phases[-1] in ("owning", "waiting")
+
+
+# ---- I8, I9 ----
+
+
+def storms(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I8: a fault costs a bounded number of rebalances."""
+    times = [fault.at for fault in found.faults] + [NEVER]
+    by_process: dict[Process, list[tuple[int, int]]] = defaultdict(list)
+    for event in found.of("state"):
+        by_process[Process(event["who"], event["pid"])].append((event["t"], event["rounds"]))
+    for begin, end in pairwise(times):
+        for process, rounds in by_process.items():
+            before = [count for at, count in rounds if at <= begin]
+            inside = [count for at, count in rounds if begin < at <= end]
+            if before and inside:
+                count = inside[-1] - before[-1]
+                verdict.rounds = max(verdict.rounds, count)
+                if rules.rounds is not None and count > rules.rounds:
+                    verdict.violations.append(f"I8: {process.who} rebalanced {count} times after one fault")
+
+
+def said(found: History, pattern: str, begin: int = 0, end: int = NEVER, who: str | None = None) -> bool:
+    """I9: whether a member's state showed the pattern (a regular expression) in that time."""
+    expression = re.compile(pattern)
+    return any(expression.search(event["text"]) for event in found.of("state", who) if begin <= event["t"] <= end)
+
+
+# ---- common ----
+
+
+def _all(found: History) -> Iterator[HandOut]:
+    for all_of_it in found.hand_outs.values():
+        yield from all_of_it
+
+
+def _topic(tp: str) -> str:
+    return tp.rpartition("-")[0]
+
+
+def _place(hand_out: HandOut) -> str:
+    return f"{hand_out.tp} {hand_out.offset} by {hand_out.process.who}"
+
+
+def kept(found: History, tps: Iterable[str], begin: int, end: int) -> bool:
+    """Whether these partitions had one owner node all that time."""
+    for tp in tps:
+        holder = found.owner(tp, begin)
+        if holder is None or holder.end < end or found.owner(tp, end) is not holder:
+            return False
+    return True

@@ -1,0 +1,493 @@
+"""One consumer group under test: a topic, a load, a watcher, members, and the faults that are done to them.
+
+``Group`` is used by one thread. Everything it does is in the driver's event log, so that the checker needs nothing but
+the logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, monotonic_ns, time_ns
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.cluster.in_process import by_range
+from tests.cluster.legacy_member import LegacyMember
+from tests.faults.checker import Rules, Verdict, check
+from tests.faults.events import SUFFIX, EventLog, read_all
+from tests.faults.history import History, history
+from tests.faults.processes import Member, Producer, Watcher, driver_log
+from tests.faults.proxy import Proxy
+from tests.timing import eventually, scaled, time_factor
+
+DRAIN_S = 40.0
+SETTLE_S = 40.0
+ANSWER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How fast a run is. Seconds: ``session`` (T), ``tick`` of ZooKeeper, ``commit`` interval; ``rate`` in messages a
+    second over all partitions; ``scale`` multiplies the number of repetitions of a row.
+    """
+
+    session: float = 2.0
+    tick: float = 0.2
+    commit: float = 1.0
+    rate: int = 200
+    runs: int | None = None
+
+    @property
+    def bound(self) -> float:
+        """B0: within this the group recovers from the loss of a session."""
+        return self.session + self.tick + 2.0
+
+    def times(self, quick: int, full: int) -> int:
+        """How often a row repeats its fault: as asked for, else ``quick`` with short sessions, else ``full``."""
+        return self.runs if self.runs is not None else quick if self.session < 3 else full
+
+
+class Servers:
+    """What a group connects to: ZooKeeper directly, and the brokers."""
+
+    def __init__(self, connect: str, bootstrap: str) -> None:
+        self.connect = connect
+        self.bootstrap = bootstrap
+
+
+@dataclass(slots=True)
+class Open:
+    """A fault that the driver has begun."""
+
+    number: int
+    log: EventLog
+
+    def healed(self) -> None:
+        """The cause is gone."""
+        self.log("healed", number=self.number)
+
+    def settled(self) -> None:
+        """The group is in order again, as far as the driver can see."""
+        self.log("settled", number=self.number)
+
+
+@dataclass(slots=True)
+class Links:
+    """The proxies of one member."""
+
+    zookeeper: Proxy
+    brokers: dict[str, Proxy] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """End them."""
+        for proxy in (self.zookeeper, *self.brokers.values()):
+            proxy.close()
+
+
+class Group:
+    """A context manager: enters with topic, watcher and load running, leaves with every process ended."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        name: str,
+        timing: Timing,
+        topics: Mapping[str, int],
+        *,
+        properties: Mapping[str, object] | None = None,
+        load: bool = True,
+        work: float = 0.0,
+    ) -> None:
+        self.servers = servers
+        self.name = name
+        self.timing = timing
+        self.topics = dict(topics)
+        self.members: dict[str, Member] = {}
+        self.legacy: dict[str, LegacyMember] = {}
+        self.links: dict[str, Links] = {}
+        self.directory = Path(tempfile.mkdtemp(prefix=f"zkconsumer-faults-{name}-"))
+        self.log = driver_log(self.directory)
+        self.random = random.Random()
+        self._properties = dict(properties or {})
+        self._work = work
+        self._wants_load = load
+        self._lives: dict[str, int] = {}
+        self._faults = 0
+        self._mishap: list[str] = []
+        self.keep = False
+        self.zookeeper = KazooClient(servers.connect, timeout=10.0)
+        self.watcher = Watcher(self.directory, "watcher", connect=servers.connect, group=name)
+        self.producers: list[Producer] = []
+        self.drained = True
+
+    # ---- life ----
+
+    def __enter__(self) -> Self:
+        self.zookeeper.start(timeout=scaled(20))
+        self.watcher.start()
+        if self._wants_load:
+            self.produce()
+        self.watcher.wait_for("watching")
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for process in (*self.members.values(), *self.producers, self.watcher):
+            with contextlib.suppress(Exception):
+                process.kill()
+        for member in self.legacy.values():
+            with contextlib.suppress(Exception):
+                member.kill()
+                member.close()
+        for links in self.links.values():
+            links.close()
+        with contextlib.suppress(Exception):
+            self.zookeeper.stop()
+            self.zookeeper.close()
+        if kind is None and not self.keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def produce(self, topics: Mapping[str, int] | None = None, rate: float | None = None, epoch: str = "") -> Producer:
+        """Starts a load on topics (all of the group's)."""
+        producer = Producer(
+            self.directory, "producer", len(self.producers), bootstrap=self.servers.bootstrap,
+            topics=dict(topics or self.topics), rate=rate or self.timing.rate, epoch=epoch,
+        )  # fmt: skip
+        self.producers.append(producer.start())
+        return producer
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        return sum(self.topics.values())
+
+    # ---- members ----
+
+    def properties(self, name: str) -> dict[str, object]:
+        """What a member of this name is configured with, without links."""
+        return {
+            "zookeeper.connect": self.servers.connect,
+            "group.id": self.name,
+            "consumer.id": name,
+            "zookeeper.session.timeout.ms": int(self.timing.session * 1000),
+            "zookeeper.connection.timeout.ms": 20_000,
+            "zookeeper.sync.time.ms": 200,
+            "rebalance.backoff.ms": 300,
+            "rebalance.max.retries": 60,
+            "refresh.leader.backoff.ms": 100,
+            "auto.offset.reset": "smallest",
+            "auto.commit.interval.ms": int(self.timing.commit * 1000),
+            **self._properties,
+        }
+
+    def join(self, name: str, *, linked: bool = False, ready: bool = True, **config: Any) -> Member:
+        """Starts a member; ``linked``: through proxies of its own (``links``). ``config``: as the process takes it,
+        ``properties`` over the group's.
+        """
+        properties = {**self.properties(name), **config.pop("properties", {})}
+        if linked:
+            properties |= self._link(name)
+        if "whitelist" not in config:
+            config.setdefault("topics", dict.fromkeys(self.topics, 1))
+        life = self._lives[name] = self._lives.get(name, -1) + 1
+        member = Member(
+            self.directory, name, life, properties=properties, **{"work": self._work, **config}
+        ).start()  # fmt: skip
+        self.members[name] = member
+        if ready:
+            member.wait_for("ready")
+        return member
+
+    def _link(self, name: str) -> dict[str, object]:
+        if name in self.links:
+            self.links[name].close()
+        host, _, port = self.servers.connect.partition("/")[0].partition(",")[0].rpartition(":")
+        links = Links(Proxy((host, int(port))))
+        for address in self.servers.bootstrap.split(","):
+            broker_host, _, broker_port = address.rpartition(":")
+            links.brokers[address] = Proxy((broker_host, int(broker_port)))
+        self.links[name] = links
+        return {
+            "zookeeper.connect": links.zookeeper.address,
+            "broker.address.map": ",".join(f"{at}={proxy.address}" for at, proxy in links.brokers.items()),
+        }
+
+    def start(self, count: int = 3, *, linked: tuple[str, ...] = (), **config: Any) -> list[Member]:
+        """So many members a, b, c ..., in order and with hand-outs from every partition."""
+        for number in range(count):
+            name = chr(ord("a") + number)
+            self.join(name, linked=name in linked, ready=False, **config)
+        for member in self.members.values():
+            member.wait_for("ready")
+        self.settle()
+        return list(self.members.values())
+
+    def join_legacy(self, name: str, version: str = "1.1.1") -> LegacyMember:
+        """Starts a member that the original plays."""
+        properties = self.properties(name)
+        for own in ("zookeeper.connect", "group.id"):
+            properties.pop(own)
+        member = LegacyMember(
+            version, self.servers.connect, self.name, dict.fromkeys(self.topics, 1), properties=properties, heap_mb=96
+        )
+        self.legacy[name] = member
+        member.start().wait_ready()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """A clean end, waited for."""
+        member.signal(signal.SIGTERM)
+        if not member.wait_end(15):
+            self._mishap.append(f"I6: {member.name} does not end:\n{member.errors_text()}")
+        self.members.pop(member.name, None)
+        member.kill()
+
+    # ---- what is there ----
+
+    def owners(self) -> dict[str, tuple[str, int]]:
+        """Partition -> (thread id, session) of its owner node, looked up now; empty while ZooKeeper is away."""
+        found: dict[str, tuple[str, int]] = {}
+        try:
+            base = f"/consumers/{self.name}/owners"
+            for topic in self._get(self.zookeeper.get_children_async(base)):
+                names = self._get(self.zookeeper.get_children_async(f"{base}/{topic}"))
+                pending = [(name, self.zookeeper.get_async(f"{base}/{topic}/{name}")) for name in names]
+                for name, request in pending:
+                    with contextlib.suppress(NoNodeError):
+                        data, stat = self._get(request)
+                        found[f"{topic}-{name}"] = (data.decode(), stat.ephemeralOwner)
+        except (KazooException, KazooTimeoutError):
+            return {}
+        return found
+
+    @staticmethod
+    def _get(request: Any) -> Any:
+        return request.get(timeout=ANSWER_S)
+
+    def threads(self) -> list[str]:
+        """The threads of all members that are started and not told to end."""
+        running = [m for m in self.members.values() if m.running and "topics" in m.config]
+        ours = [f"{m.consumer}-{number}" for m in running for number in range(next(iter(m.config["topics"].values())))]
+        return ours + [f"{self.name}_{name}-0" for name, member in self.legacy.items() if member.running]
+
+    def in_order(self) -> bool:
+        """Whether every partition is owned by whom the range strategy says, of the members that run."""
+        owners = self.owners()
+        for topic, count in self.topics.items():
+            mine = {int(tp.rpartition("-")[2]): thread for tp, (thread, _) in owners.items() if _topic(tp) == topic}
+            if mine != by_range(self.threads(), range(count)):
+                return False
+        return True
+
+    def settle(self, seconds: float = SETTLE_S, *, flowing: bool = True) -> None:
+        """Waits until the group is in order, and (while there is a load) each partition has a hand-out since."""
+        eventually(self.in_order, seconds, f"order in {self.name}: {self.describe}")
+        if flowing and self.producers:
+            self.flow(seconds)
+
+    def flow(self, seconds: float = SETTLE_S, among: set[str] | None = None) -> None:
+        """Waits until something of each partition was handed out from now on."""
+        since, since_wall = monotonic_ns(), time_ns() / 1e9
+        wanted = among or {f"{topic}-{n}" for topic, count in self.topics.items() for n in range(count)}
+
+        def seen() -> set[str]:
+            found = {event["tp"] for member in self.members.values() for event in member.hand_outs(since)}
+            for legacy in self.legacy.values():
+                found |= {f"{m.topic}-{m.partition}" for m in legacy.messages if m.at >= since_wall}
+            return found
+
+        eventually(lambda: seen() >= wanted, seconds, f"hand-outs of all of {self.name}: {self.describe}")
+
+    def abandoned(self, victim: Member) -> None:
+        """Waits until none of the partitions is this member's and all are owned."""
+
+        def others_own() -> bool:
+            owners = self.owners()
+            return len(owners) == self.partitions and f"{victim.consumer}-0" not in {t for t, _ in owners.values()}
+
+        eventually(others_own, SETTLE_S, f"successors of {victim.name}: {self.describe}")
+
+    @property
+    def describe(self) -> _Description:
+        return _Description(self)
+
+    # ---- faults ----
+
+    def fault(self, kind: str, victim: Member | None = None, **about: Any) -> Open:
+        """Writes down that something is being done; call it right before."""
+        if victim is not None:
+            about |= {"victim": victim.name, "pid_of": victim.pid}
+        self.log("fault", kind=kind, **about)
+        self._faults += 1
+        return Open(self._faults - 1, self.log)
+
+    def kill(self, victim: Member, kind: str = "kill") -> Open:
+        """SIGKILL. The member is out of the group."""
+        fault = self.fault(kind, victim)
+        victim.signal(signal.SIGKILL)
+        victim.wait_end()
+        self.members.pop(victim.name, None)
+        victim.kill()
+        return fault
+
+    @contextlib.contextmanager
+    def frozen(self, victim: Member, kind: str = "freeze", **about: Any) -> Iterator[Open]:
+        """SIGSTOP, and SIGCONT at the end of the block."""
+        fault = self.fault(kind, victim, **about)
+        victim.signal(signal.SIGSTOP)
+        try:
+            yield fault
+        finally:
+            self.log("cont", victim=victim.name, pid_of=victim.pid)
+            victim.signal(signal.SIGCONT)
+            fault.healed()
+
+    def expire(self, victim: Member) -> Open:
+        """A real end of the session: another client takes it over and closes it."""
+        identity = victim.session
+        twin = KazooClient(self.servers.connect, client_id=identity, timeout=self.timing.session)
+        fault = self.fault("expiry", victim)
+        twin.start(timeout=scaled(10))
+        twin.stop()
+        twin.close()
+        return fault
+
+    def plan(self, kind: str) -> Open:
+        """A planned change begins: a join or a clean leave."""
+        return self.fault(kind, loses=False, moves=True)
+
+    def note(self, text: str, **fields: Any) -> None:
+        """Something worth a line in the log."""
+        self.log("note", text=text, **fields)
+
+    def wrong(self, text: str) -> None:
+        """Something is not as it must be: a violation."""
+        self._mishap.append(text)
+
+    # ---- the end ----
+
+    def drain(self, seconds: float = DRAIN_S) -> None:
+        """Ends the load and waits until everything acknowledged was handed out."""
+        for producer in self.producers:
+            producer.signal(signal.SIGTERM)
+        for producer in self.producers:
+            if producer.running and not producer.wait_end(70):
+                raise AssertionError(f"the load does not end:\n{producer.errors_text()}")
+        acked = {(e["tp"], e["o"]) for p in self.producers for e in p.events if e["e"] == "acked"}
+
+        def all_of_it() -> bool:
+            return not acked - self._handed_out()
+
+        self.drained = _within(all_of_it, seconds)
+
+    def _handed_out(self) -> set[tuple[str, int]]:
+        found = {(m_["tp"], m_["o"]) for m_ in self._every_hand_out()}
+        for legacy in self.legacy.values():
+            found |= {(f"{m.topic}-{m.partition}", m.offset) for m in legacy.messages}
+        return found
+
+    def _every_hand_out(self) -> Iterator[dict[str, Any]]:
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            if path.name.startswith(("producer", "watcher", "driver")):
+                continue
+            tail = next((m.tail for m in self.members.values() if m.log_path == path), None)
+            if tail is None:
+                tail = self._past.setdefault(path, _tail(path))
+            yield from (event for event in tail.look() if event["e"] == "h")
+
+    @property
+    def _past(self) -> dict[Path, Any]:
+        if not hasattr(self, "_past_tails"):
+            self._past_tails: dict[Path, Any] = {}
+        return self._past_tails
+
+    def finish(self, *, drain: float = DRAIN_S) -> None:
+        """Drains, has every member leave, and ends the watcher a moment later."""
+        self.drain(drain)
+        for member in list(self.members.values()):
+            member.signal(signal.SIGTERM)
+        for member in list(self.members.values()):
+            if not member.wait_end(15):
+                self._mishap.append(f"I6: {member.name} does not end:\n{member.errors_text()}")
+            member.kill()
+        for legacy in self.legacy.values():
+            if legacy.running:
+                legacy.stop()
+        self._tell_legacy()
+        _within(lambda: not self.owners(), 2 * self.timing.session + 5)
+        threading.Event().wait(0.3)
+        self.watcher.kill()
+
+    def _tell_legacy(self) -> None:
+        """What the original's members printed, as events: by the clock of whoever read it."""
+        shift = monotonic_ns() - time_ns()
+        for name, member in self.legacy.items():
+            log = EventLog(self.directory / f"legacy-{name}{SUFFIX}", name, role="legacy")
+            log("ready", consumer=f"{self.name}_{name}", streams=[])
+            for m in member.messages:
+                value = (m.value or b"").decode(errors="replace")[:40]
+                place = {"tp": f"{m.topic}-{m.partition}", "o": m.offset}
+                log.at(int(m.at * 1e9) + shift, "h", **place, v=value, th=0, legacy=True)
+
+    def judge(self, rules: Rules | None = None) -> tuple[Verdict, History]:
+        """What the logs say. Call it after :meth:`finish`."""
+        found = history(read_all(self.directory))
+        rules = rules or Rules(commit=self.timing.commit, bound=self.timing.bound)
+        verdict = check(found, rules)
+        verdict.violations += self._mishap
+        self.keep = self.keep or bool(verdict.violations)
+        return verdict, found
+
+
+class _Description:
+    """Says what a group looks like, when it is asked for: in the message of a failure."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __str__(self) -> str:
+        group = self._group
+        states = "; ".join(
+            f"{m.name}: {m.state or '-'}{'' if m.running else ' (ended)'}" for m in group.members.values()
+        )
+        return f"owners {group.owners()}, states {states}, logs in {group.directory}"
+
+
+def _tail(path: Path) -> Any:
+    from tests.faults.events import Tail
+
+    return Tail(path)
+
+
+def _topic(tp: str) -> str:
+    return tp.rpartition("-")[0]
+
+
+def _within(predicate: Callable[[], bool], seconds: float) -> bool:
+    end = monotonic() + scaled(seconds)
+    pause = threading.Event()
+    while not predicate():
+        if monotonic() > end:
+            return False
+        pause.wait(0.05)
+    return True
+
+
+def sleep(seconds: float) -> None:
+    """Let a fault last: the length of a fault is a part of it, not a wait for something."""
+    threading.Event().wait(seconds)
+
+
+def slack() -> float:
+    """The factor by which limits are stretched on this machine."""
+    return time_factor()

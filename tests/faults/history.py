@@ -1,0 +1,212 @@
+"""What the events of a run amount to: who owned what when, what was handed out, committed, broken and healed. Pure.
+
+Owners are known by their sessions, sessions by what members wrote down; a member that writes no events (the original)
+is known by its consumer id.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from tests.faults.events import Event
+
+NEVER = 1 << 62
+SECOND = 1_000_000_000
+
+
+class Process(NamedTuple):
+    """One life of one member: a name may be started anew."""
+
+    who: str
+    pid: int
+
+
+@dataclass(slots=True)
+class Ownership:
+    """An owner node's life. Times in ns; ``end`` is when it was seen to be gone."""
+
+    tp: str
+    thread: str
+    session: int
+    czxid: int
+    begin: int
+    end: int = NEVER
+    process: Process | None = None
+
+
+@dataclass(slots=True)
+class HandOut:
+    """A message that a member got from its stream; ``done`` when it asked for the next one."""
+
+    at: int
+    process: Process
+    tp: str
+    offset: int
+    value: str
+    thread: int
+    done: int = NEVER
+    legacy: bool = False
+
+
+@dataclass(slots=True)
+class Fault:
+    """Something that was done to the group. ``victim``: a member's name, None: all of them (a server, a topic).
+
+    ``loses``: the victim's ownerships end by it. ``heals``: recovery counts from the healing.
+    """
+
+    kind: str
+    at: int
+    victim: str | None = None
+    pid: int = 0
+    healed: int = NEVER
+    loses: bool = True
+    heals: bool = False
+    moves: bool = False
+    """A planned change (a join, a clean leave): nothing may be repeated by it."""
+    settled: int = NEVER
+    """When the driver saw the group in order again."""
+
+
+class Offset(NamedTuple):
+    """An offset node as the watcher saw it."""
+
+    at: int
+    value: str
+    version: int
+    mzxid: int
+
+
+class Write(NamedTuple):
+    """A commit or release by a member: partition -> offset, and which were refused why."""
+
+    at: int
+    process: Process
+    kind: str
+    offsets: dict[str, int | None]
+    refused: dict[str, str]
+    failed: bool
+
+
+@dataclass(slots=True)
+class History:
+    """Everything, by partition and in the order of time."""
+
+    events: Sequence[Event] = ()
+    ownerships: dict[str, list[Ownership]] = field(default_factory=lambda: defaultdict(list))
+    hand_outs: dict[str, list[HandOut]] = field(default_factory=lambda: defaultdict(list))
+    offsets: dict[str, list[Offset]] = field(default_factory=lambda: defaultdict(list))
+    writes: list[Write] = field(default_factory=list)
+    written: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """(when, offset) of every write that was not refused, by partition."""
+    acked: dict[tuple[str, int], str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    lost: dict[tuple[Process, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    resumed: dict[Process, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def owner(self, tp: str, at: int) -> Ownership | None:
+        """The last ownership that began by then, ended or not."""
+        all_of_it = self.ownerships.get(tp, [])
+        index = bisect_right(all_of_it, at, key=lambda ownership: ownership.begin)
+        return all_of_it[index - 1] if index else None
+
+    def of(self, kind: str, who: str | None = None) -> list[Event]:
+        """The events of a kind, of one process or of all."""
+        return [e for e in self.events if e["e"] == kind and (who is None or e["who"] == who)]
+
+
+def history(events: Iterable[Event]) -> History:
+    """The history that events tell. They are taken in the order of their times."""
+    found = History(sorted(events, key=lambda event: event["t"]))
+    sessions: dict[int, Process] = {}
+    names: dict[str, Process] = {}
+    for event in found.events:
+        process = Process(event["who"], event["pid"])
+        if event["e"] == "session":
+            sessions[event["id"]] = process
+        elif event["e"] == "ready":
+            names[event["consumer"]] = process
+    in_hand: dict[tuple[Process, int], HandOut] = {}
+    for event in found.events:
+        _take(found, event, Process(event["who"], event["pid"]), in_hand)
+    for all_of_it in found.ownerships.values():
+        all_of_it.sort(key=lambda ownership: ownership.begin)
+        for ownership in all_of_it:
+            consumer = ownership.thread.rpartition("-")[0]
+            ownership.process = sessions.get(ownership.session) or names.get(consumer)
+        for one, following in pairwise(all_of_it):
+            one.end = min(one.end, following.begin)
+    return found
+
+
+def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Process, int], HandOut]) -> None:
+    at = event["t"]
+    match event["e"]:
+        case "h":
+            hand_out = HandOut(
+                at, process, event["tp"], event["o"], event["v"], event["th"], legacy=event.get("legacy", False)
+            )
+            found.hand_outs[event["tp"]].append(hand_out)
+            in_hand[process, event["th"]] = hand_out
+        case "d":
+            in_hand[process, event["th"]].done = at
+        case "owner":
+            _owned(found.ownerships[event["name"]], event)
+        case "owner_gone":
+            _gone(found.ownerships[event["name"]], event)
+        case "offset":
+            found.offsets[event["name"]].append(Offset(at, event["data"], event["version"], event["mzxid"]))
+        case "acked":
+            found.acked[event["tp"], event["o"]] = event["v"]
+        case "commit" | "release":
+            _wrote(found, event, process)
+        case "lost":
+            _lost(found, event, process)
+        case "fault" | "healed" | "settled" | "cont":
+            _broken(found, event)
+
+
+def _wrote(found: History, event: Event, process: Process) -> None:
+    refused = dict(event.get("refused", {}))
+    found.writes.append(Write(event["t"], process, event["e"], dict(event["tps"]), refused, "error" in event))
+    for tp, offset in event["tps"].items():
+        if offset is not None and tp not in refused:
+            found.written[tp].append((event["t"], offset))
+
+
+def _lost(found: History, event: Event, process: Process) -> None:
+    for tp in event["tps"]:
+        found.lost[process, tp].append(event["t"])
+
+
+def _gone(all_of_it: list[Ownership], event: Event) -> None:
+    for ownership in all_of_it:
+        if ownership.czxid == event["czxid"]:
+            ownership.end = min(ownership.end, event["t"])
+
+
+def _owned(all_of_it: list[Ownership], event: Event) -> None:
+    if any(known.czxid == event["czxid"] for known in all_of_it):
+        return  # its content was written again
+    all_of_it.append(Ownership(event["name"], event["data"], event["session"], event["czxid"], event["since"]))
+
+
+def _broken(found: History, event: Event) -> None:
+    at = event["t"]
+    if event["e"] == "fault":
+        fields = {key: event[key] for key in ("victim", "pid_of", "loses", "heals", "moves") if key in event}
+        fields["pid"] = fields.pop("pid_of", 0)
+        found.faults.append(Fault(event["kind"], at, **fields))
+    elif event["e"] == "cont":
+        found.resumed[Process(event["victim"], event["pid_of"])].append(at)
+    else:
+        fault = found.faults[event["number"]]
+        if event["e"] == "healed":
+            fault.healed = at
+        else:
+            fault.settled = at

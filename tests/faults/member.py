@@ -1,0 +1,377 @@
+"""A member of a group as a process that writes down everything it does: ``python -m tests.faults.member CONFIG``.
+
+CONFIG is a JSON file: ``name``, ``log``, ``control`` (a named pipe with a JSON command a line), ``properties`` of the
+connector, ``topics`` (name -> streams) or ``whitelist`` with ``streams``, ``work`` (seconds that each message takes),
+``limits`` (resource limits by name), ``main_reads`` (the main thread reads the first stream and the signal handler
+itself shuts down).
+
+Streams are read by threads of their own, and the main thread waits to be told the end: SIGTERM, or a command. Commands
+arrive on a thread that is the harness's own, as is the one that notes the connector's state whenever it changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.faults.events import EventLog
+from zkconsumer import ConsumerRebalanceListener, ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.registry import fenced
+
+LOOK_EVERY_S = 0.025
+USAGE_EVERY_S = 2.0
+LEAVING_S = 3.0
+_real_time = time.time
+_real_time_ns = time.time_ns
+
+
+class Listener(ConsumerRebalanceListener):
+    """Notes what it is told; ``on_call`` is what a command wants done in the next call."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+        self.on_call: Callable[[], None] | None = None
+
+    def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        self.log("releasing", tps=_flat(partitions))
+        if self.on_call is not None:
+            action, self.on_call = self.on_call, None
+            action()
+
+    def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
+        self.log("lost", tps=_flat(partitions))
+
+
+def _flat(partitions: Mapping[str, frozenset[int]]) -> list[str]:
+    return [f"{topic}-{number}" for topic, numbers in partitions.items() for number in sorted(numbers)]
+
+
+def note_writes(log: EventLog) -> None:
+    """Write down every claim, commit and release with what became of it."""
+
+    def noted(name: str, write: Callable[..., dict[Any, fenced.Outcome]]) -> Callable[..., Any]:
+        def call(session: Any, group: str, wanted: Any, deadline: Any) -> Any:
+            begin = time.monotonic_ns()
+            try:
+                outcomes = write(session, group, wanted, deadline)
+            except Exception as error:
+                log.at(begin, name, tps={str(one.partition): _offset(one) for one in wanted}, error=repr(error))
+                raise
+            refused = {str(tp): outcome.name for tp, outcome in outcomes.items() if outcome is not fenced.Outcome.DONE}
+            if wanted:
+                log.at(begin, name, tps={str(one.partition): _offset(one) for one in wanted}, refused=refused)
+            return outcomes
+
+        return call
+
+    for name in ("claim", "commit", "release"):
+        setattr(fenced, name, noted(name, getattr(fenced, name)))
+
+
+def _offset(wanted: Any) -> int | None:
+    return wanted.known.offset if isinstance(wanted, fenced.Claim) else wanted.offset  # type: ignore[no-any-return]
+
+
+def descriptors() -> dict[str, str]:
+    """What each open descriptor of this process refers to."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (no descriptor stays open)
+        with contextlib.suppress(OSError):
+            found[name] = str(Path(f"/proc/self/fd/{name}").readlink())
+    return {name: target for name, target in found.items() if not target.startswith("/proc/")}
+
+
+def threads() -> list[str]:
+    """The names of the threads that are not the harness's."""
+    return sorted(t.name for t in threading.enumerate() if not t.name.startswith(("harness-", "MainThread")))
+
+
+class Member:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.log = EventLog(Path(config["log"]), config["name"], role="member")
+        self.work = float(config.get("work", 0.0))
+        self.once: deque[tuple[str, float]] = deque()  # what befalls the next messages
+        self.ended = threading.Event()
+        self.closing = threading.Lock()
+        self.listener = Listener(self.log)
+        self.connector = ZookeeperConsumerConnector(config["properties"])
+        self.connector.set_consumer_rebalance_listener(self.listener)
+        self.failed = False
+        self.closed = False
+        self.readers: list[threading.Thread] = []
+
+    # ---- life ----
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, self._told_to_end)
+        control = os.open(self.config["control"], os.O_RDWR)  # so that it never ends
+        self._start("harness-control", self._control, control)
+        before = (threads(), descriptors())
+        self.log("baseline", threads=before[0], fds=len(before[1]))
+        for name, limit in self.config.get("limits", {}).items():
+            number = getattr(resource, f"RLIMIT_{name}")
+            resource.setrlimit(number, (limit, resource.getrlimit(number)[1]))
+        if self.config.get("no_threads"):
+            _refuse_threads(int(self.config["no_threads"]))
+        note_writes(self.log)
+        self._start("harness-sampler", self._sample)
+        try:
+            streams = self._streams()
+        except BaseException as error:
+            self.failed = True
+            self.log("failed", error=repr(error))
+        else:
+            self.log("ready", consumer=self.connector.consumer_id, streams=[s.name for s in streams])
+            self._read_all(streams)
+        self.close("main")
+        self._leave(*before)
+
+    def _told_to_end(self, *_: object) -> None:
+        if self.config.get("main_reads"):
+            self.close("handler")
+        self.ended.set()
+
+    def _streams(self) -> list[Any]:
+        if "whitelist" in self.config:
+            whitelist = Whitelist(self.config["whitelist"])
+            return list(self.connector.create_message_streams_by_filter(whitelist, self.config.get("streams", 1)))
+        made = self.connector.create_message_streams(self.config["topics"])
+        return [stream for streams in made.values() for stream in streams]
+
+    def _read_all(self, streams: list[Any]) -> None:
+        first = 1 if self.config.get("main_reads") else 0
+        for number, stream in list(enumerate(streams))[first:]:
+            self.readers.append(self._start(f"harness-reader-{number}", self._read, stream, number))
+        if first:
+            self._read(streams[0], 0)
+        while not self.ended.wait(0.2) and any(reader.is_alive() for reader in self.readers):
+            pass
+
+    def close(self, where: str) -> None:
+        """Shut down, and write down how long that took."""
+        begin = time.monotonic_ns()
+        self.log.at(begin, "close_begin", where=where)
+        try:
+            self.connector.shutdown()
+        except BaseException as error:
+            self.log("error", where="shutdown", error=repr(error))
+        self.closed = True
+        self.log("close_end", where=where, seconds=(time.monotonic_ns() - begin) / 1e9)
+        self.ended.set()
+
+    def _leave(self, threads_before: list[str], descriptors_before: dict[str, str]) -> None:
+        for reader in self.readers:
+            reader.join(LEAVING_S)
+        stuck = [reader.name for reader in self.readers if reader.is_alive()]
+        end = time.monotonic() + LEAVING_S
+        while True:
+            # a thread may end a moment after it was waited for: what counts is whether it goes at all
+            leaked = [name for name in threads() if name not in threads_before]
+            now = descriptors()
+            sockets = sorted(set(now.values()) - set(descriptors_before.values()))
+            if (not leaked and not sockets) or time.monotonic() > end:
+                break
+            time.sleep(0.02)
+        self.log("leftover", threads=leaked, fds=sockets, stuck=stuck, failed=self.failed)
+
+    def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    # ---- reading ----
+
+    def _read(self, stream: Any, number: int) -> None:
+        while True:
+            try:
+                for message in stream:
+                    at = time.monotonic_ns()
+                    tp, value = f"{message.topic}-{message.partition}", (message.value or b"").decode(errors="replace")
+                    self.log.at(at, "h", tp=tp, o=message.offset, v=value[:40], th=number)
+                    self._handle(tp, message.offset)
+                    self.log("d", tp=tp, o=message.offset, th=number)
+                self.log("stream_end", th=number)
+                return
+            except ConsumerTimeoutException:
+                continue
+            except _HandlerFailed as failure:
+                # what an application does whose handler fails: leave the connector's block by the exception
+                self.log("error", where="handler", error=repr(failure))
+                begin = time.monotonic_ns()
+                self.log.at(begin, "close_begin", where="exception")
+                self.connector.__exit__(type(failure), failure, None)
+                self.log("close_end", where="exception", seconds=(time.monotonic_ns() - begin) / 1e9)
+                self.ended.set()
+                return
+            except Exception as error:
+                self.log("error", where="stream", error=repr(error), th=number)
+                if self.ended.wait(0.2):
+                    return
+
+    def _handle(self, tp: str, offset: int) -> None:
+        if self.once:
+            what, seconds = self.once.popleft()
+            self.log("befallen", what=what, tp=tp, o=offset, seconds=seconds)
+            if what == "raise":
+                raise _HandlerFailed(f"cannot handle {tp} {offset}")
+            time.sleep(seconds)
+        if self.work:
+            time.sleep(self.work)
+
+    # ---- what the harness sees and does ----
+
+    def _sample(self) -> None:
+        seen: tuple[Any, ...] = ()
+        usage_due = 0.0
+        while True:
+            state = self.connector.state
+            session = self._identity()
+            now = (state.phase, state.owned, state.wanted, state.rebalances, str(state), session)
+            if now != seen:
+                if session != (seen[-1] if seen else None) and session is not None:
+                    self.log("session", id=session[0], password=session[1], timeout=self._timeout())
+                seen = now
+                self.log(
+                    "state", phase=state.phase.value, owned=state.owned, wanted=state.wanted, rounds=state.rebalances,
+                    text=str(state)[:2000], session=session[0] if session else 0,
+                )  # fmt: skip
+            if time.monotonic() >= usage_due:
+                usage_due = time.monotonic() + USAGE_EVERY_S
+                self._usage()
+            time.sleep(LOOK_EVERY_S)
+
+    def _usage(self) -> None:
+        mine = time.thread_time()
+        with Path("/proc/self/statm").open() as statm:
+            pages = int(statm.read().split()[1])
+        self.log(
+            "usage", cpu=time.process_time() - mine, rss=pages * os.sysconf("SC_PAGE_SIZE"),
+            threads=threading.active_count(), fds=len(descriptors()),
+        )  # fmt: skip
+
+    def _client(self) -> Any:
+        member = self.connector._member
+        return None if member is None else member.session._client
+
+    def _identity(self) -> tuple[int, str] | None:
+        client = self._client()
+        identity = None if client is None else client.client_id
+        return None if not identity or not identity[0] else (_signed(identity[0]), identity[1].hex())
+
+    def _timeout(self) -> float:
+        member = self.connector._member
+        return 0.0 if member is None else member.session.timeout
+
+    def _control(self, descriptor: int) -> None:
+        with os.fdopen(descriptor) as lines:
+            for line in lines:
+                command = json.loads(line)
+                self.log("command", **command)
+                try:
+                    getattr(self, f"_do_{command.pop('do')}")(**command)
+                except BaseException as error:
+                    self.log("error", where="command", error=repr(error))
+
+    def _do_close(self, where: str = "main") -> None:
+        if where == "main":
+            self.ended.set()
+        elif where == "thread":
+            self._start("harness-closing", self.close, "thread")
+        elif where == "twice":
+            for number in range(2):
+                self._start(f"harness-closing-{number}", self.close, f"twice {number}")
+        elif where == "callback":
+            self.listener.on_call = lambda: self.close("callback")
+
+    def _do_befall(self, what: str, seconds: float = 0.0, times: int = 1) -> None:
+        self.once.extend([(what, seconds)] * times)
+
+    def _do_work(self, seconds: float) -> None:
+        self.work = seconds
+
+    def _do_forget_session(self) -> None:
+        """Make kazoo believe that its session expired, which it did not."""
+        from kazoo.protocol.connection import _SESSION_EXPIRED
+
+        client = self._client()
+        client._call(_SESSION_EXPIRED, client.handler.async_result())
+
+    def _do_clock(self, step: float = 0.0, slew: float = 1.0, freeze: bool = False) -> None:
+        """Lie about the time of day."""
+        begin = _real_time()
+
+        def lie() -> float:
+            return begin + step if freeze else begin + step + (_real_time() - begin) * slew
+
+        time.time = lie
+        time.time_ns = lambda: int(lie() * 1e9)
+
+    def _do_commit(self, timeout: float = 2.0, times: int = 1, pause: float = 0.5) -> None:
+        """Call what a user may call, and write down how long each call took."""
+
+        def calls() -> None:
+            for _ in range(times):
+                for name, call, limit in (
+                    ("commit_offsets", lambda: self.connector.commit_offsets(timeout=timeout), timeout),
+                    ("state", lambda: self.connector.state, 0.1),
+                    ("assignment", self.connector.assignment, 0.1),
+                ):
+                    begin = time.monotonic_ns()
+                    try:
+                        call()
+                        outcome = "done"
+                    except Exception as error:
+                        outcome = repr(error)[:200]
+                    seconds = (time.monotonic_ns() - begin) / 1e9
+                    self.log("call", name=name, seconds=seconds, limit=limit, outcome=outcome)
+                time.sleep(pause)
+
+        self._start("harness-caller", calls)
+
+
+class _HandlerFailed(Exception):
+    pass
+
+
+def _refuse_threads(after: int) -> None:
+    """From the so-many-th thread on (of those that are not the harness's) none can be started."""
+    start, lock, started = threading.Thread.start, threading.Lock(), [0]
+
+    def refusing(thread: threading.Thread) -> None:
+        if not thread.name.startswith("harness-"):
+            with lock:
+                started[0] += 1
+                if started[0] > after:
+                    raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refusing  # type: ignore[method-assign]
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def main() -> None:
+    config = json.loads(Path(sys.argv[1]).read_text())
+    # the format of a test's own, with the clock of the events
+    logging.Formatter.default_time_format = "%H:%M:%S"
+    level = getattr(logging, config.get("log_level", "INFO"))
+    logging.basicConfig(level=level, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
+    Member(config).run()
+
+
+if __name__ == "__main__":
+    main()

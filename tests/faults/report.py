@@ -1,0 +1,72 @@
+"""The table of what rows showed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tests.faults.lab import Report
+
+_HEAD = ("row", "", "runs", "handed out", "lost", "duplicates by cause", "late", "recovery s", "verdict", "")
+
+
+def table(reports: Iterable[Report]) -> str:
+    """One line a row, its runs put together."""
+    by_row: dict[str, list[Report]] = {}
+    for report in reports:
+        by_row.setdefault(report.row, []).append(report)
+    lines = [_HEAD, *(_line(runs) for runs in by_row.values())]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _line(runs: Sequence[Report]) -> tuple[str, ...]:
+    verdicts = [run.verdict for run in runs]
+    duplicates: Counter[str] = sum((verdict.duplicates for verdict in verdicts), Counter())
+    recoveries = [seconds for verdict in verdicts for _, seconds in verdict.recoveries]
+    late = sum(len(verdict.late) for verdict in verdicts)
+    past = sum(len(verdict.past_gate) for verdict in verdicts)
+    bad = sum(not run.ok for run in runs)
+    slow = sum(bool(verdict.slow) for verdict in verdicts)
+    verdict = "FAILED" if bad else "slow" if slow else "ok"
+    if slow and not bad:
+        verdict += f" (load {max(run.load for run in runs):.1f})"
+    return (
+        runs[0].row,
+        runs[0].title,
+        str(len(runs)),
+        str(sum(verdict.handed_out for verdict in verdicts)),
+        str(sum(len(verdict.lost) for verdict in verdicts)),
+        ", ".join(f"{kind} {count}" for kind, count in sorted(duplicates.items())) or "0",
+        f"{late}+{past}" if past else str(late),
+        f"{max(recoveries):.2f}" if recoveries else "-",
+        verdict,
+        "; ".join(figure for run in runs for figure in run.figures)[:160],
+    )
+
+
+def details(report: Report) -> str:
+    """Everything that one run has to say, for who looks into it."""
+    verdict = report.verdict
+    lines = [f"row {report.row} ({report.title}): {'ok' if report.ok else 'FAILED'} in {report.seconds:.0f} s"]
+    slowest: dict[str, list[float]] = {}
+    for kind, seconds in verdict.recoveries:
+        slowest.setdefault(kind, []).append(seconds)
+    for kind, times in slowest.items():
+        lines.append(f"  recovery from {kind}: {', '.join(f'{seconds:.2f}' for seconds in times)} s")
+    if verdict.closes:
+        lines.append(f"  slowest close {max(verdict.closes):.2f} s of {len(verdict.closes)}")
+    lines.append(
+        f"  {verdict.acked} acknowledged, {verdict.handed_out} handed out, {len(verdict.lost)} lost, duplicates"
+        f" {dict(verdict.duplicates)}, overlaps {verdict.overlaps}, most rebalances after one fault {verdict.rounds}"
+    )
+    lines += [f"  {figure}" for figure in report.figures]
+    lines += [f"  slow: {text} (load average {report.load:.1f})" for text in verdict.slow]
+    lines += [f"  WRONG: {text}" for text in verdict.violations[:20]]
+    if len(verdict.violations) > 20:
+        lines.append(f"  ... and {len(verdict.violations) - 20} more")
+    if report.failure:
+        lines.append(report.failure)
+    return "\n".join(lines)

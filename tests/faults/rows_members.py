@@ -1,0 +1,213 @@
+"""What befalls members: rows 1 to 5, 7, 26, 29, 30 of the matrix."""
+
+from __future__ import annotations
+
+import signal
+from time import monotonic_ns
+
+from tests.faults.checker import CLEAN, kept, said
+from tests.faults.group import Group, sleep
+from tests.faults.history import SECOND
+from tests.faults.lab import Lab, Report, row
+from tests.timing import eventually
+
+
+@row("1", "SIGKILL of one of three", quick=True, mixed=True)
+def killed(lab: Lab, report: Report) -> None:
+    with lab.group("1") as group:
+        lab.populate(group)
+        for number in range(lab.timing.times(2, 20)):
+            victim = group.random.choice(sorted(group.members))
+            sleep(group.random.uniform(0.0, 1.2))
+            fault = group.kill(group.members[victim])
+            group.settle()
+            fault.settled()
+            plan = group.plan("join")
+            if number % 2:
+                # another dies while the newcomer's arrival is being dealt with
+                group.join(victim, ready=False)
+                sleep(group.random.uniform(0.2, 0.9))
+                other = group.random.choice(sorted(name for name in group.members if name != victim))
+                fault = group.kill(group.members[other], "kill while joining")
+                group.members[victim].wait_for("ready")
+                group.settle()
+                fault.settled()
+                plan = group.plan("join")
+                group.join(other, ready=False)
+            group.settle()
+            plan.settled()
+        group.finish()
+        report.judged(group, lab.rules(rounds=None))
+
+
+@row("2", "clean stop, rolling bounce", quick=True, mixed=True)
+def bounced(lab: Lab, report: Report) -> None:
+    with lab.group("2") as group:
+        lab.populate(group)
+        for _ in range(lab.timing.times(1, 5)):
+            for name in sorted(group.members):
+                plan = group.plan("leave")
+                group.leave(group.members[name])
+                group.settle()
+                plan.settled()
+                plan = group.plan("join")
+                group.join(name, ready=False)
+                group.settle()
+                plan.settled()
+        group.finish()
+        # a process needs its time to start before it can join
+        report.judged(group, lab.rules(bounds={"leave": 1.0, "join": 3.0}))
+    report.require(not report.verdict.duplicates[CLEAN], "I4: duplicates on clean moves")
+
+
+@row("3", "SIGSTOP for half the session", mixed=True)
+def paused_briefly(lab: Lab, report: Report) -> None:
+    with lab.group("3") as group:
+        lab.populate(group)
+        for _ in range(lab.timing.times(2, 5)):
+            victim = group.members[group.random.choice(sorted(group.members))]
+            begin, before = monotonic_ns(), group.owners()
+            with group.frozen(victim, "short pause", loses=False, heals=True) as fault:
+                sleep(lab.timing.session / 2)
+            group.flow()
+            fault.settled()
+            report.require(group.owners() == before, "a pause of half a session moved partitions")
+            group.note("paused", begin=begin)
+        group.finish()
+        # SIGCONT is followed by the next look at the lease and the next fetch, no more
+        report.judged(group, lab.rules(bounds={"short pause": 2.0}, rounds=0 if not lab.mixed else None))
+
+
+@row("4", "zombie: SIGSTOP for two sessions under load", quick=True, mixed=True)
+def zombie(lab: Lab, report: Report) -> None:
+    with lab.group("4", work=0.002) as group:
+        lab.populate(group)
+        for _ in range(lab.timing.times(2, 5)):
+            freeze_and_thaw(lab, group)
+        group.finish()
+        found = report.judged(group, lab.rules(bounds={"thaw": 4.0}))
+    told_of_zombies(report, found)
+
+
+def freeze_and_thaw(lab: Lab, group: Group) -> None:
+    """One zombie: frozen until others own what it owned and have gone on, then thawed."""
+    victim = group.members[group.random.choice(sorted(group.members))]
+    sleep(group.random.uniform(0.0, 0.6))
+    with group.frozen(victim):
+        sleep(2 * lab.timing.session)
+        group.abandoned(victim)
+    again = group.fault("thaw", victim, loses=False, moves=True)
+    group.settle()
+    again.settled()
+
+
+def told_of_zombies(report: Report, found: object) -> None:
+    late, past = len(report.verdict.late), len(report.verdict.past_gate)
+    report.tell(f"{report.verdict.frozen_runs} freezes: {late} late, {past} past the gate")
+    for text in report.verdict.past_gate:
+        report.tell(f"past the gate: {text}")
+
+
+@row("4x50", "fifty zombies at 200 messages a second")
+def zombies(lab: Lab, report: Report) -> None:
+    # three groups side by side, each with a load of its own
+    import threading
+
+    groups, failures = 3, []
+    each = -(-lab.timing.times(9, 50) // groups)
+
+    def one(number: int, group: Group) -> None:
+        try:
+            for _ in range(each):
+                freeze_and_thaw(lab, group)
+            group.finish()
+        except BaseException as failure:
+            failures.append(failure)
+
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        made = [stack.enter_context(lab.group("4x50", work=0.002)) for _ in range(groups)]
+        for group in made:
+            group.start(3)
+        threads = [threading.Thread(target=one, args=pair, name=f"zombies-{pair[0]}") for pair in enumerate(made)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        for group in made:
+            found = report.judged(group, lab.rules(bounds={"thaw": 4.0}))
+    told_of_zombies(report, found)
+
+
+@row("5", "the session expires", quick=True, mixed=True)
+def expired(lab: Lab, report: Report) -> None:
+    with lab.group("5") as group:
+        lab.populate(group)
+        for number in range(lab.timing.times(4, 12)):
+            victim = group.members[group.random.choice(sorted(group.members))]
+            before = victim.session
+            _just_then(group, victim, ("idle", "claim", "commit", "rebalance")[number % 4])
+            fault = group.expire(victim)
+            at = monotonic_ns()
+            eventually(lambda v=victim, b=before: v.session != b, 20, "another session")  # type: ignore[misc]
+            group.settle()
+            fault.settled()
+            late = [e for e in victim.hand_outs(at) if e["t"] < at + SECOND // 20]
+            group.note("after expiry", hand_outs=len(late))
+        group.finish()
+        found = report.judged(group, lab.rules(bounds={"expiry": 2.0}))
+        report.require(said(found, "rejoining|suspended"), "I9: no state told of the expiry")
+
+
+def _just_then(group: Group, victim: object, when: str) -> None:
+    """Waits for the moment: a commit that has just begun, a claim or a rebalance of somebody who joins."""
+    from tests.faults.processes import Member
+
+    assert isinstance(victim, Member)
+    if when == "idle":
+        sleep(group.random.uniform(0.0, 0.5))
+        return
+    if when == "commit":
+        seen = len([e for e in victim.events if e["e"] == "commit"])
+        eventually(lambda: len([e for e in victim.events if e["e"] == "commit"]) > seen, 10, "a commit")
+        return
+    # somebody leaves by an expiry of its own, so that the victim claims
+    other = next(member for name, member in sorted(group.members.items()) if member is not victim)
+    twin = group.expire(other)
+    if when == "claim":
+        sleep(group.random.uniform(0.0, 0.1))
+    else:
+        sleep(group.random.uniform(0.05, 0.4))
+    del twin
+
+
+@row("7", "own leftovers: the client forgets a session that lives on", quick=True)
+def leftovers(lab: Lab, report: Report) -> None:
+    with lab.group("7") as group:
+        lab.populate(group)
+        for _ in range(lab.timing.times(1, 4)):
+            victim = group.members[group.random.choice(sorted(group.members))]
+            fault = group.fault("forgotten session", victim)
+            begin = monotonic_ns()
+            old = victim.session[0]
+            victim.tell("forget_session")
+            eventually(lambda v=victim, o=old: v.session[0] != o, 20, "another session")  # type: ignore[misc]
+            group.settle()
+            fault.settled()
+            waits = said(_so_far(group), "in use|waiting|held by|session|registered", begin, who=victim.name)
+            report.require(waits, "I9: nothing told of waiting for the own old nodes")
+        group.finish()
+        report.judged(group, lab.rules())
+
+
+def _so_far(group: Group) -> object:
+    from tests.faults.events import read_all
+    from tests.faults.history import history
+
+    return history(read_all(group.directory))
+
+
+__all__ = ["kept", "signal"]

@@ -1,0 +1,348 @@
+"""``scripts/soak MINUTES``: a group that is never left in peace, and a report of how it did.
+
+Six members, each behind proxies of its own, and every few seconds something that befalls one of them, ZooKeeper or a
+broker, or a member that leaves and comes back. Faults overlap: the next one comes whether or not the group has
+recovered from the last. Now and then it is left alone until it is in order, which gives times of recovery.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+from tests.faults.checker import Rules, Verdict
+from tests.faults.group import Group, Open, Timing, sleep
+from tests.faults.history import SECOND, History, Process
+from tests.faults.lab import Lab
+from tests.faults.processes import Member
+from tests.timing import scaled
+
+_ROOT = Path(__file__).resolve().parents[2]
+MEMBERS = 6
+PARTITIONS = 12
+EVERY_S = 3.0
+REST_EVERY = 6
+REST_S = 60.0
+FLAPPING_S = 3.0
+FEWEST = 3
+
+
+class Soak:
+    """The churn. Arguments: ``lab`` has the servers; ``chance`` decides everything."""
+
+    def __init__(self, lab: Lab, group: Group, chance: random.Random) -> None:
+        self.lab = lab
+        self.group = group
+        self.chance = chance
+        self.done: Counter[str] = Counter()
+        self.rests = 0
+        self.unrest: list[str] = []
+        self._busy: set[str] = set()  # members that something has befallen just now
+        self._running: list[threading.Thread] = []
+        self._lock = threading.Lock()  # the group's log of faults and table of members
+        self._servers_busy = False
+
+    def churn(self, seconds: float) -> None:
+        """Goes on for so long."""
+        end = monotonic() + seconds
+        number = 0
+        while monotonic() < end:
+            self._one()
+            number += 1
+            if number % REST_EVERY == 0:
+                self._rest()
+            sleep(self.chance.uniform(0.6, 1.4) * EVERY_S)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Leaves the group alone until it is in order, and says so in the log."""
+        for thread in self._running:
+            thread.join(scaled(REST_S))
+        self._running.clear()
+        for name in sorted(set(_names()) - self.group.members.keys()):
+            self._join(name)
+        try:
+            self.group.settle(REST_S)
+        except AssertionError as failure:
+            self.unrest.append(str(failure))
+        self.rests += 1
+        self.group.note("rested")
+
+    def _one(self) -> None:
+        deeds: dict[str, Callable[[], None]] = {
+            "kill": self._kill,
+            "short pause": self._short_pause,
+            "freeze": self._freeze,
+            "expiry": self._expire,
+            "black hole": self._black_hole,
+            "flapping": self._flapping,
+            "zookeeper crash": self._zookeeper,
+            "broker bounce": self._broker,
+            "leave": self._leave,
+            "join": self._join_any,
+        }
+        name = self.chance.choice(list(deeds))
+        self._in_background(name, deeds[name])
+
+    def _in_background(self, name: str, deed: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                deed()
+            except Exception as failure:
+                self.group.wrong(f"soak: {name}: {failure!r}")
+
+        thread = threading.Thread(target=run, name=f"soak-{name}", daemon=True)
+        self._running.append(thread)
+        thread.start()
+
+    @contextmanager
+    def _victim(self, name: str, *, spare: int = FEWEST) -> Iterator[Member | None]:
+        """A member that nothing else befalls meanwhile; none where that would leave too few."""
+        with self._lock:
+            free = sorted(n for n, m in self.group.members.items() if n not in self._busy and m.running)
+            if len(free) <= spare:
+                victim = None
+            else:
+                victim = self.group.members[self.chance.choice(free)]
+                self._busy.add(victim.name)
+                self.done[name] += 1
+        try:
+            yield victim
+        finally:
+            if victim is not None:
+                with self._lock:
+                    self._busy.discard(victim.name)
+
+    def _fault(self, kind: str, victim: Member | None = None, **about: object) -> Open:
+        with self._lock:
+            return self.group.fault(kind, victim, **about)
+
+    def _kill(self) -> None:
+        with self._victim("kill") as victim:
+            if victim is not None:
+                with self._lock:
+                    self.group.kill(victim)
+
+    def _pause(self, kind: str, seconds: float, **about: object) -> None:
+        with self._victim(kind) as victim:
+            if victim is None:
+                return
+            fault = self._fault(kind, victim, **about)
+            victim.signal(signal.SIGSTOP)
+            sleep(seconds)
+            self.group.log("cont", victim=victim.name, pid_of=victim.pid)
+            victim.signal(signal.SIGCONT)
+            fault.healed()
+            sleep(1.0)
+
+    def _short_pause(self) -> None:
+        self._pause("short pause", self.lab.timing.session / 2, loses=False, heals=True)
+
+    def _freeze(self) -> None:
+        self._pause("freeze", 2 * self.lab.timing.session)
+
+    def _expire(self) -> None:
+        with self._victim("expiry") as victim:
+            if victim is not None:
+                if self._servers_busy:
+                    return
+                with self._lock:
+                    self.group.expire(victim)
+                sleep(1.0)
+
+    def _black_hole(self) -> None:
+        with self._victim("black hole") as victim:
+            if victim is not None:
+                fault = self._fault("black hole", victim)
+                link = self.group.links[victim.name].zookeeper
+                link.swallow()
+                sleep(self.lab.timing.session + self.chance.uniform(0.5, 3.0))
+                link.carry()
+                fault.healed()
+                sleep(1.0)
+
+    def _flapping(self) -> None:
+        with self._victim("flapping") as victim:
+            if victim is None:
+                return
+            fault = self._fault("flapping", victim, loses=False, heals=True)
+            link = self.group.links[victim.name].zookeeper
+            end = monotonic() + FLAPPING_S
+            while monotonic() < end:
+                link.drop()
+                sleep(0.3)
+                link.carry()
+                sleep(0.3)
+            fault.healed()
+            sleep(1.0)
+
+    @contextmanager
+    def _servers(self, name: str) -> Iterator[bool]:
+        """The servers, unless something has befallen them just now."""
+        with self._lock:
+            free, self._servers_busy = not self._servers_busy, True
+        try:
+            if free:
+                self.done[name] += 1
+            yield free
+        finally:
+            if free:
+                self._servers_busy = False
+
+    def _zookeeper(self) -> None:
+        with self._servers("zookeeper crash") as free:
+            if free:
+                fault = self._fault("zookeeper crash", loses=False, heals=True)
+                self.lab.cluster.zookeeper.kill()
+                sleep(1.0)
+                self.lab.cluster.zookeeper.start()
+                fault.healed()
+                sleep(2.0)
+
+    def _broker(self) -> None:
+        with self._servers("broker bounce") as free:
+            if free:
+                broker = self.chance.choice(self.lab.cluster.brokers)
+                fault = self._fault("broker bounce", loses=False, heals=True)
+                (broker.kill if self.chance.random() < 0.5 else broker.stop)()
+                sleep(1.0)
+                broker.start()
+                fault.healed()
+                sleep(2.0)
+
+    def _leave(self) -> None:
+        with self._victim("leave") as victim:
+            if victim is not None:
+                plan = self._fault("leave", loses=False, moves=True)
+                victim.signal(signal.SIGTERM)
+                ended = victim.wait_end(15)
+                with self._lock:
+                    if not ended:
+                        self.group.wrong(f"I6: {victim.name} did not end:\n{victim.errors_text()}")
+                    self.group.members.pop(victim.name, None)
+                victim.kill()
+                plan.settled()
+
+    def _join_any(self) -> None:
+        with self._lock:
+            absent = sorted(set(_names()) - self.group.members.keys())
+            name = self.chance.choice(absent) if absent else None
+        if name is not None:
+            self._join(name)
+
+    def _join(self, name: str) -> None:
+        with self._lock:
+            self.done["join"] += 1
+            self.group.fault("join", loses=False, moves=True)
+            member = self.group.join(name, linked=True, ready=False)
+        member.wait_for("ready", 60)
+
+
+def _names() -> list[str]:
+    return [chr(ord("a") + number) for number in range(MEMBERS)]
+
+
+def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, Soak, str]:
+    """Runs it, and returns what it showed; the last is where the logs are if something is wrong."""
+    chance = random.Random(seed)
+    with Lab(timing, seed=seed) as lab, lab.group("soak", PARTITIONS) as group:
+        group.start(MEMBERS, linked=tuple(_names()))
+        churn = Soak(lab, group, chance)
+        churn.churn(minutes * 60)
+        group.finish(drain=90)
+        # overlapping faults: how long one of them takes cannot be told from the others
+        rules = Rules(commit=timing.commit, bound=float("inf"), slack=2.0)
+        verdict, found = group.judge(rules)
+        verdict.violations += [f"soak: no order in {REST_S:.0f} s of rest: {text}" for text in churn.unrest]
+        group.keep = group.keep or bool(verdict.violations)
+        return verdict, found, churn, str(group.directory)
+
+
+def report(verdict: Verdict, found: History, churn: Soak, where: str) -> str:
+    """The text at the end."""
+    lines = ["", "what befell it:"]
+    lines += [f"  {name:<16} {count}" for name, count in sorted(churn.done.items())]
+    lines.append(f"  {sum(churn.done.values())} events, {churn.rests} rests")
+    slowest: dict[str, list[float]] = defaultdict(list)
+    for kind, seconds in verdict.recoveries:
+        slowest[kind].append(seconds)
+    lines.append("recovery, from the event (or its healing) until every partition flows, in s; others overlap:")
+    for kind, times in sorted(slowest.items()):
+        times.sort()
+        lines.append(
+            f"  {kind:<16} {len(times):4d} times, median {times[len(times) // 2]:.2f}, slowest {times[-1]:.2f}"
+        )
+    lines += [
+        f"acknowledged {verdict.acked}, handed out {verdict.handed_out}, lost {len(verdict.lost)}",
+        "duplicates by cause: "
+        + (", ".join(f"{kind} {count}" for kind, count in sorted(verdict.duplicates.items())) or "none"),
+        f"late hand-outs {len(verdict.late)}, past the gate {len(verdict.past_gate)} of {verdict.frozen_runs} freezes, "
+        f"messages in hand at another's claim {verdict.overlaps}",
+        f"closes {len(verdict.closes)}, slowest {max(verdict.closes, default=0.0):.2f} s",
+        *leaks(found),
+    ]
+    lines += [f"WRONG: {text}" for text in verdict.violations[:40]]
+    if verdict.violations:
+        lines.append(f"{len(verdict.violations)} violations; the logs are in {where}")
+    lines.append("verdict: " + ("FAILED" if verdict.violations else "ok"))
+    return "\n".join(lines)
+
+
+def leaks(found: History) -> list[str]:
+    """What members held while they lived, and left when they ended."""
+    left = [event for event in found.of("leftover") if event["threads"] or event["fds"] or event["stuck"]]
+    lines = [f"members that ended cleanly {len(found.of('leftover'))}, of them left threads or descriptors {len(left)}"]
+    by_process: dict[Process, list[dict[str, float]]] = defaultdict(list)
+    for event in found.of("usage"):
+        by_process[Process(event["who"], event["pid"])].append(event)
+    oldest = max(by_process.items(), key=lambda item: item[1][-1]["t"] - item[1][0]["t"], default=None)
+    if oldest is not None:
+        process, all_of_it = oldest
+        age = (all_of_it[-1]["t"] - all_of_it[0]["t"]) / SECOND
+        first, last = all_of_it[min(5, len(all_of_it) - 1)], all_of_it[-1]
+        lines.append(
+            f"the longest life, {process.who} of {age:.0f} s: threads {first['threads']} -> {last['threads']}, "
+            f"descriptors {first['fds']} -> {last['fds']}, "
+            f"memory {first['rss'] / 1e6:.1f} -> {last['rss'] / 1e6:.1f} MB"
+        )
+    most = [max(e[key] for all_of_it in by_process.values() for e in all_of_it) for key in ("threads", "fds", "rss")]
+    lines.append(f"most in any member: {most[0]} threads, {most[1]} descriptors, {most[2] / 1e6:.1f} MB")
+    return lines
+
+
+def main() -> int:
+    """Returns: the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak", description="Churns a group with random faults and prints a report."
+    )
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--session", type=float, default=2.0, metavar="SECONDS", help="default: %(default)s")
+    arguments = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
+    # members run in the root directory of the machine
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    print(
+        f"seed {arguments.seed}, {arguments.minutes:g} minutes, {MEMBERS} members, {PARTITIONS} partitions", flush=True
+    )
+    timing = Timing(session=arguments.session, tick=arguments.session / 10)
+    loads = [os.getloadavg()[0]]
+    verdict, found, churn, where = soak(arguments.minutes, arguments.seed, timing)
+    loads.append(os.getloadavg()[0])
+    print(report(verdict, found, churn, where))
+    print(f"load average {loads[0]:.1f} at the start, {loads[1]:.1f} at the end, of {os.cpu_count()} processors")
+    return 1 if verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

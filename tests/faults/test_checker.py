@@ -1,0 +1,311 @@
+"""The checker on logs made by hand: a good one passes, and for each invariant one that breaks it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.faults.checker import Rules, Verdict, check, kept, said
+from tests.faults.events import Event, EventLog, Tail, read_all
+from tests.faults.history import SECOND, History, history
+
+TP = "t-0"
+RULES = Rules(commit=1.0, bound=4.0)
+
+
+class Log:
+    """Writes what several processes would; times in seconds."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.faults = 0
+        self.zxid = 100
+
+    def add(self, who: str, at: float, kind: str, /, **fields: object) -> Log:
+        pid = {"a": 1, "b": 2, "c": 3}.get(who, 9)
+        self.events.append({"t": int(at * SECOND), "e": kind, "who": who, "pid": pid, **fields})
+        return self
+
+    def member(self, who: str, session: int, at: float = 0.0) -> Log:
+        return self.add(who, at, "session", id=session).add(who, at, "ready", consumer=f"g_{who}", streams=[])
+
+    def owns(self, who: str, session: int, at: float, tp: str = TP) -> int:
+        self.zxid += 1
+        fields = {"name": tp, "data": f"g_{who}-0", "version": 1, "mzxid": self.zxid, "czxid": self.zxid}
+        self.add("watcher", at + 0.005, "owner", **fields, session=session, since=int(at * SECOND))
+        return self.zxid
+
+    def gone(self, czxid: int, at: float, tp: str = TP) -> Log:
+        return self.add("watcher", at, "owner_gone", name=tp, czxid=czxid)
+
+    def committed(self, offset: int, at: float, tp: str = TP) -> Log:
+        self.zxid += 1
+        fields = {"name": tp, "data": str(offset), "czxid": 1, "version": self.zxid, "since": 0, "session": 0}
+        return self.add("watcher", at, "offset", **fields, mzxid=self.zxid)
+
+    def produced(self, offsets: Iterable[int], tp: str = TP) -> Log:
+        for offset in offsets:
+            self.add("producer", 0.5, "acked", tp=tp, o=offset, v=str(offset))
+        return self
+
+    def got(self, who: str, at: float, offset: int, tp: str = TP, took: float = 0.001) -> Log:
+        self.add(who, at, "h", tp=tp, o=offset, v=str(offset), th=0)
+        return self.add(who, at + took, "d", tp=tp, o=offset, th=0)
+
+    def fault(self, kind: str, at: float, victim: str | None = None, **fields: object) -> int:
+        about = {"kind": kind, **fields} | ({"victim": victim, "pid_of": 1} if victim else {})
+        self.add("driver", at, "fault", **about)
+        self.faults += 1
+        return self.faults - 1
+
+    @property
+    def history(self) -> History:
+        return history(self.events)
+
+    def judged(self, rules: Rules = RULES) -> Verdict:
+        return check(self.history, rules)
+
+
+def takeover(*, first_of_b: int = 5, late: float | None = None) -> Log:
+    """``a`` hands out 0 to 9, commits 5 and is killed at 2; ``b`` claims at 4 and goes on to 14."""
+    log = Log().member("a", 11).member("b", 12).produced(range(15))
+    log.committed(0, 0.9)
+    owned = log.owns("a", 11, 1.0)
+    for number in range(10):
+        log.got("a", 1.1 + number / 100, number)
+    log.add("a", 1.151, "commit", tps={TP: 5}, refused={}).committed(5, 1.16)
+    fault = log.fault("kill", 2.0, "a")
+    log.gone(owned, 3.9)
+    log.owns("b", 12, 4.0)
+    for number in range(first_of_b, 15):
+        log.got("b", 4.1 + number / 100, number)
+    if late is not None:
+        log.got("a", late, 10)
+    log.add("driver", 5.0, "settled", number=fault)
+    return log
+
+
+def only(verdict: Verdict, invariant: str) -> str:
+    assert len(verdict.violations) == 1, verdict.violations
+    assert verdict.violations[0].startswith(f"{invariant}: "), verdict.violations
+    return verdict.violations[0]
+
+
+def test_a_kill_and_a_takeover_are_in_order() -> None:
+    verdict = takeover().judged()
+    assert verdict.violations == []
+    assert verdict.duplicates == {"kill": 5}
+    assert verdict.lost == []
+    (recovery,) = verdict.recoveries
+    assert recovery[0] == "kill"
+    assert 2.1 < recovery[1] < 2.2
+    assert verdict.slow == []
+
+
+def test_i1_a_hand_out_after_another_s_claim_is_late() -> None:
+    verdict = takeover(late=4.05).judged()
+    assert "4.0" not in only(verdict, "I1")
+    assert "after g_b-0 claimed it" in verdict.violations[0]
+    assert len(verdict.late) == 1
+    assert takeover(late=1.5).judged().late == []
+
+
+def test_i1_the_one_message_past_the_gate_of_a_frozen_process_is_counted_apart() -> None:
+    log = takeover(late=4.05).add("driver", 4.04, "cont", victim="a", pid_of=1)
+    verdict = log.judged()
+    assert verdict.violations == []
+    assert len(verdict.past_gate) == 1
+    assert verdict.frozen_runs == 1
+    log.got("a", 4.06, 11)
+    assert len(log.judged().late) == 1, "the second one is late"
+
+
+def test_i1_a_hand_out_without_an_owner_node_is_late() -> None:
+    verdict = takeover(late=3.99).judged(Rules(bound=4.0))
+    assert verdict.violations == [], "within what the watcher may miss"
+    log = takeover()
+    log.events = [event for event in log.events if event["e"] != "owner_gone"]
+    log.gone(102, 3.0).got("a", 3.5, 10)
+    assert "after its owner node was gone" in only(log.judged(), "I1")
+    assert log.judged(Rules(bound=4.0, unowned=1.0)).violations == [], "an operator's deed is noticed in time"
+
+
+def test_i1_a_hand_out_that_nobody_ever_owned() -> None:
+    log = Log().member("a", 11).got("a", 1.0, 0)
+    assert "before anybody owned it" in only(log.judged(), "I1")
+
+
+def test_i1_a_message_in_hand_at_the_claim_is_an_overlap() -> None:
+    log = Log().member("a", 11).member("b", 12).committed(0, 0.9)
+    log.owns("a", 11, 1.0)
+    log.got("a", 1.1, 0, took=1.0)
+    log.owns("b", 12, 2.0)
+    verdict = log.judged()
+    assert verdict.overlaps == 1
+    assert verdict.violations == []
+
+
+def test_i2_what_was_acknowledged_and_never_handed_out_is_lost() -> None:
+    log = takeover().produced([15])
+    assert "1 lost, such as t-0 15" in only(log.judged(), "I2")
+    assert log.judged(Rules(bound=4.0, drop=frozenset({"t"}))).violations == []
+
+
+def test_i2_a_commit_beyond_what_is_finished() -> None:
+    log = takeover().add("b", 4.1605, "commit", tps={TP: 12}, refused={})
+    assert "committed t-0 at 12" in only(log.judged(), "I2")
+    refused = takeover().add("b", 4.16, "commit", tps={TP: 12}, refused={TP: "NOT_OURS"})
+    assert refused.judged().violations == []
+
+
+def test_i2_an_offset_that_goes_back() -> None:
+    log = takeover().committed(3, 4.9)
+    assert "went back from 5 to 3" in only(log.judged(), "I2")
+    assert log.judged(Rules(bound=4.0, ordered=False)).violations == []
+
+
+def test_i3_an_offset_that_is_skipped() -> None:
+    log = takeover().got("b", 4.5, 16)
+    log.produced([16])
+    assert "got t-0 14 and then 16" in only(log.judged(), "I3")
+
+
+def test_i3_a_step_back_within_a_stay() -> None:
+    log = takeover().got("b", 4.5, 14)
+    wrong = log.judged().violations
+    assert any(text.startswith("I3: b got t-0 14 and then 14") for text in wrong)
+    log.add("b", 4.4, "lost", tps=[TP]).committed(14, 4.3)
+    log.fault("expiry", 4.35, "b")
+    assert not any("and then" in text for text in log.judged().violations), "it lost the partition in between"
+
+
+def test_i3_a_stay_that_begins_elsewhere_than_committed() -> None:
+    verdict = takeover(first_of_b=7).judged()
+    assert "began t-0 at 7, but committed was [5]" in only(verdict, "I3")
+
+
+def test_i4_a_repetition_without_a_fault() -> None:
+    log = takeover()
+    log.events = [event for event in log.events if event["e"] not in ("fault", "settled")]
+    verdict = log.judged()
+    assert verdict.duplicates == {"clean": 5}
+    assert all(text.startswith("I4: ") for text in verdict.violations)
+    assert len(verdict.violations) == 5
+
+
+def test_i4_a_planned_move_excuses_no_repetition() -> None:
+    log = takeover()
+    for event in log.events:
+        if event["e"] == "fault":
+            event |= {"kind": "leave", "moves": True}
+            del event["victim"]
+    assert log.judged().duplicates == {"clean": 5}
+
+
+def test_i4_a_repetition_of_what_should_have_been_committed_long_ago() -> None:
+    log = takeover()
+    for event in log.events:
+        if event["t"] >= 2 * SECOND:
+            event["t"] += 9 * SECOND
+            if "since" in event:
+                event["since"] += 9 * SECOND
+    verdict = log.judged(Rules(bound=4.0))
+    assert all("before the fault" in text for text in verdict.violations)
+    assert len(verdict.violations) == 5
+
+
+def test_i5_a_slow_recovery_is_told() -> None:
+    verdict = takeover().judged(Rules(bound=2.0))
+    assert verdict.violations == []
+    assert verdict.slow[0].startswith("I5: kill took 2.1")
+    assert takeover().judged(Rules(bound=2.0, bounds={"kill": 3.0})).slow == []
+
+
+def test_i5_what_never_flows_again() -> None:
+    log = takeover().produced([20], "t-1").got("a", 1.2, 20, "t-1")
+    log.owns("a", 11, 1.0, "t-1")
+    assert "nothing more came of t-1" in only(log.judged(), "I5")
+
+
+def test_i5_a_planned_move_is_timed_from_when_the_group_could_know() -> None:
+    log = Log().member("a", 11).member("b", 12).committed(0, 0.5)
+    log.owns("a", 11, 1.0)
+    log.got("a", 1.1, 0)
+    plan = log.fault("join", 2.0, moves=True, loses=False)
+    log.add("watcher", 3.01, "id", name="g_b", data="", czxid=7, mzxid=7, version=0, session=12, since=3 * SECOND)
+    log.add("a", 3.05, "release", tps={TP: 1}, refused={}).committed(1, 3.06)
+    log.owns("b", 12, 3.2)
+    log.got("b", 3.25, 1).add("driver", 4.0, "settled", number=plan)
+    verdict = log.judged()
+    assert verdict.violations == []
+    assert verdict.recoveries == [("join", 0.25)]
+
+
+def test_i6_closes_and_calls_have_limits() -> None:
+    slow = Log().add("a", 1.0, "close_begin", where="main").add("a", 7.0, "close_end", where="main", seconds=6.0)
+    assert "took 6.00 s to close" in only(slow.judged(), "I6")
+    assert slow.judged(Rules(slack=2.0)).violations == []
+    stuck = Log().add("a", 1.0, "close_begin", where="main")
+    assert "did not come back from closing" in only(stuck.judged(), "I6")
+    stuck.fault("kill", 2.0, "a")
+    assert not any(text.startswith("I6") for text in stuck.judged().violations)
+    call = Log().add("a", 1.0, "call", name="commit_offsets", seconds=4.0, limit=2.0, outcome="done")
+    assert "commit_offsets took 4.00 s" in only(call.judged(), "I6")
+
+
+def test_i7_what_is_left_behind() -> None:
+    clean = {"threads": [], "fds": [], "stuck": [], "failed": False}
+    for kind in ("threads", "fds", "stuck"):
+        log = Log().add("a", 1.0, "leftover", **(clean | {kind: ["x"]}))
+        assert f"left {kind} behind: x" in only(log.judged(), "I7")
+    assert Log().add("a", 1.0, "leftover", **clean).judged().violations == []
+
+
+def test_i7_an_owner_node_that_outlives_a_clean_close() -> None:
+    log = Log().member("a", 11)
+    owned = log.owns("a", 11, 1.0)
+    log.add("a", 1.5, "state", phase="owning", owned=1, wanted=1, rounds=1, text="owning 1 of 1", session=11)
+    log.add("a", 2.0, "leftover", threads=[], fds=[], stuck=[], failed=False)
+    assert "left its owner node of t-0 behind" in only(log.judged(), "I7")
+    log.gone(owned, 2.1)
+    assert log.judged().violations == []
+
+
+def test_i8_rebalances_after_a_fault_are_counted() -> None:
+    log = Log()
+    for number in range(10):
+        log.add("a", 1 + number, "state", phase="owning", owned=1, wanted=1, rounds=number, text="", session=1)
+    log.fault("flapping", 4.5)
+    assert log.judged().rounds == 6
+    assert "rebalanced 6 times" in only(log.judged(Rules(rounds=5)), "I8")
+
+
+def test_i9_what_a_state_said() -> None:
+    log = Log().add("a", 1.0, "state", phase="waiting", owned=1, wanted=1, rounds=1, text="held by x", session=1)
+    assert said(log.history, "held by [a-z]")
+    assert not said(log.history, "held by [0-9]")
+    assert not said(log.history, "held", begin=2 * SECOND)
+    assert not said(log.history, "held", who="b")
+
+
+def test_an_owner_node_that_is_kept() -> None:
+    log = Log().member("a", 11)
+    owned = log.owns("a", 11, 1.0)
+    assert kept(log.history, [TP], 2 * SECOND, 3 * SECOND)
+    log.gone(owned, 2.5)
+    assert not kept(log.history, [TP], 2 * SECOND, 3 * SECOND)
+
+
+def test_a_log_is_read_back_while_it_is_written(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "x.events", "x")
+    log("h", o=1)
+    tail = Tail(tmp_path / "x.events")
+    assert [event["e"] for event in tail.look()] == ["start", "h"]
+    with (tmp_path / "x.events").open("a") as file:
+        file.write(json.dumps({"t": 1, "e": "half"})[:9])
+    assert len(tail.look()) == 2, "half a line is none yet"
+    with (tmp_path / "x.events").open("a") as file:
+        file.write(json.dumps({"t": 1, "e": "half"})[9:] + "\n")
+    assert tail.look()[-1] == {"who": "x", "pid": tail.look()[0]["pid"], "t": 1, "e": "half"}
+    assert [event["e"] for event in read_all(tmp_path)] == ["half", "start", "h"]

@@ -1,0 +1,117 @@
+"""The witness: a process with a ZooKeeper connection of its own, never through a proxy, that writes down which owner,
+id and offset nodes exist: ``python -m tests.faults.watcher CONFIG``.
+
+It looks whenever a watch fires and every few milliseconds besides. ``since`` of an owner node is when ZooKeeper made
+it, put on the common monotonic clock, so it does not depend on how soon we looked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.faults.events import EventLog
+
+POLL_S = 0.02
+PER_NODE_S = 0.001
+ANSWER_S = 2.0
+REPLACE_AFTER_S = 3.0
+TROUBLE = (KazooException, KazooTimeoutError)
+
+
+class Watcher:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.log = EventLog(Path(config["log"]), "watcher", role="watcher")
+        self.group = f"/consumers/{config['group']}"
+        self.wake = threading.Event()
+        self.nodes: dict[str, tuple[int, ...]] = {}
+        self.client = self._connect()
+
+    def _connect(self) -> KazooClient:
+        client = KazooClient(self.config["connect"], timeout=10.0, read_only=True)
+        client.start_async()
+        return client
+
+    def run(self) -> None:
+        answered = time.monotonic()
+        self.log("watching", group=self.config["group"])
+        while True:
+            try:
+                self._look()
+                answered = time.monotonic()
+            except TROUBLE:
+                # an ensemble that was set back refuses sessions of its future for ever
+                if time.monotonic() - answered > REPLACE_AFTER_S:
+                    self._replace()
+                    answered = time.monotonic()
+            self.wake.wait(max(POLL_S, PER_NODE_S * len(self.nodes)))
+            self.wake.clear()
+
+    def _replace(self) -> None:
+        self.log("watcher_reconnects")
+        for end in (self.client.stop, self.client.close):
+            with suppress(Exception):
+                end()
+        self.client = self._connect()
+
+    def _look(self) -> None:
+        paths = [f"{self.group}/ids/{name}" for name in self._children(f"{self.group}/ids")]
+        for kind in ("owners", "offsets"):
+            for topic in self._children(f"{self.group}/{kind}"):
+                where = f"{self.group}/{kind}/{topic}"
+                paths += [f"{where}/{name}" for name in self._children(where)]
+        pending = [(path, self.client.get_async(path, self._fired)) for path in paths]
+        found = {}
+        for path, result in pending:
+            with suppress(NoNodeError):
+                found[path] = result.get(timeout=ANSWER_S)
+        for path, (data, stat) in found.items():
+            mark = (stat.czxid, stat.version)
+            if self.nodes.get(path) != mark:
+                self.nodes[path] = mark
+                self._tell(path, data or b"", stat)
+        for path in self.nodes.keys() - found.keys():
+            czxid = self.nodes.pop(path)[0]
+            kind, name = self._kind(path)
+            self.log(f"{kind}_gone", name=name, czxid=czxid)
+
+    def _children(self, path: str) -> Iterator[str]:
+        try:
+            return iter(sorted(self.client.get_children_async(path, self._fired).get(timeout=ANSWER_S)))
+        except NoNodeError:
+            return iter(())
+
+    def _fired(self, _: object) -> None:
+        self.wake.set()
+
+    def _kind(self, path: str) -> tuple[str, str]:
+        kind, *rest = path.removeprefix(f"{self.group}/").split("/")
+        return kind.removesuffix("s"), "-".join(rest)  # id, owner, offset
+
+    def _tell(self, path: str, data: bytes, stat: Any) -> None:
+        kind, name = self._kind(path)
+        owner = stat.ephemeralOwner
+        self.log(
+            kind, name=name, data=data[:200].decode(errors="replace"), czxid=stat.czxid, mzxid=stat.mzxid,
+            version=stat.version, session=owner - (1 << 64) if owner >= 1 << 63 else owner,
+            since=stat.ctime * 1_000_000 - time.time_ns() + time.monotonic_ns(),
+        )  # fmt: skip
+
+
+def main() -> None:
+    Watcher(json.loads(Path(sys.argv[1]).read_text())).run()
+
+
+if __name__ == "__main__":
+    main()
