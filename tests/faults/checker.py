@@ -275,8 +275,8 @@ def _cause(found: History, before: HandOut, again: HandOut) -> Fault | None:
     A fault lasts until it is healed, and its victim may hand out until its owner node is gone.
     """
     holder = found.owner(before.tp, before.at)
-    ended = holder.end + SEEN_NS if holder is not None and holder.end != NEVER else 0
-    if holder is not None and holder.process != before.process:
+    ended = 0 if holder is None or holder.end == NEVER else holder.end
+    if holder is not None and (holder.process != before.process or before.at > holder.end):
         ended = before.at  # it was late, which is told elsewhere
     concerned = [
         fault
