@@ -115,6 +115,8 @@ class SteppedMember:
         listener: ConsumerRebalanceListener | None = None,
         listener_limit: float = 5.0,
         broadcasting: bool = False,
+        patience: float = 3600.0,
+        conflict: str = "adopt",
     ) -> None:
         group = paths.broadcast_group(GROUP, name) if broadcasting else GROUP
         self.consumer = ConsumerId(f"{GROUP}_{name}")
@@ -159,6 +161,8 @@ class SteppedMember:
                 request_timeout=5.0,
                 auto_commit=auto_commit,
                 exclude_internal_topics=True,
+                patience=patience,
+                conflict=conflict,
             ),
             events=self.events,
             session=self.session,

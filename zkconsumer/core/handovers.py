@@ -91,5 +91,5 @@ class HandOvers:
         """What was seen without an owner for longer than it may take, with the seconds from when it was given up, or
         found so, to when it was last seen.
         """
-        without = {tp: known.seen - known.since for tp, known in sorted(self._open.items())}
+        without = {tp: known.seen - known.since for tp, known in sorted(self._open.items()) if known.seen > known.since}
         return {tp: seconds for tp, seconds in without.items() if seconds >= self.patience}

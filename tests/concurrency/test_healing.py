@@ -1,0 +1,239 @@
+"""A group that was left in a bad state by somebody else is brought back, or the trouble is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
+from zkconsumer.group.state import Phase
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+SCALA = f"{GROUP}_z"
+SCALA_NODE = json.dumps({"version": 1, "subscription": {"t": 1}, "pattern": "static", "timestamp": "1"}).encode()
+SCALA_SESSION = 999
+
+
+def tp(partition: int) -> TopicPartition:
+    return TopicPartition("t", partition)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 4)
+    for partition in range(4):
+        made.put(paths.offset(GROUP, tp(partition)), b"10")
+    return made
+
+
+def czxid(server: FakeZooKeeper, member: SteppedMember) -> int:
+    node = server.node(paths.member(GROUP, member.consumer))
+    assert node is not None
+    return node.czxid
+
+
+def join_as_scala(server: FakeZooKeeper, content: bytes = SCALA_NODE) -> None:
+    server.put(paths.member(GROUP, SCALA), content, ephemeral_owner=SCALA_SESSION)
+
+
+def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
+    for partition in partitions:
+        server.put(paths.owner(GROUP, tp(partition)), f"{SCALA}-0".encode(), ephemeral_owner=SCALA_SESSION)
+
+
+# ---- partitions that nobody owns ----
+
+
+def test_a_scala_member_that_gave_up_is_woken_by_our_id_node_made_anew(server: FakeZooKeeper) -> None:
+    """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
+    member = SteppedMember(server, "a", patience=0.0)
+    settle([member])
+    before = czxid(server, member)
+    join_as_scala(server)
+    settle([member], rounds=2)
+    assert set(owners(server)) == {0, 1}
+    settle([member], rounds=3)
+    assert czxid(server, member) > before
+    assert "nobody owned t-2, t-3" in member.rebalancer.state.detail
+    assert f"{SCALA}-0 should" in member.rebalancer.state.detail
+    own_as_scala(server, 2, 3)
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    assert "nobody" not in member.rebalancer.state.detail
+
+
+def test_who_takes_what_we_gave_up_in_time_is_not_disturbed(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a", patience=0.0)
+    settle([member])
+    before = czxid(server, member)
+    join_as_scala(server)
+    member.step()
+    own_as_scala(server, 2, 3)
+    settle([member])
+    assert (czxid(server, member), member.rebalancer.state.detail) == (before, "")
+
+
+def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a", patience=0.001)
+    settle([member])
+    join_as_scala(server)
+    settle([member], rounds=400)
+    before = member.rebalancer._unowned.next_look
+    made = czxid(server, member)
+    for _ in range(200):
+        member.step()
+    assert member.rebalancer._unowned.next_look >= before
+    assert czxid(server, member) - made < 20
+
+
+def test_a_partition_that_nobody_owns_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+    """Whoever gave it up is gone, so nobody else looks."""
+    join_as_scala(server)
+    member = SteppedMember(server, "a", patience=0.0)
+    settle([member], rounds=2)
+    before = czxid(server, member)
+    assert set(owners(server)) == {0, 1}
+    member.rebalancer._next_reconcile = 0.0
+    settle([member], rounds=3)
+    assert czxid(server, member) > before
+
+
+def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = SteppedMember(server, "a", patience=0.0)
+    settle([member])
+    join_as_scala(server)
+    member.step()
+
+    def refuse(*_: object) -> None:
+        raise RegistryUnavailableError("away")
+
+    monkeypatch.setattr(member.session, "stat", refuse)
+    monkeypatch.setattr(member.session, "children", refuse)
+    member.step()
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    assert set(owners(server)) == {0, 1}
+    assert len(member.owned) == 2
+
+
+# ---- members that cannot be read ----
+
+
+def test_what_the_threads_of_an_unreadable_member_own_stays_theirs(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    join_as_scala(server)
+    member.step()
+    own_as_scala(server, 2, 3)
+    settle([member])
+    server.put(paths.member(GROUP, SCALA), b'{"version":')
+    server.remove(paths.owner(GROUP, tp(3)))
+    settle([member])
+    # t-3 it does not own any more; t-2 it does, and nobody waits for it
+    assert set(member.owned) == {tp(0), tp(1), tp(3)}
+    state = member.rebalancer.state
+    assert (state.phase, state.wanted, state.blocked) == (Phase.OWNING, 3, {})
+    assert "left to unreadable members: t-2" in state.detail
+    server.remove(paths.owner(GROUP, tp(2)))
+    settle([member])
+    assert len(member.owned) == 4
+
+
+# ---- offsets that somebody else wrote ----
+
+
+@pytest.fixture
+def conflicted(server: FakeZooKeeper, request: pytest.FixtureRequest) -> SteppedMember:
+    member = SteppedMember(server, "a", conflict=request.param)
+    settle([member])
+    member.finish(tp(0), 5)
+    member.finish(tp(1), 5)
+    server.put(paths.offset(GROUP, tp(0)), b"3")
+    with pytest.raises(Exception, match="t-0"):
+        member.commit()
+    settle([member])
+    return member
+
+
+@pytest.mark.parametrize("conflicted", ["overwrite"], indirect=True)
+def test_overwriting_goes_on_and_commits_ours(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
+    position = conflicted.owned[tp(0)]
+    assert (position.consumed, offsets(server)[1]) == (15, 15)
+    conflicted.commit()
+    assert offsets(server)[0] == 15
+    assert conflicted.delivery.flowing[tp(0)] is position
+
+
+@pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
+def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
+    error = conflicted.delivery.failed[tp(0)]
+    assert isinstance(error, OffsetConflictError)
+    assert (error.partition, error.ours, error.theirs) == (tp(0), 15, 3)
+    assert "connector.seek({('t', 0): offset})" in str(error)
+    assert set(conflicted.delivery.flowing) == {tp(1), tp(2), tp(3)}
+    assert tp(0) in conflicted.owned
+    conflicted.commit()
+    assert offsets(server)[0] == 3
+    assert conflicted.seek({tp(0): 7}) is not None
+    settle([conflicted])
+    conflicted.commit()
+    assert (offsets(server)[0], conflicted.delivery.flowing[tp(0)].fetched) == (7, 7)
+
+
+@pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
+def test_a_stopped_partition_is_given_up_with_the_offset_that_somebody_wrote(
+    server: FakeZooKeeper, conflicted: SteppedMember
+) -> None:
+    conflicted.stop()
+    assert (offsets(server)[0], owners(server)) == (3, {})
+
+
+@pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
+def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, conflict: str) -> None:
+    member = SteppedMember(server, "a", conflict=conflict)
+    settle([member])
+    member.finish(tp(0), 5)
+    server.remove(paths.offset(GROUP, tp(0)))
+    with pytest.raises(Exception, match="t-0"):
+        member.commit()
+    settle([member])
+    if conflict != "raise":
+        member.commit()
+    assert offsets(server).get(0, 15) == 15
+    member.stop()
+    assert offsets(server).get(0) == (15 if conflict == "overwrite" else None)
+
+
+# ---- newer events ----
+
+
+def test_what_changed_while_messages_drained_supersedes_the_claim(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
+    first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
+    settle([first, second])
+    assert set(first.owned) == {tp(2), tp(3)}
+    second.session.expire_unnoticed()
+    second.session._up = False
+    server.put(
+        paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
+    )
+    revoke = first.delivery.revoke
+
+    def changing(positions: object, drain: Deadline) -> None:
+        revoke(positions, drain)  # type: ignore[arg-type]
+        server.remove(paths.member(GROUP, f"{GROUP}_c"))
+
+    monkeypatch.setattr(first.delivery, "revoke", changing)
+    first.step()
+    assert (set(first.owned), owners(server)) == (set(), {})
+    monkeypatch.setattr(first.delivery, "revoke", revoke)
+    first.step()
+    assert len(first.owned) == 4
