@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import refusals
 from zkconsumer.registry import codecs, fenced, paths
@@ -32,13 +33,16 @@ class ZooKeeperOffsets:
         self._written = written
         self._group = group
         self._known: dict[TopicPartition, KnownOffset] = {}
+        self._unanswered: dict[TopicPartition, set[bytes]] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """The partition was claimed; ``known`` is its offset node as of the claim."""
         self._known[partition] = known
+        self._unanswered.pop(partition, None)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """The partition is given up or lost; returns its offset node as last seen."""
+        self._unanswered.pop(partition, None)
         return self._known.pop(partition, ABSENT)
 
     def known(self, partition: TopicPartition) -> int | None:
@@ -102,13 +106,44 @@ class ZooKeeperOffsets:
         return {tp: None if n is None else n.ephemeral_owner for tp, n in zip(wanted, nodes, strict=True)}
 
     def _commit_owned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+        outcomes = self._write_owned(offsets, deadline)
+        moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED]
+        # "moved" by ourselves, perhaps: by a commit that was done, and whose answer the connection took with it
+        again = self._moved_by_us(moved, deadline)
+        if again:
+            outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, deadline)
+        for tp in outcomes:
+            self._unanswered.pop(tp, None)
+        return outcomes
+
+    def _write_owned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Outcome]:
         commits: Sequence[Commit] = [Commit(tp, offset, self._known[tp]) for tp, offset in offsets.items()]
-        outcomes = fenced.commit(self._session, self._group, commits, deadline)
+        try:
+            outcomes = fenced.commit(self._session, self._group, commits, deadline)
+        except RegistryError:
+            for tp, offset in offsets.items():
+                self._unanswered.setdefault(tp, set()).add(codecs.encode_offset(offset))
+            raise
         for tp, outcome in outcomes.items():
             if outcome is Outcome.DONE:
-                version = self._known[tp].version
-                self._known[tp] = KnownOffset(offsets[tp], 0 if version is None else version + 1)
+                self._known[tp] = KnownOffset(offsets[tp], _next_version(self._known[tp]))
         return outcomes
+
+    def _moved_by_us(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """Those in whose offset nodes stands what we tried to write last, by the one write that could succeed; they are
+        known as they stand then. Raises RegistryError.
+        """
+        doubtful = [tp for tp in partitions if tp in self._unanswered]
+        if not doubtful:
+            return []
+        found = []
+        nodes = self._session.read([paths.offset(self._group, tp) for tp in doubtful], deadline)
+        for tp, node in zip(doubtful, nodes, strict=True):
+            ours = node is not None and node.version == _next_version(self._known[tp])
+            if node is not None and ours and node.data in self._unanswered[tp]:
+                self._known[tp] = KnownOffset(int(node.data), node.version)
+                found.append(tp)
+        return found
 
     def _commit_unowned(
         self, offsets: Mapping[TopicPartition, int], deadline: Deadline
@@ -131,3 +166,7 @@ class ZooKeeperOffsets:
             outcomes |= fenced.commit_unowned(self._session, self._group, commits, deadline)
             left = [tp for tp in left if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)]
         return outcomes
+
+
+def _next_version(known: KnownOffset) -> int:
+    return 0 if known.version is None else known.version + 1

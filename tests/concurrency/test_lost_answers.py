@@ -1,0 +1,100 @@
+"""Commits that were done and whose answers never came: what then stands in ZooKeeper is ours and no conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, settle
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 2)
+    for tp in (P0, P1):
+        made.put(paths.offset(GROUP, tp), b"10")
+    return made
+
+
+@pytest.fixture
+def member(server: FakeZooKeeper) -> SteppedMember:
+    made = SteppedMember(server, "a")
+    settle([made])
+    return made
+
+
+def lose_the_answer(member: SteppedMember, *, done: bool = True) -> None:
+    """The connection breaks during the next transaction, after or before the server has done it."""
+    transact = member.session.transact
+
+    def lossy(build: Callable[[Any], None], deadline: Deadline) -> Any:
+        member.session.transact = transact  # type: ignore[method-assign]
+        if done:
+            transact(build, deadline)
+        raise RegistryUnavailableError("the connection is gone")
+
+    member.session.transact = lossy  # type: ignore[method-assign]
+
+
+def commit_in_vain(member: SteppedMember) -> None:
+    with pytest.raises(OffsetCommitError, match="the connection is gone"):
+        member.commit()
+    member.session.suspend()
+    member.session.resume()
+    settle([member])
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_blip_during_a_commit_repeats_nothing(server: FakeZooKeeper, member: SteppedMember, done: bool) -> None:
+    flowing = member.owned[P0]
+    member.finish(P0, 5)
+    lose_the_answer(member, done=done)
+    commit_in_vain(member)
+    assert offsets(server)[0] == (15 if done else 10)
+    member.finish(P0, 20)
+    member.commit()
+    settle([member])
+    assert member.owned[P0] is flowing
+    assert flowing.consumed == 35
+    assert offsets(server)[0] == 35
+
+
+def test_two_answers_lost_one_after_the_other(server: FakeZooKeeper, member: SteppedMember) -> None:
+    flowing = member.owned[P0]
+    for _ in range(2):
+        member.finish(P0, 5)
+        lose_the_answer(member, done=True)
+        commit_in_vain(member)
+    assert offsets(server)[0] == 15, "the second was refused, for its version is the one before the first"
+    member.finish(P0, 1)
+    member.commit()
+    settle([member])
+    assert member.owned[P0] is flowing
+    assert offsets(server)[0] == 21
+
+
+@pytest.mark.parametrize(("theirs", "times"), [(b"3", 1), (b"15", 2)])
+def test_what_somebody_else_wrote_meanwhile_is_a_conflict_all_the_same(
+    server: FakeZooKeeper, member: SteppedMember, theirs: bytes, times: int
+) -> None:
+    member.finish(P0, 5)
+    lose_the_answer(member, done=times == 1)
+    commit_in_vain(member)
+    for _ in range(times):
+        server.put(paths.offset(GROUP, P0), theirs)
+    member.finish(P0, 20)
+    with pytest.raises(OffsetCommitError, match="somebody else wrote the offset"):
+        member.commit()
+    settle([member])
+    assert member.owned[P0].consumed == int(theirs)
+    assert offsets(server)[0] == int(theirs)
