@@ -7,6 +7,7 @@ with the process that started it. Which threads: see each module; nothing here s
 
 from zkconsumer.devcluster.cache import cache_directory
 from zkconsumer.devcluster.cluster import DevCluster
+from zkconsumer.devcluster.ensemble import EnsembleServer, ZooKeeperEnsemble
 from zkconsumer.devcluster.errors import (
     DevClusterError,
     JarResolutionError,
@@ -25,11 +26,13 @@ __all__ = [
     "DevClusterError",
     "EmbeddedKafka",
     "EmbeddedZooKeeper",
+    "EnsembleServer",
     "JarResolutionError",
     "JavaNotFoundError",
     "ServerProcess",
     "ServerStartError",
     "ServerStopError",
+    "ZooKeeperEnsemble",
     "cache_directory",
     "java",
     "java_home_for_spark",
