@@ -151,6 +151,7 @@ class Session:
         self._accepted = NEVER
         self._retired: list[Retired] = []
         self._former: set[int] = set()
+        self._last_id = 0
         self._evictions: deque[tuple[float, int]] = deque(maxlen=64)
         self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
 
@@ -311,8 +312,8 @@ class Session:
     def _take(self, client: KazooClient, connection: ServerConnection) -> None:
         self.lease.void()
         old = self._client, self._connection
-        if self.session_id:
-            self._former.add(self.session_id)
+        if self._last_id:
+            self._former.add(self._last_id)  # kazoo knows of none while it is not connected
         self._evictions.clear()
         self._told = SessionState.LOST
         self._client, self._connection = client, connection
@@ -366,6 +367,7 @@ class Session:
             if self._connection is not None and not self._connection.ready:
                 return  # the login is still to come
             event = SessionState.CONNECTED
+            self._last_id = self.session_id
         elif state == KazooState.SUSPENDED:
             self.lease.suspend()
             if self._connection is not None:

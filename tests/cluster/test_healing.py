@@ -1,0 +1,159 @@
+"""What nobody else brings back: members that gave up, a ZooKeeper that lost its data, a session that two clients use."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+
+from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.in_process import Reader
+from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.our_member import OurMember
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import DevCluster, EmbeddedZooKeeper
+from zkconsumer.group.state import Phase
+
+
+def send(cluster: DevCluster, topic: str, partition: int, value: bytes) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    eventually(lambda: len(producer.list_topics(topic, 5).topics[topic].partitions) > partition, 20, topic)
+    producer.produce(topic, value, partition=partition)
+    assert producer.flush(scaled(20)) == 0
+
+
+def test_a_scala_member_that_used_up_its_attempts_is_woken(
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    connector: Callable[..., ZookeeperConsumerConnector],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    cluster: DevCluster,
+    zookeeper: KazooClient,
+) -> None:
+    """It tries twice, 0.3 s apart, while a message of ours is held for longer; then it owns nothing and hears of
+    nothing (KAFKA-4228). We release, look 1.6 s later, and make our id node anew.
+    """
+    topic, name = new_topic(7), new_group()
+    tries = {"rebalance.max.retries": 2, "rebalance.backoff.ms": 300}
+    first = our_member(name, {topic: 1}, properties={"consumer.id": "0"}).wait_ready()
+    with pytest.warns(Warning, match="rebalance.max.retries"):
+        ours = connector(name, **{"consumer.id": "a", "rebalance.drain.timeout.ms": 60_000, **tries})
+    reader = Reader(ours.create_message_streams({topic: 1})[topic][0], hold_at=0)
+    scala = legacy_member("1.1.1", name, {topic: 1}, properties={"consumer.id": "s", **tries}).wait_ready()
+    eventually(
+        lambda: (
+            list(owners_of(zookeeper, name, topic).values())
+            == [f"{name}_{m}-0" for m in ("0", "0", "0", "a", "a", "s", "s")]
+        ),
+        25,
+        "three members",
+    )
+    send(cluster, topic, 4, b"held")
+    reader.wait_for(1)
+    first.stop()
+    eventually(lambda: "can't rebalance after 2 retries" in scala.log_text(), 30, "a member that gave up")
+    assert set(owners_of(zookeeper, name, topic)) <= {3, 4}
+    before = zookeeper.exists(f"/consumers/{name}/ids/{ours.consumer_id}").czxid
+    reader.go_on()
+    by_range = [f"{ours.consumer_id}-0"] * 4 + [f"{scala.consumer_id}-0"] * 3
+    eventually(lambda: list(owners_of(zookeeper, name, topic).values()) == by_range, 30, "everything owned")
+    assert zookeeper.exists(f"/consumers/{name}/ids/{ours.consumer_id}").czxid > before
+    send(cluster, topic, 6, b"later")
+    assert scala.wait_messages(1)[0].value == b"later"
+
+
+@pytest.fixture
+def lonely(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """A ZooKeeper of its own, to mistreat."""
+    with EmbeddedZooKeeper(tmp_path / "zookeeper", tick_ms=200) as server:
+        yield server
+
+
+def looking_at(server: EmbeddedZooKeeper) -> KazooClient:
+    client = KazooClient(server.connect, timeout=scaled(10))
+    client.start(timeout=scaled(20))
+    return client
+
+
+def make_topic(server: EmbeddedZooKeeper, topic: str, **nodes: bytes) -> None:
+    client = looking_at(server)
+    try:
+        client.create(f"/brokers/topics/{topic}", b'{"version":1,"partitions":{"0":[0],"1":[0]}}', makepath=True)
+        client.ensure_path("/brokers/ids")
+        for partition, offset in nodes.items():
+            client.create(f"/consumers/g/offsets/{topic}/{partition.lstrip('p')}", offset, makepath=True)
+    finally:
+        client.stop()
+        client.close()
+
+
+def owned(server: EmbeddedZooKeeper, topic: str) -> dict[int, str]:
+    client = looking_at(server)
+    try:
+        return owners_of(client, "g", topic)
+    finally:
+        client.stop()
+        client.close()
+
+
+SETTINGS = {
+    "group.id": "g",
+    "zookeeper.session.timeout.ms": 2000,
+    "zookeeper.connection.timeout.ms": 20_000,
+    "refresh.leader.backoff.ms": 1000,
+}
+
+
+def test_a_zookeeper_that_lost_its_data_is_joined_anew(lonely: EmbeddedZooKeeper) -> None:
+    """Its transactions are numbered from the start again, so it refuses every client that has seen later ones, and
+    such a client stays suspended for ever.
+    """
+    make_topic(lonely, "t", p0=b"5")
+    for number in range(20):
+        make_topic(lonely, f"later-{number}")
+    with ZookeeperConsumerConnector({**SETTINGS, "zookeeper.connect": lonely.connect}) as member:
+        member.create_message_streams({"t": 1})
+        eventually(lambda: len(owned(lonely, "t")) == 2, 20, "ownership")
+        lonely.stop()
+        shutil.rmtree(lonely.directory / "data")
+        lonely.start(Deadline(scaled(30)))
+        make_topic(lonely, "t", p0=b"3")
+        eventually(lambda: member.state.phase is Phase.SUSPENDED, 10, "a suspended member")
+        eventually(lambda: len(owned(lonely, "t")) == 2, 40, f"ownership in the new ZooKeeper: {member.state}")
+
+
+def test_a_session_that_two_clients_use_is_given_up(lonely: EmbeddedZooKeeper) -> None:
+    """As after a fork: each connection of one ends that of the other, several times a second, for ever."""
+    make_topic(lonely, "t", p0=b"5")
+    with ZookeeperConsumerConnector({**SETTINGS, "zookeeper.connect": lonely.connect}) as member:
+        member.create_message_streams({"t": 1})
+        eventually(lambda: len(owned(lonely, "t")) == 2, 20, "ownership")
+        session = member._member.session  # type: ignore[union-attr]
+        contested = session.session_id
+        assert session._client is not None
+        twin = KazooClient(lonely.connect, client_id=session._client.client_id, timeout=2.0)
+        twin.start(timeout=scaled(10))
+        try:
+            eventually(lambda: session.session_id not in (0, contested), 30, "another session")
+            eventually(lambda: member.state.phase is Phase.OWNING and member.state.owned == 2, 30, "ownership")
+            calm_since, own = time.monotonic(), session.session_id
+
+            def calm() -> bool:
+                return session.session_id == own and time.monotonic() > calm_since + 1.0
+
+            eventually(calm, 10, "a session of its own")
+        finally:
+            with suppress(KazooException):
+                twin.stop()
+            twin.close()
