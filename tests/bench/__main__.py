@@ -25,6 +25,7 @@ _SCENARIOS = {
     "many-partitions": "partitions",
     "memory": "memory",
     "rebalance": "rebalance",
+    "spark": "spark",
 }
 
 

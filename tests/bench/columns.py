@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench.iterate import BROKER, CASES, PARTITIONS, bulk
+from tests.bench.iterate import BROKER, PARTITIONS, bulk, cases_of
 from tests.bench.peers import GROUP, OURS, SCALA, TUNED, Peer
 from tests.bench.plan import Plan
 from zkconsumer.devcluster import DevCluster
@@ -26,5 +26,5 @@ PEERS = {
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file."""
     with DevCluster(broker_properties=BROKER) as cluster:
-        cases = [bulk(cluster, plan, case, sizes, PEERS) for case, sizes in CASES.items()]
+        cases = [bulk(cluster, plan, case, sizes, PEERS) for case, sizes in cases_of(plan)]
     return {"scenario": NAME, "partitions": PARTITIONS, "cases": cases}

@@ -43,7 +43,7 @@ PEERS = {
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file."""
     with DevCluster(broker_properties=BROKER) as cluster:
-        cases = [bulk(cluster, plan, case, sizes, PEERS) for case, sizes in CASES.items()]
+        cases = [bulk(cluster, plan, case, sizes, PEERS) for case, sizes in cases_of(plan)]
         idle = _idle(cluster)
     print("Rates are each peer's own, from its first message to its last, a JVM's warming up included; the second half")
     print("is without it. zkconsumer checks CRCs. Brokers convert messages to an older format for the Scala connector.")
@@ -60,6 +60,11 @@ def run(plan: Plan) -> dict[str, Any]:
         "confluent_settings": TUNED,
         **idle,
     }
+
+
+def cases_of(plan: Plan) -> list[tuple[str, tuple[int, int]]]:
+    """The kinds of messages to read: name and bounds of their lengths."""
+    return list(CASES.items())[: 1 if plan.quick else None]
 
 
 def bulk(

@@ -8,7 +8,7 @@ import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zkconsumer.devcluster import java
 
@@ -54,6 +54,33 @@ def resident_mib(pid: int, *, peak: bool = False) -> float | None:
     """Resident memory of a process in MiB, now or at its peak; None where the process is gone."""
     text = _first(f"/proc/{pid}/status", "VmHWM" if peak else "VmRSS")
     return None if text is None else round(int(text.split()[0]) / 1024, 1)
+
+
+class Tree(NamedTuple):
+    """A process and all that it started: CPU time that they and their ended children used, resident memory together."""
+
+    cpu_seconds: float
+    resident_mib: float
+
+
+def tree(pid: int) -> Tree:
+    """What a process and its descendants cost so far; pages that they share count for each."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(int(fields[1]), []).append(int(folder.name))
+        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+    found = [pid]
+    for parent in found:
+        found.extend(children.get(parent, ()))
+    resident = sum(resident_mib(one) or 0.0 for one in found)
+    return Tree(sum(ticks.get(one, 0) for one in found) / _TICKS, resident)
 
 
 def _first(path: str, key: str) -> str | None:

@@ -1,0 +1,61 @@
+"""``scripts/bench --quick``: that it measures, writes and draws. What it measures is nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.timing import scaled
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 240.0
+
+
+def bench(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(LIMIT_S),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_cheap_scenarios_measure_everybody_write_and_draw(tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    said = bench("--quick", "--messages", "200000", "--output", str(output), "iterate", "columns", "latency")
+    results = json.loads(output.read_text())
+
+    assert results["machine"]["cores"] >= 1
+    scenarios = {scenario["scenario"]: scenario for scenario in results["scenarios"]}
+    assert list(scenarios) == ["iterate", "columns", "latency"]
+    for scenario in scenarios.values():
+        assert scenario["quick"] is True
+        for case in scenario["cases"]:
+            assert {"zkconsumer", "Scala 1.1.1"} < set(case["peers"])
+            assert all(row[case["compared"]]["median"] > 0 for row in case["peers"].values())
+            assert case["peers"]["zkconsumer"]["ours_to_this"] == 1.0
+            assert case["case"] in said
+    iterated = scenarios["iterate"]["cases"][0]["peers"]["zkconsumer"]
+    assert iterated["cpu_seconds_per_million"]["median"] > 0
+    assert iterated["peak_mib"]["median"] > 10
+    assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+    picture = tmp_path / "both.png"
+    bench("--plot", str(picture), str(output), str(output))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_list_names_every_scenario() -> None:
+    listed = {line.split()[0] for line in bench("--list").splitlines()}
+
+    assert listed == {
+        "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "spark",
+    }  # fmt: skip
