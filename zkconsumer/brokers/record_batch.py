@@ -27,8 +27,10 @@ COMPILED: Final[bool] = "_crecords" in DefaultRecordBatch.__module__
 if not COMPILED:
     logger.warning("aiokafka's compiled record classes are missing: records are read by Python code, many times slower")
 
-_SMALL = 4096  # bytes of a batch that is decoded in one go: where producers send messages one by one, all are
-_SLAB = 256  # records that are decoded at once: enough to spread the cost, few enough to hold
+_WHOLE = 128 * 1024  # bytes of a batch that is decoded in one go, which is the fastest way
+_WHOLE_COMPRESSED = 4096  # which may become much more
+_SLAB = 256  # records that are decoded at once otherwise: enough to spread the cost, few enough to hold
+_CODEC_AT, _CODEC = 22, 0x07
 
 
 class CorruptRecordsError(InvalidMessageException):
@@ -92,7 +94,8 @@ class RecordBatch:
     def __iter__(self) -> Iterator[Any]:
         if self._view is None:
             return iter(self._records)
-        if len(self._view) <= _SMALL and self._first <= self.base_offset:
+        whole = _WHOLE_COMPRESSED if self._view[_CODEC_AT] & _CODEC else _WHOLE
+        if len(self._view) <= whole and self._first <= self.base_offset:
             try:
                 return iter(list(DefaultRecordBatch(self._view)))
             except Exception:  # noqa: BLE001, S110 - told by the exact way, which hands out what is good before it

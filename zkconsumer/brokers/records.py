@@ -20,6 +20,7 @@ from struct import Struct
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from zkconsumer.brokers.checksum import checksum_is_right
 from zkconsumer.brokers.heads import CONTROL, START, TRANSACTIONAL, Head, MalformedSetError, missing, read_head
 from zkconsumer.brokers.legacy_records import read_run
 from zkconsumer.brokers.record_batch import CorruptRecordsError, EmptyBatch, RecordBatch
@@ -84,7 +85,7 @@ def _batch(
     transactions: _Transactions | None,
 ) -> RecordBatch:
     """A batch of format 2. Raises MalformedSetError for a wrong checksum or an unreadable transaction marker."""
-    if check_crc and not DefaultRecordBatch(view).validate_crc():
+    if check_crc and not checksum_is_right(view):
         raise MalformedSetError("the checksum of a batch is wrong")
     offset, next_offset, _, _, attributes, _, total = head
     is_aborted = transactions is not None and transactions.observe(head, view)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from operator import attrgetter, itemgetter
-from typing import Any, Generic
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple
 
 from zkconsumer.decoders import K, V
 
 
-class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
+class _Fields(NamedTuple):
+    record: Any
+    place: Any
+    value: Any
+
+
+class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
     """One message: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp`` (ms since the epoch, -1:
     none), ``timestamp_type`` (0: set by the producer, 1: by the broker, None: none) and ``headers`` (list of (name,
     bytes or None)).
@@ -19,8 +25,12 @@ class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
 
     __slots__ = ()
 
-    _record = property(itemgetter(0))
-    _place = property(itemgetter(1))
+    # the record, its place and, since nearly every message's is read, its value; a named tuple's way to read a field is
+    # twice as fast as a property of ours
+    _record = _Fields.record
+    _place = _Fields.place
+    value: V = _Fields.value
+    """The value; bytes (or None) unless a decoder was given."""
     offset: int = property(attrgetter("_record.offset"))  # type: ignore[assignment]
     timestamp_type: int | None = property(attrgetter("_record.timestamp_type"))  # type: ignore[assignment]
     headers: list[tuple[str, bytes | None]] = property(attrgetter("_record.headers"))  # type: ignore[assignment]
@@ -31,11 +41,6 @@ class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
     def key(self) -> K:
         """The key; bytes (or None) unless a decoder was given."""
         return self[0].key  # type: ignore[no-any-return]
-
-    @property
-    def value(self) -> V:
-        """The value; bytes (or None) unless a decoder was given."""
-        return self[0].value  # type: ignore[no-any-return]
 
     @property
     def timestamp(self) -> int:
@@ -54,7 +59,7 @@ class MessageAndMetadata(tuple[Any, Any], Generic[K, V]):
     def __repr__(self) -> str:
         return (
             f"MessageAndMetadata(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-            f"key={self[0].key!r}, value={self[0].value!r}, timestamp={self.timestamp})"
+            f"key={self[0].key!r}, value={self[2]!r}, timestamp={self.timestamp})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,6 +84,7 @@ class _Copy:
     """A record and its place, detached from the fetched data (what a pickled message becomes)."""
 
     __slots__ = ("headers", "key", "offset", "partition", "timestamp", "timestamp_type", "topic", "value")
+    value: Any
 
 
 def _unpickle(*content: Any) -> MessageAndMetadata[Any, Any]:
@@ -86,4 +92,4 @@ def _unpickle(*content: Any) -> MessageAndMetadata[Any, Any]:
     names = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type", "headers")
     for name, value in zip(names, content, strict=True):
         setattr(copy, name, value)
-    return MessageAndMetadata((copy, copy))
+    return MessageAndMetadata((copy, copy, copy.value))

@@ -26,7 +26,6 @@ from zkconsumer.core.positions import NOTHING_HELD
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
-from zkconsumer.registry.lease import Lease
 from zkconsumer.streams.columns import (
     ANY,
     MAX_BYTES,
@@ -39,6 +38,7 @@ from zkconsumer.streams.columns import (
     one_table,
 )
 from zkconsumer.streams.messages import MessageAndMetadata
+from zkconsumer.streams.pace import Gate
 from zkconsumer.streams.queue import StreamQueue
 from zkconsumer.streams.reading import ChunkReader, Count, ReadSettings
 
@@ -93,7 +93,7 @@ class KafkaStream(Generic[K, V]):
         self,
         name: str,
         queue: StreamQueue,
-        lease: Lease,
+        lease: Gate,
         *,
         timeout: float | None,
         check_crc: bool,
@@ -120,7 +120,7 @@ class KafkaStream(Generic[K, V]):
         self._holder = 0
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        self._patience = self._timeout
+        self._patience, self._ends = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
         if getgeneratorstate(self._messages) == GEN_CLOSED and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
@@ -145,6 +145,26 @@ class KafkaStream(Generic[K, V]):
             raise self._closed_error() from None
         finally:
             self._patience, self._ends = self._timeout, self._ends_on_timeout
+
+    # ---- in turn with other streams (MergedStreams)
+
+    def turn(self) -> Iterator[MessageAndMetadata[K, V]]:
+        """The messages that there are now; ends where one would have to be waited for. :meth:`settle` must follow."""
+        messages = iter(self)
+        self._patience, self._ends = 0.0, True
+        return messages
+
+    def settle(self) -> None:
+        """What was handed out is finished, though this stream is not asked for more: another one is."""
+        if getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned:
+            self._messages.throw(_TurnToColumns())
+        self._columns.settle()
+        self._patience, self._ends = self._timeout, self._ends_on_timeout
+        self.queue.let_go()
+
+    def wait_at_gate(self, deadline: Deadline) -> None:
+        """Wait until something may be handed out, or something changed. Raises: ConsumerTimeoutException."""
+        self._reader.wait_at_gate(deadline)
 
     # ---- columns
 
@@ -329,6 +349,7 @@ class KafkaStream(Generic[K, V]):
                         # the clock first: from the announcement to the yield nothing is called, so no interrupt and no
                         # signal handler finds a message announced that was never handed out, and counts it
                         now = monotonic()
+                        message = (record, position, record.value)
                         position.consumed = record.offset
                         if fresh:
                             position.held_until = batch.next_offset
@@ -337,7 +358,7 @@ class KafkaStream(Generic[K, V]):
                             position.held_until = NOTHING_HELD
                             if not reader.may_go_on(position, batch.next_offset, Deadline(self._patience)):
                                 break
-                        yield (record, position)
+                        yield message
                     else:
                         # the last message is finished: at once "no longer held" and "consumed up to here", so that
                         # who waits for it to be let go commits it as well
