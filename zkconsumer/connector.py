@@ -42,6 +42,7 @@ from zkconsumer.group.listener import ConsumerRebalanceListener
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.serving import Serving
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.wiring import Member
 
@@ -62,7 +63,7 @@ def consumer_id(config: ConsumerConfig) -> ConsumerId:
     return ConsumerId(f"{config.group_id}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{digits}")
 
 
-class ZookeeperConsumerConnector(PartitionControl):
+class ZookeeperConsumerConnector(PartitionControl, Serving):
     """One member of a consumer group that is coordinated through ZooKeeper.
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
@@ -243,7 +244,7 @@ class ZookeeperConsumerConnector(PartitionControl):
             KafkaStream(
                 f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
                 StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
-                member.session.lease,
+                member.gate,
                 timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
                 check_crc=config.check_crcs,
                 read_committed=config.isolation_level == "read_committed",

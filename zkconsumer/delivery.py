@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -19,7 +20,7 @@ from zkconsumer.errors import OffsetConflictError
 from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,16 @@ class Delivery:
         self._fetching = fetching
         self._lease = lease
         self._streams: dict[tuple[str, int], KafkaStream[Any, Any]] = {}
+        self._merged: WeakSet[MergedStreams[Any, Any]] = WeakSet()
 
     def add(self, topic: str, streams: Iterable[KafkaStream[Any, Any]]) -> None:
         """From now on these are the streams of ``topic``, in thread order."""
         for number, stream in enumerate(streams):
             self._streams[topic, number] = stream
+
+    def add_merged(self, merged: MergedStreams[Any, Any]) -> None:
+        """Streams may be read through this too."""
+        self._merged.add(merged)
 
     def streams_of(self, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
         """The streams of a topic, in thread order."""
@@ -106,7 +112,8 @@ class Delivery:
 
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is in the middle of asking one of the streams for a message."""
-        return any(stream.interrupted(thread) for stream in list(self._streams.values()))
+        readers: list[KafkaStream[Any, Any] | MergedStreams[Any, Any]] = [*self._streams.values(), *self._merged]
+        return any(reader.interrupted(thread) for reader in readers)
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         """Whether that thread reads the stream of this partition and is not asking for a message right now."""

@@ -59,7 +59,8 @@ from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
-from zkconsumer.streams import KafkaStream, QueueBudget
+from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
+from zkconsumer.streams.pace import Gate
 from zkconsumer.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,9 @@ class Member:
             metrics=self.metrics,
             budget=self.budget,
         )
-        self.delivery = Delivery(consumer, self.fetching, self.session.lease)
+        lease, rate = self.session.lease, config.consumed_max_per_second
+        self.gate: Gate = PacedLease(lease, rate) if rate else lease
+        self.delivery = Delivery(consumer, self.fetching, lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
         self.listener = (
             ListenerThread(listener, consumer, lambda: self.events.put(ListenerReturned()))

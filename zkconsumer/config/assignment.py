@@ -88,3 +88,10 @@ class AssignmentConfig:
         default="raise",
         ours=True,
     )
+    consumed_max_per_second: int = integer(
+        "messages a second that this member hands out at the most, from all its streams together, against the burst"
+        " after a rebalance; 0: no limit",
+        least=0,
+        default=0,
+        ours=True,
+    )

@@ -320,6 +320,7 @@ class ColumnReader:
                     position.batch_until = position.held_until = piece.end
                 if now < lease.until and not any(piece.chunk.position.halted for piece in announced):
                     self.in_hand = announced
+                    self._reader.handed_out(sum(piece.rows.num_rows for piece in pieces if piece.rows is not None))
                     return True
             except BaseException:  # an interrupt: nobody saw these rows
                 self._retract(announced)

@@ -70,6 +70,7 @@ class StreamQueue:
         self._failure: Exception | None = None
         self._taken: Chunk | None = None
         self._hungry = False
+        self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.bytes = 0
         self.skipped = 0
@@ -174,6 +175,16 @@ class StreamQueue:
             self._chunks.append(chunk)
             self._hungry = False
             self._changed.notify()
+        self._tell()
+
+    def watch(self, watcher: Callable[[], None] | None) -> None:
+        """Have this called when there may be something to take, for who reads several streams; None: no more."""
+        self._watcher = watcher
+
+    def _tell(self) -> None:
+        watcher = self._watcher
+        if watcher is not None:
+            watcher()
 
     def take(self, deadline: Deadline) -> Chunk | None:
         """The next chunk, or None at the end of the stream; it stays in ``taken`` until the reader is through with it.
@@ -239,6 +250,7 @@ class StreamQueue:
             position.halted = position.revoked
             self._chunks.extendleft(reversed(self._aside.pop(position, ())))
             self._changed.notify_all()
+        self._tell()
         self._on_room()
 
     def put_back(self, chunk: Chunk) -> None:
@@ -269,6 +281,7 @@ class StreamQueue:
         with self._changed:
             self._failure = error
             self._changed.notify_all()
+        self._tell()
 
     def close(self) -> None:
         """End the stream: waiting readers wake and end, what is queued is dropped."""
@@ -281,6 +294,7 @@ class StreamQueue:
         if self._budget is not None:
             self._budget.leave(self)
         self._freed()
+        self._tell()
 
     @property
     def closed(self) -> bool:

@@ -16,7 +16,7 @@ from zkconsumer.brokers.records import batches
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
-from zkconsumer.registry.lease import Lease
+from zkconsumer.streams.pace import Gate, PacedLease
 from zkconsumer.streams.queue import Chunk, StreamQueue
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ Count = Callable[[str, int, int], None]
 """Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
 
 _AWAY = "no message within the timeout, for ZooKeeper is away; the stream stays usable"
+_PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
 
 
 class ReadSettings(NamedTuple):
@@ -43,7 +44,7 @@ class ChunkReader:
     Arguments: ``name`` is the stream's, for errors; ``count`` is told of what was passed.
     """
 
-    def __init__(self, name: str, queue: StreamQueue, lease: Lease, settings: ReadSettings, count: Count) -> None:
+    def __init__(self, name: str, queue: StreamQueue, lease: Gate, settings: ReadSettings, count: Count) -> None:
         self._name = name
         self.queue = queue
         self.lease = lease
@@ -161,13 +162,21 @@ class ChunkReader:
             position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)
         return position.consumed
 
+    def _why_closed(self) -> str:
+        return _PACED if isinstance(self.lease, PacedLease) and self.lease.alive else _AWAY
+
+    def handed_out(self, messages: int) -> None:
+        """So many were handed out at once, and the gate was asked once."""
+        if isinstance(self.lease, PacedLease):
+            self.lease.spend(messages)
+
     def wait_at_gate(self, deadline: Deadline) -> None:
         """Wait for the lease, or until something else changed that the caller must look at.
 
         Raises: ConsumerTimeoutException when the deadline has passed.
         """
         if deadline.expired:
-            raise ConsumerTimeoutException(_AWAY)
+            raise ConsumerTimeoutException(self._why_closed())
         # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
         self.lease.wait(Deadline(deadline.bounded(0.1)))
 
@@ -187,4 +196,4 @@ class ChunkReader:
                 return True
             position.held_until = NOTHING_HELD
             if deadline.expired:
-                raise ConsumerTimeoutException(_AWAY)
+                raise ConsumerTimeoutException(self._why_closed())

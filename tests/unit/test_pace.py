@@ -1,0 +1,99 @@
+"""``consumed.max.per.second``: no more than that, whoever reads, and nothing lost by it."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.brokers.sets import Batch, Written
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.registry.lease import Lease
+from zkconsumer.streams import KafkaStream, PacedLease, StreamQueue
+from zkconsumer.streams.pace import BURST_S, TokenBucket
+
+
+@given(st.floats(0.1, 1e6), st.lists(st.floats(0, 0.5), min_size=1, max_size=200))
+def test_never_more_than_the_rate_and_one_burst(rate: float, pauses: list[float]) -> None:
+    now = 100.0
+    bucket = TokenBucket(rate, now)
+    taken = 0
+    for pause in pauses:
+        now += pause
+        while taken < 1000 and bucket.take(now):
+            taken += 1
+    assert taken <= (now - 100.0) * rate * 1.000001 + max(1.0, rate * BURST_S) + 1e-6
+
+
+@given(st.floats(0.1, 1e6), st.integers(1, 1000))
+def test_the_wait_that_it_tells_is_enough_and_not_too_long(rate: float, spent: int) -> None:
+    bucket = TokenBucket(rate, 0.0)
+    bucket.spend(spent, 0.0)
+    wait = bucket.wait(0.0)
+    if wait:
+        assert not bucket.take(wait * 0.9 - 1e-9)
+    assert bucket.take(wait * 1.000001 + 1e-9)
+
+
+def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], PartitionPosition]:
+    lease = Lease()
+    lease.renew(monotonic(), 3600.0)
+    lease.resume(lease.epoch)
+    gate = PacedLease(lease, rate)
+    stream: KafkaStream[Any, Any] = KafkaStream("s", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True)
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
+    records, end = Batch([Written()] * messages).encode(0)
+    stream.queue.deliver(position, records, (0, end), ())
+    return lease, stream, position
+
+
+def test_messages_come_at_their_pace_and_in_order() -> None:
+    _, stream, _ = reading(200.0, 60)
+    begin = monotonic()
+    assert [stream.get().offset for _ in range(60)] == list(range(60))
+    assert monotonic() - begin >= (60 - 200.0 * BURST_S - 1) / 200.0
+
+
+def test_columns_pay_for_all_their_rows() -> None:
+    pytest.importorskip("pyarrow")
+    _, stream, _ = reading(100.0, 60)
+    begin = monotonic()
+    batches = stream.batches(max_rows=20)
+    assert [next(batches).num_rows for _ in range(3)] == [20, 20, 20]
+    assert monotonic() - begin >= (40 - 100.0 * BURST_S - 1) / 100.0
+
+
+def test_nothing_is_held_while_a_token_is_waited_for_and_a_timeout_says_why() -> None:
+    _, stream, position = reading(0.01, 3)
+    assert stream.get().offset == 0
+    with pytest.raises(ConsumerTimeoutException, match=r"consumed\.max\.per\.second"):
+        stream.get(timeout=0.02)
+    assert not position.held
+    assert position.finished(including_held=True) == 1, "the one before is finished, and no other"
+
+
+def test_without_a_lease_no_token_is_spent() -> None:
+    lease, stream, _ = reading(0.01, 3)
+    lease.suspend()
+    with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
+        stream.get(timeout=0)
+    lease.resume(lease.epoch)
+    assert stream.get(timeout=0).offset == 0
+
+
+def test_it_can_be_waited_for() -> None:
+    lease = Lease()
+    lease.renew(monotonic(), 3600.0)
+    lease.resume(lease.epoch)
+    gate = PacedLease(lease, 50.0)
+    gate.spend(10)
+    assert not gate.valid
+    while not gate.wait(Deadline(5.0)):
+        pass
+    assert gate.until == lease.until

@@ -1,0 +1,199 @@
+"""Several streams as one: whoever reads them in one thread need not know where the next message comes from.
+
+Threads: one at a time iterates a :class:`MergedStreams`, and with it the streams that it is made of. What tells it that
+a chunk has come (``wake``) comes from fetchers; ``stop`` from any thread.
+
+The original has nothing like it: there each stream takes a thread of its own. Streams are served in turn. A turn lasts
+while there is something, but no longer than :data:`TURN` seconds where others wait, so that neither a busy stream nor a
+slow application keeps one of them waiting for ever; and it ends between two messages, with the last one finished, so
+that at any time at most one message is in the user's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
+from threading import Event, get_native_id
+from time import monotonic
+from typing import Any, Generic, NoReturn
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.decoders import K, V
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.streams.messages import MessageAndMetadata
+from zkconsumer.streams.stream import KafkaStream
+
+TURN = 0.05
+"""Seconds. Going back to a chunk in its middle costs up to a millisecond, for its batch is decoded anew."""
+LOOK_AGAIN = 0.5
+"""Seconds after which who waits looks whether there are other streams now."""
+
+Streams = Callable[[], Sequence[KafkaStream[K, V]]]
+"""The streams to read now; those that have ended may be among them."""
+
+
+class _Raise:
+    """Yielded in place of a message: raises when the filter over the generator asks for its truth."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __bool__(self) -> NoReturn:
+        raise self._error
+
+
+class MergedStreams(Generic[K, V]):
+    """The messages of several streams, in the order of each partition; iterate it like one stream.
+
+    A message is finished when the next one is asked for, from whichever stream that comes. Iteration raises
+    :class:`ConsumerTimeoutException` after ``consumer.timeout.ms`` without a message on any stream (or ends the loop,
+    with ``consumer.timeout.action=end``); iterate on in either case. It ends when the connector is shut down; made of
+    given streams, when all of them have ended.
+
+    Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams
+    themselves meanwhile.
+    """
+
+    def __init__(
+        self,
+        streams: Streams[K, V],
+        *,
+        timeout: float | None,
+        ends_on_timeout: bool = False,
+        ended: Callable[[], None] = lambda: None,
+        lasting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._lasting = lasting
+        self._streams = streams
+        self._timeout = self._patience = timeout
+        self._ends_on_timeout = self._ends = ends_on_timeout
+        self._ended = ended
+        self._wake = Event()
+        self._stopped = False
+        self._watched: Sequence[KafkaStream[K, V]] = ()
+        self._last: KafkaStream[K, V] | None = None
+        self._holder = 0
+        self._messages = self._hand_out()
+
+    def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+        self._patience = self._timeout
+        self._holder = get_native_id()
+        if getgeneratorstate(self._messages) == GEN_CLOSED and not self._stopped:
+            self._messages = self._hand_out()  # an interrupt ended it, or all streams had ended
+        return filter(None, self._messages)
+
+    def __next__(self) -> MessageAndMetadata[K, V]:
+        return next(iter(self))
+
+    def get(self, timeout: float | None = None) -> MessageAndMetadata[K, V]:
+        """The next message of any stream.
+
+        Arguments: ``timeout`` in seconds; None waits for ever, 0 looks only at what was fetched already.
+        Raises: :class:`ConsumerTimeoutException` when none came in time, :class:`ConnectorClosedException` when all
+        streams have ended.
+        """
+        messages = iter(self)
+        self._patience, self._ends = timeout, False
+        try:
+            return next(messages)
+        except StopIteration:
+            raise ConnectorClosedException("all streams have ended: the connector was shut down") from None
+        finally:
+            self._patience, self._ends = self._timeout, self._ends_on_timeout
+
+    def skip(self) -> int:
+        """Give up what the last ask raised, as :meth:`KafkaStream.skip` does."""
+        if self._last is None:
+            raise ValueError("nothing to skip: no stream was read yet")
+        return self._last.skip()
+
+    def stop(self) -> None:
+        """End the iteration when the next message is asked for, or at once where one is waited for. The streams are
+        none the worse for it.
+        """
+        self._stopped = True
+        self._wake.set()
+
+    def interrupted(self, thread: int) -> bool:
+        """Whether that thread, which calls this, is asking for a message: then a signal handler calls."""
+        return self._holder == thread and getgeneratorstate(self._messages) == GEN_RUNNING
+
+    def __repr__(self) -> str:
+        return f"<MergedStreams of {len(self._watched)}>"
+
+    # ---- the generator
+
+    def _hand_out(self) -> Generator[Any, None, None]:
+        if self._last is not None:
+            self._last.settle()  # an interrupt ended the generator before this one
+        deadline: Deadline | None = None
+        idle = 0
+        while not self._stopped:
+            try:
+                deadline = deadline or Deadline(self._patience)
+                stream = self._ready(deadline)
+                if stream is None:
+                    break
+                until, got = monotonic() + TURN, False
+                for message in stream.turn():
+                    yield message
+                    deadline, got = None, True
+                    if self._stopped or (monotonic() >= until and self._others_wait(stream)):
+                        break
+                stream.settle()
+                idle = 0 if got else idle + 1
+                if idle > len(self._watched):  # all have something, and none may hand it out
+                    stream.wait_at_gate(deadline or Deadline(self._patience))
+                    idle = 0
+            except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
+                ends = self._ends and isinstance(e, ConsumerTimeoutException)
+                failure = _Raise(StopIteration() if ends else e)
+            else:
+                continue
+            deadline, idle = None, 0
+            yield failure
+        self._unwatch(self._watched)
+        if not self._stopped:
+            self._ended()
+
+    def _ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
+        """The next stream that has something, or an error; None when all have ended, or ``stop`` was called.
+
+        Raises: ConsumerTimeoutException.
+        """
+        while not self._stopped:
+            self._wake.clear()
+            streams = self._current()
+            if not streams and not self._lasting():
+                return None
+            after = streams.index(self._last) + 1 if self._last in streams else 0
+            for stream in (*streams[after:], *streams[:after]):
+                if stream.queue.taken is not None or stream.queue.ask():
+                    self._last = stream
+                    return stream
+            left = deadline.remaining()
+            if left is not None and left <= 0:
+                raise ConsumerTimeoutException("no message within the timeout; the streams stay usable")
+            self._wake.wait(deadline.bounded(LOOK_AGAIN))
+        return None
+
+    def _current(self) -> list[KafkaStream[K, V]]:
+        streams = [stream for stream in self._streams() if not stream.queue.closed]
+        if streams != self._watched:
+            self._unwatch([stream for stream in self._watched if stream not in streams])
+            for stream in streams:
+                stream.queue.watch(self._wake.set)
+            self._watched = streams
+        return streams
+
+    @staticmethod
+    def _unwatch(streams: Sequence[KafkaStream[K, V]]) -> None:
+        for stream in streams:
+            stream.queue.watch(None)
+
+    def _others_wait(self, served: KafkaStream[K, V]) -> bool:
+        return any(
+            stream is not served and (stream.queue.taken is not None or len(stream.queue)) for stream in self._watched
+        )
