@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ Wrap = Callable[[socket.socket, str], socket.socket]
 """Puts a layer such as TLS over a connected socket, without any exchange yet: (socket, host name) -> socket."""
 
 _CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # like a connection that is closed
+_TIMEVAL = struct.Struct("@ll").pack  # struct timeval: seconds, microseconds
 _SLICE_SECONDS = 0.25  # a connect is looked at this often, where shutting a half-open socket down does not wake poll()
 
 
@@ -82,29 +84,40 @@ class Connection:
 
     def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
+        deadline = Deadline(deadline.bounded(limit))
         with self._using() as sock:
-            seconds = deadline.bounded(limit)
-            if seconds <= 0:
-                raise self._unavailable("no time was left to send the request")
-            sock.settimeout(seconds)
-            sock.sendall(data)
+            view = memoryview(data)
+            while view:
+                seconds = deadline.bounded(limit)
+                if seconds <= 0:
+                    raise self._unavailable("no time was left to send the request")
+                if isinstance(sock, ssl.SSLSocket):
+                    sock.settimeout(seconds)
+                else:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
+                view = view[sock.send(view) :]
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
 
-        Raises BrokerUnavailableError, also when the peer closes the connection before the view is full.
+        A plain socket is read in one call that lets other threads run until the view is full: each return from the
+        system waits for whoever computes meanwhile, up to five milliseconds. Raises BrokerUnavailableError, also when
+        the peer closes the connection before the view is full.
         """
         with self._using() as sock:
-            position, end = 0, len(view)
-            while position < end:
+            while view:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise TimeoutError
-                sock.settimeout(seconds)
-                count = sock.recv_into(view[position:])
+                if isinstance(sock, ssl.SSLSocket):
+                    sock.settimeout(seconds)
+                    count = sock.recv_into(view)
+                else:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+                    count = sock.recv_into(view, 0, socket.MSG_WAITALL)
                 if not count:
                     raise ConnectionResetError("closed the connection")
-                position += count
+                view = view[count:]
 
     def drop(self) -> None:
         """Give the socket up, by the owner; ``connect()`` may make a new one."""
@@ -160,7 +173,7 @@ class Connection:
             return self._unavailable("the channel was closed")
         if isinstance(failure, BrokerUnavailableError):
             return failure
-        if isinstance(failure, TimeoutError):
+        if isinstance(failure, (TimeoutError, BlockingIOError)):
             return self._unavailable("did not answer in time")
         if isinstance(failure, (ConnectionResetError, BrokenPipeError)):
             return PeerClosedError(f"{self.name}: closed the connection")
@@ -216,6 +229,9 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._await_connected(sock, sock.connect_ex(target), deadline)
+            # From here on the system itself ends a call in time. A timeout of Python's is a poll before each call, and
+            # setting one lets other threads run, which lasts until the one that computes has had its turn.
+            sock.setblocking(True)
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         except OSError:
@@ -249,6 +265,11 @@ class Connection:
             if isinstance(wrapped, ssl.SSLSocket):
                 wrapped.settimeout(max(deadline.bounded(limit), 0.001))
                 wrapped.do_handshake()
+
+
+def _timeval(seconds: float) -> bytes:
+    """How the system is told a time limit; none of 0, which would be no limit."""
+    return _TIMEVAL(*divmod(max(1, round(seconds * 1_000_000)), 1_000_000))
 
 
 def _close_quietly(sock: socket.socket) -> None:
