@@ -1,7 +1,7 @@
 """Records -> Arrow columns, for whoever wants many messages at once: the data source, a stream's batches.
 
 Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
-at a time. pyarrow is imported when the first column is made, never before.
+at a time. pyarrow and numpy are imported when the first column is made, never before.
 
 How: with numpy, batches of format 2 are read by vector operations (``vectors``). Without it, with headers, for older
 formats, and for whatever is strange, aiokafka's compiled records, a thousand at a time, become one Arrow array a
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from zkconsumer.brokers import vectors
 from zkconsumer.brokers.record_batch import RecordBatch
 from zkconsumer.errors import UnreadableMessageError
 from zkconsumer.model import TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.brokers import vectors  # where it is used it is imported, for with it comes numpy (14 MB)
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -94,6 +96,8 @@ class ColumnBuilder:
     """
 
     def __init__(self, names: Sequence[str] = NAMES) -> None:
+        from zkconsumer.brokers import vectors
+
         self._types = arrow_types()
         unknown = [name for name in names if name not in self._types]
         if unknown:
@@ -138,6 +142,8 @@ class ColumnBuilder:
         Raises CorruptRecordsError where a record cannot be read, perhaps only when a later batch is added, or by
         ``take``.
         """
+        from zkconsumer.brokers import vectors
+
         view = batch._view
         if not self._vectors or view is None:
             self._add_slowly(batch, end)
@@ -160,6 +166,8 @@ class ColumnBuilder:
             self.add(batch.where, slab)
 
     def _convert_blocks(self) -> None:
+        from zkconsumer.brokers import vectors
+
         taken, self._blocks = self._blocks, []
         blocks = [block for _, _, block in taken]
         self.rows -= sum(block.total for block in blocks)
