@@ -261,6 +261,59 @@ def test_a_claim_takes_the_offender_out_and_does_the_rest(session: Session, grou
     }
 
 
+class CountingSession:
+    """A session that counts the operations in its transactions."""
+
+    def __init__(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        transact = session.transact
+
+        def counted(build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
+            results = transact(build, deadline)
+            self.sizes.append(len(results))
+            return results
+
+        monkeypatch.setattr(session, "transact", counted)
+
+
+def test_a_claim_that_many_others_forestalled_is_not_sent_once_for_each_of_them(
+    session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tps = [TopicPartition("t", n) for n in range(90)]
+    for tp in tps[::3]:
+        session.create(paths.owner(group, tp), b"somebody", deadline)
+    for tp in tps[1::3]:
+        session.create(paths.offset(group, tp), b"7", deadline)
+    counted = CountingSession(session, monkeypatch)
+    thread = thread_id(ConsumerId(f"{group}_c"), 0)
+    outcomes = fenced.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
+    assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OWNED} == set(tps[::3])
+    assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps) - set(tps[::3])
+    assert len(counted.sizes) == 3
+
+    known = {tp: KnownOffset(7, 3) for tp in tps[1::3]}
+    commits = [Commit(tp, 8, known.get(tp, ABSENT)) for tp in tps if tp not in tps[::3]]
+    counted.sizes.clear()
+    outcomes = fenced.commit(session, group, commits, deadline)
+    assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED} == set(known)
+    assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps[2::3])
+    assert len(counted.sizes) == 3
+
+
+def test_claims_that_are_refused_for_what_no_node_tells_cost_no_more_than_halving(
+    session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here their parent may have no children; a right that is missing shows as little."""
+    session.ensure([paths.offset_topic(group, "u")], deadline)
+    session.create(paths.owner_topic(group, "u"), b"", deadline, ephemeral=True)
+    claims = [TopicPartition("ut"[n % 4 == 3], n) for n in range(64)]
+    counted = CountingSession(session, monkeypatch)
+    thread = thread_id(ConsumerId(f"{group}_c"), 0)
+    outcomes = fenced.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
+    assert outcomes == {tp: Outcome.REFUSED if tp.topic == "u" else Outcome.DONE for tp in claims}
+    assert sum(counted.sizes) < 2 * len(claims) * 7, "each is sent about log n times"
+
+
 def test_a_claim_without_parents_says_so(session: Session, group: str, deadline: Deadline) -> None:
     tp = TopicPartition("unknown", 0)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)

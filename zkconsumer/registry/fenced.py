@@ -6,8 +6,8 @@ owner's version and names the offset's: whoever lost the partition, to one of ou
 and has written nothing. A release checks the same, so that nobody's owner node but our own is ever deleted; the
 original deletes whatever stands there.
 
-Each function takes many partitions and does them in one transaction, split only by its size; a partition that makes
-it fail is taken out and the others are done at once. Pure calls on a session: no state, any thread.
+Each function takes many partitions and does them in one transaction, split only by its size; partitions that make it
+fail are taken out and the others are done at once. Pure calls on a session: no state, any thread.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ class Outcome(Enum):
 Build = Callable[[Transaction], Sequence[Outcome]]
 """Adds one partition's operations and says, one entry an operation, what a failure there means."""
 
+Part = tuple[TopicPartition, int, Build]
+"""One partition's part in a transaction: its bytes, without what every operation has, and how to add it."""
+
 
 def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadline) -> dict[TopicPartition, Outcome]:
     """Own partitions: create the owner nodes and move the versions of the offset nodes on.
@@ -85,7 +88,7 @@ def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadl
     Returns an outcome for each; :attr:`Outcome.DONE` also means that the offset was still the one that was read.
     """
 
-    def build(wanted: Claim) -> tuple[TopicPartition, int, Build]:
+    def build(wanted: Claim) -> Part:
         owner, offset = paths.owner(group, wanted.partition), paths.offset(group, wanted.partition)
         data = codecs.encode_owner(wanted.thread)
 
@@ -118,7 +121,7 @@ def commit_unowned(
     ZooKeeper cannot check that a node is absent, so the transaction makes the owner node and deletes it again.
     """
 
-    def build(one: Commit) -> tuple[TopicPartition, int, Build]:
+    def build(one: Commit) -> Part:
         owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
 
         def add(transaction: Transaction) -> Sequence[Outcome]:
@@ -142,7 +145,7 @@ def release(
     return _perform(session, [_committing(group, one, release=True) for one in commits], deadline)
 
 
-def _committing(group: str, one: Commit, *, release: bool) -> tuple[TopicPartition, int, Build]:
+def _committing(group: str, one: Commit, *, release: bool) -> Part:
     owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
 
     def add(transaction: Transaction) -> Sequence[Outcome]:
@@ -165,25 +168,76 @@ def _committing(group: str, one: Commit, *, release: bool) -> tuple[TopicPartiti
     return one.partition, 2 * len(owner) + len(offset) + 20, add
 
 
-def _perform(
-    session: Session, parts: Sequence[tuple[TopicPartition, int, Build]], deadline: Deadline
-) -> dict[TopicPartition, Outcome]:
+def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+    """All parts that can be done, in as few transactions as their size and the others allow.
+
+    A transaction tells only of the first part that makes it fail. That one is taken out and the rest is sent again;
+    where that fails too, what stands in ZooKeeper tells all those that cannot be done, and where it does not tell (a
+    right that is missing), ever smaller transactions find them. To take out one after the other would send n parts n
+    times where many members claim the same partitions at once.
+    """
     outcomes: dict[TopicPartition, Outcome] = {}
-    for batch in _batches(parts):
-        remaining = list(batch)
-        while remaining:
-            offender = _transact(session, [add for _, _, add in remaining], deadline)
-            if offender is None:
-                outcomes.update((partition, Outcome.DONE) for partition, _, _ in remaining)
-                break
-            index, outcome = offender
-            outcomes[remaining[index][0]] = outcome
-            del remaining[index]
+    waiting = [(batch, 0) for batch in _batches(parts)]
+    while waiting:
+        batch, failures = waiting.pop()
+        offender = _transact(session, [add for _, _, add in batch], deadline)
+        if offender is None:
+            outcomes.update((partition, Outcome.DONE) for partition, _, _ in batch)
+            continue
+        index, outcome = offender
+        outcomes[batch.pop(index)[0]] = outcome
+        hopeless = _hopeless(session, batch, deadline) if failures else {}
+        outcomes.update(hopeless)
+        rest = [part for part in batch if part[0] not in hopeless]
+        half = len(rest) if hopeless or not failures else (len(rest) + 1) // 2
+        waiting += [(some, failures + 1) for some in (rest[half:], rest[:half]) if some]
     return outcomes
 
 
-def _batches(parts: Sequence[tuple[TopicPartition, int, Build]]) -> Iterator[list[tuple[TopicPartition, int, Build]]]:
-    batch: list[tuple[TopicPartition, int, Build]] = []
+class _Needs(Transaction):
+    """Writes down what must stand where for the operations to succeed: a version, or None for no node at all."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.needs: list[tuple[str, int | None]] = []
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Needs that there is no node."""
+        self.needs.append((path, None))
+
+    def check(self, path: str, version: int) -> None:
+        """Needs a node of that version."""
+        self.needs.append((path, version))
+
+    def write(self, path: str, data: bytes, version: int = -1) -> None:
+        """Needs a node of that version."""
+        self.needs.append((path, version))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Needs a node of that version."""
+        self.needs.append((path, version))
+
+
+def _hopeless(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+    """Those that cannot be done, by what stands in ZooKeeper now, and why."""
+    needs: list[tuple[TopicPartition, str, int | None, Outcome]] = []
+    for partition, _, add in parts:
+        recorded = _Needs()
+        first: dict[str, tuple[int | None, Outcome]] = {}  # what comes after depends on that
+        meanings = add(recorded)
+        for (path, version), meaning in zip(recorded.needs, meanings, strict=True):
+            first.setdefault(path, (version, meaning))
+        needs += [(partition, path, version, meaning) for path, (version, meaning) in first.items()]
+    found: dict[TopicPartition, Outcome] = {}
+    nodes = session.stat([path for _, path, _, _ in needs], deadline)
+    for (partition, _, version, meaning), node in zip(needs, nodes, strict=True):
+        if (None if node is None else node.version) != version:
+            found.setdefault(partition, meaning)
+    return found
+
+
+def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    batch: list[Part] = []
     size = 0
     for part in parts:
         cost = part[1] + 3 * _OPERATION_OVERHEAD
