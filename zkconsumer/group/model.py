@@ -90,7 +90,7 @@ class ModelMembership(Membership):
         if self._broadcasting:
             node = self._session.stat([self._shown], deadline)[0]
             if node is not None and node.ephemeral_owner == self._session.session_id:
-                self._session.delete(self._shown, deadline)
+                self._session.delete(self._shown, deadline, node.version)
         super().deregister(deadline)
 
     def _show(self, deadline: Deadline) -> None:
