@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns, perf_counter
 from typing import Any
 
@@ -134,6 +135,53 @@ def threads(
         sum(sizes),
         max(end for _, end in times) - min(began for began, _ in times),
     )
+
+
+def merged(
+    zookeeper: str, group: str, topic: str, total: int, properties: dict[str, Any], streams: int, **_: Any
+) -> Result:
+    """Our connector, several streams read by one loop."""
+    with _connected(zookeeper, group, properties) as connector:
+        connector.create_message_streams({topic: streams})
+        _say("ready")
+        clock = _Clock(total)
+        size = count = 0
+        due = 1
+        for message in connector.messages():
+            size += len(message.value or b"")
+            count += 1
+            if count == due:
+                due = clock.mark(count)
+                if count == total:
+                    break
+        return count, size, clock.seconds
+
+
+def run(
+    zookeeper: str, group: str, topic: str, total: int, properties: dict[str, Any], streams: int, **_: Any
+) -> Result:
+    """Our connector, a handler called by as many workers as there are streams; each counts for itself."""
+    counts: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    times: list[float] = []
+    with _connected(zookeeper, group, properties) as connector:
+
+        def handle(message: Any) -> None:
+            me = get_ident()
+            count = counts.get(me, 0) + 1
+            if count == 1:
+                times.append(perf_counter())
+            counts[me] = count
+            sizes[me] = sizes.get(me, 0) + len(message.value or b"")
+            # the producer fills partitions evenly, so every worker has the same share
+            if count == total // streams:
+                times.append(perf_counter())
+                if len(times) == 2 * streams:
+                    connector.shutdown()
+
+        _say("ready")
+        connector.run(handle, {topic: streams}, workers=streams)
+    return sum(counts.values()), sum(sizes.values()), max(times) - min(times)
 
 
 def batches(
@@ -301,6 +349,8 @@ def confluent_idle(
 _KINDS: dict[str, Callable[..., Result]] = {
     "iterated": iterated,
     "threads": threads,
+    "merged": merged,
+    "run": run,
     "batches": batches,
     "latency": latency,
     "idle": idle,

@@ -19,6 +19,8 @@ HELP = "four streams of one member, read by four threads, by connector.run and b
 STREAMS = 4
 PEERS = {
     OURS: Peer("threads", GROUP),
+    f"{OURS}, one loop": Peer("merged", GROUP),
+    f"{OURS}, run()": Peer("run", GROUP),
     f"Scala {SCALA}": Peer("scala", GROUP),
     "confluent poll()": Peer("confluent_poll", TUNED),
 }
