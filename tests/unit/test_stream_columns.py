@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from threading import Thread, get_native_id
 from typing import Any
 
 import pytest
 
-from tests.unit.test_streams import Bench, position
+from tests.timing import eventually, scaled
+from tests.unit.brokers.sets import Batch, Written
+from tests.unit.test_streams import Bench, position, record_batch
 from zkconsumer.brokers.columns import HEADERS, NAMES
-from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.deadline import Deadline
+from zkconsumer.decoding import message_class
+from zkconsumer.errors import (
+    ConfigException,
+    ConnectorClosedException,
+    ConsumerTimeoutException,
+    InvalidMessageException,
+    MissingExtraError,
+)
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.streams import KafkaStream, StreamQueue, columns
 
 
 @pytest.fixture
@@ -89,3 +103,407 @@ def test_closing_ends_the_batches(bench: Bench) -> None:
     assert where.finished(including_held=False) == 3
     with pytest.raises(ConnectorClosedException):
         bench.stream.to_arrow(timeout=0)
+
+
+# ---- limits
+
+
+def test_a_batch_is_at_most_as_large_as_asked_for(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 10)
+    batches = bench.stream.batches(max_rows=4)
+    assert [offsets(next(batches)) for _ in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    data, end = Batch([Written(value=b"x" * size) for size in (10, 10, 90, 10, 10, 10, 10)]).encode(10)
+    bench.queue.deliver(where, data, (10, end), ())
+    batches = bench.stream.batches(max_bytes=30)
+    assert [offsets(next(batches)) for _ in range(4)] == [[10, 11], [12], [13, 14, 15], [16]]
+    assert nothing_comes(bench)
+    assert where.finished(including_held=False) == end
+
+
+@pytest.mark.parametrize("limits", [{"max_rows": 0}, {"max_bytes": -1}, {"max_rows": 1.5}, {"max_rows": True}])
+def test_a_limit_that_is_none_is_refused(bench: Bench, limits: Any) -> None:
+    with pytest.raises(ConfigException, match=f"{next(iter(limits))}: must be a whole number from 1 on"):
+        bench.stream.batches(**limits)
+
+
+def test_a_table_needs_an_end(bench: Bench) -> None:
+    with pytest.raises(ConfigException, match="max_messages, timeout"):
+        bench.stream.to_arrow()
+
+
+def test_decoders_and_columns_exclude_each_other(bench: Bench) -> None:
+    lease = bench.lease
+    stream: KafkaStream[str, str] = KafkaStream(
+        "s", StreamQueue(1, lambda: None), lease, timeout=0, check_crc=True, message_class=message_class(str, None)
+    )
+    for ask in (stream.batches, lambda: stream.to_arrow(timeout=0)):
+        with pytest.raises(ConfigException, match="created with decoders"):
+            ask()
+
+
+def test_without_pyarrow_the_extra_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'zkconsumer\[arrow\]'"):
+        bench.stream.batches()
+
+
+# ---- tables
+
+
+def test_a_table_ends_at_the_asked_number_and_the_rest_comes_later(bench: Bench) -> None:
+    one, other = position(0), position(1)
+    bench.put(one, 0, 3)
+    bench.put(other, 0, 3)
+    bench.put(one, 3, 3)
+    table = bench.stream.to_arrow(max_messages=7)
+    assert list(zip(table.column("partition").to_pylist(), offsets(table), strict=True)) == [
+        *((0, n) for n in range(3)),
+        *((1, n) for n in range(3)),
+        (0, 3),
+    ]
+    assert (one.finished(including_held=False), one.finished(including_held=True)) == (0, 4)
+    assert (other.finished(including_held=False), other.finished(including_held=True)) == (0, 3)
+    assert bench.stream.get(timeout=0).offset == 4
+    assert (one.finished(including_held=False), other.finished(including_held=False)) == (4, 3)
+    assert not other.held
+
+
+def test_a_table_without_rows_is_no_error(bench: Bench) -> None:
+    table = bench.stream.to_arrow(timeout=0, headers=True)
+    assert (table.num_rows, table.schema.names) == (0, [*NAMES, HEADERS])
+
+
+def test_a_table_ends_when_nothing_comes_for_so_long() -> None:
+    bench = Bench(timeout=0.05)
+    bench.put(position(), 0, 2)
+    assert offsets(bench.stream.to_arrow(max_messages=5)) == [0, 1]
+    bench.queue.close()
+
+
+def test_a_table_ends_although_messages_never_do(bench: Bench) -> None:
+    """What comes faster than it is read would otherwise never let the time be over."""
+    where, next_offset = position(), 0
+
+    def more() -> None:
+        nonlocal next_offset
+        bench.put(where, next_offset, 2)
+        next_offset += 2
+
+    bench.queue._on_room = more
+    bench.put(where, 0, 2)
+    next_offset = 2
+    bench.put(where, 2, 2)
+    next_offset = 4
+    table = bench.stream.to_arrow(timeout=0)
+    assert offsets(table) == list(range(table.num_rows))
+    assert 4 <= table.num_rows < 20
+
+
+def test_a_table_ends_before_a_jump(bench: Bench) -> None:
+    where = position(start=100)
+    bench.put(where, 100, 2)
+    bench.queue.jump(where, 7)
+    bench.put(where, 7, 1)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [100, 101]
+    assert where.finished(including_held=True) == 102
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [7]
+    assert (where.finished(including_held=False), where.finished(including_held=True)) == (7, 8)
+
+
+# ---- revocation, pause, lease
+
+
+def test_who_revokes_waits_until_the_batch_in_hand_is_finished(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 5)
+    batches = bench.stream.batches(max_rows=3)
+    next(batches)
+    bench.queue.revoke([where])
+    assert not bench.queue.wait_let_go([where], Deadline(0.0))
+    reader = Thread(target=lambda: nothing_comes(bench), name="reader")
+    reader.start()
+    assert bench.queue.wait_let_go([where], Deadline(scaled(5)))
+    reader.join()
+    assert where.finished(including_held=True) == 3, "what is behind the batch is its next owner's"
+
+
+def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
+    """Rows that nobody has seen are in nobody's hands: they leave with their partition, and others stay."""
+    bench = Bench(timeout=None)
+    gone, stays = position(0), position(1)
+    bench.put(gone, 0, 3)
+    bench.put(stays, 0, 2)
+    made: list[Any] = []
+    reader = Thread(
+        target=lambda: made.append(bench.stream.to_arrow(max_messages=7, timeout=scaled(20))), name="reader"
+    )
+    reader.start()
+    eventually(lambda: len(bench.queue) == 0 and bench.queue.taken is None, 5, "both are read")
+    bench.queue.revoke([gone])
+    assert bench.queue.wait_let_go([gone], Deadline(0.0)), "nothing of it is held"
+    bench.put(stays, 2, 2)
+    reader.join(scaled(5))
+    (table,) = made
+    assert table.column("partition").to_pylist() == [1] * 4
+    assert offsets(table) == [0, 1, 2, 3]
+    assert gone.finished(including_held=True) == 0
+    assert stays.finished(including_held=True) == 4
+
+
+def test_what_is_collected_of_a_paused_partition_comes_after_the_pause_in_order() -> None:
+    bench = Bench(timeout=None)
+    where, other = position(0), position(1)
+    bench.put(where, 0, 2)
+    bench.put(where, 2, 2)
+    made: list[Any] = []
+    reader = Thread(
+        target=lambda: made.append(bench.stream.to_arrow(max_messages=5, timeout=scaled(20))), name="reader"
+    )
+    reader.start()
+    eventually(lambda: len(bench.queue) == 0 and bench.queue.taken is None, 5, "both are read")
+    bench.queue.pause(where)
+    bench.put(where, 4, 1)
+    bench.put(other, 0, 1)
+    reader.join(scaled(5))
+    assert [(row["partition"], row["offset"]) for row in made[0].to_pylist()] == [(1, 0)]
+    bench.queue.resume(where)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1, 2, 3, 4]
+
+
+def test_a_pause_lets_the_batch_in_hand_be_finished(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 5)
+    batches = bench.stream.batches(max_rows=2)
+    next(batches)
+    bench.queue.pause(where)
+    assert nothing_comes(bench)
+    assert (where.held, where.finished(including_held=True)) == (False, 2)
+    bench.queue.resume(where)
+    assert offsets(next(batches)) == [2, 3]
+
+
+def test_no_batch_is_handed_out_without_a_lease(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 4)
+    batches = bench.stream.batches(max_rows=2)
+    next(batches)
+    bench.lease.suspend()
+    for _ in range(2):
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper is away"):
+            next(batches)
+        assert bench.stream.to_arrow(timeout=0).num_rows == 0
+        assert (where.held, where.finished(including_held=True)) == (False, 2)
+    got: list[Any] = []
+    reader = Thread(target=lambda: got.append(next(bench.stream.batches(timeout=scaled(10)))), name="reader")
+    reader.start()
+    bench.lease.resume(bench.lease.epoch)
+    reader.join(scaled(5))
+    assert offsets(got[0]) == [2, 3]
+
+
+@pytest.mark.parametrize("ask", ["batch", "table"])
+@pytest.mark.parametrize("event", ["the lease ends", "revoked", "paused", "closed"])
+def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ask: str, event: str
+) -> None:
+    where = position()
+    bench.put(where, 0, 4)
+    happens = {
+        "the lease ends": bench.lease.suspend,
+        "revoked": lambda: bench.queue.revoke([where]),
+        "paused": lambda: bench.queue.pause(where),
+        "closed": bench.queue.close,
+    }[event]
+    made = columns._Decoding.piece
+
+    def piece(self: Any, limits: Any) -> Any:
+        found = made(self, limits)
+        happens()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(columns._Decoding, "piece", piece)
+        if ask == "batch":
+            with pytest.raises(StopIteration if event == "closed" else ConsumerTimeoutException):
+                next(bench.stream.batches())
+        elif event == "closed":
+            with pytest.raises(ConnectorClosedException):
+                bench.stream.to_arrow(timeout=0)
+        else:
+            assert bench.stream.to_arrow(timeout=0).num_rows == 0
+    assert (where.held, where.finished(including_held=True)) == (False, 0)
+    if event in ("the lease ends", "paused"):
+        bench.lease.resume(bench.lease.epoch)
+        bench.queue.resume(where)
+        assert [bench.stream.get(timeout=0).offset for _ in range(4)] == [0, 1, 2, 3]
+
+
+# ---- interrupts and errors
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("finished", [0, 2])
+@pytest.mark.parametrize("ask", ["batch", "table"])
+def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], finished: int, ask: str
+) -> None:
+    where = position()
+    bench.put(where, 0, 3)
+    bench.put(where, 3, 3)
+    if finished:
+        next(bench.stream.batches(max_rows=finished))
+    for place in ("_hand_over", "_gather" if ask == "table" else "_piece"):
+
+        def interrupted(*_: Any) -> Any:
+            raise kind
+
+        with monkeypatch.context() as patched:
+            patched.setattr(columns.ColumnReader, place, interrupted)
+            with pytest.raises(kind):
+                next(bench.stream.batches()) if ask == "batch" else bench.stream.to_arrow(timeout=0)
+        assert where.finished(including_held=bench.stream.held_by(get_native_id())) == finished
+    assert offsets(bench.stream.to_arrow(timeout=0)) == list(range(finished, 6))
+
+
+def test_an_interrupt_after_the_announcement_takes_it_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = position()
+    bench.put(where, 0, 3)
+    bench.put(where, 3, 3)
+    made = columns.ColumnReader._hand_over
+
+    def interrupted(*arguments: Any) -> bool:
+        assert made(*arguments)
+        assert where.held
+        raise KeyboardInterrupt
+
+    for table in (False, True):
+        with monkeypatch.context() as patched:
+            patched.setattr(columns.ColumnReader, "_hand_over", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bench.stream.to_arrow(timeout=0) if table else next(bench.stream.batches())
+        assert (where.held, where.finished(including_held=True)) == (False, 0)
+    assert [bench.stream.get(timeout=0).offset for _ in range(6)] == list(range(6))
+
+
+def test_who_asks_is_known_as_with_messages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put(position(), 0, 3)
+    me = get_native_id()
+    seen: list[tuple[bool, bool]] = []
+    made = columns.ColumnReader.next_batch
+
+    def asked(*arguments: Any) -> Any:
+        seen.append((bench.stream.held_by(me), bench.stream.interrupted(me)))
+        return made(*arguments)
+
+    monkeypatch.setattr(columns.ColumnReader, "next_batch", asked)
+    next(bench.stream.batches())
+    assert seen == [(False, True)]
+    assert (bench.stream.held_by(me), bench.stream.interrupted(me)) == (True, False)
+
+
+def test_two_that_ask_at_once_are_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.put(position(), 0, 3)
+    monkeypatch.setattr(columns.ColumnReader, "next_batch", lambda *_: next(bench.stream.batches()))
+    with pytest.raises(RuntimeError, match="one thread at a time"):
+        next(bench.stream.batches())
+
+
+def test_what_spark_does_not_take_comes_again(bench: Bench) -> None:
+    class Spark:
+        """Fails once."""
+
+        failing = True
+        made: Any = None
+
+        def createDataFrame(self, table: Any, schema: str) -> Any:  # noqa: N802 (Spark's name)
+            if self.failing:
+                raise OSError("no JVM")
+            self.made = schema
+            return table
+
+    where = position()
+    bench.put(where, 0, 3)
+    bench.put(where, 3, 3)
+    spark: Any = Spark()
+    with pytest.raises(OSError, match="no JVM"):
+        bench.stream.to_dataframe(spark, timeout=0)
+    assert (where.held, where.finished(including_held=True)) == (False, 0)
+    spark.failing = False
+    assert offsets(bench.stream.to_dataframe(spark, timeout=0)) == list(range(6))
+    assert spark.made.startswith("key binary, value binary, topic string")
+    assert (where.finished(including_held=False), where.finished(including_held=True)) == (0, 6)
+
+
+def test_corrupt_data_is_raised_after_a_batch_of_what_is_good_and_can_be_skipped(bench: Bench) -> None:
+    where = position()
+    data, end = b"", 0
+    for number in range(3):
+        one, end = Batch([Written()] * 2).encode(end)
+        data += one[:-1] + bytes([one[-1] ^ (number == 1)])
+    bench.queue.deliver(where, data, (0, end), ())
+    batches = bench.stream.batches()
+    assert offsets(next(batches)) == [0, 1]
+    for _ in range(2):
+        with pytest.raises(InvalidMessageException, match="t-0 at offset 2"):
+            next(batches)
+    assert where.finished(including_held=True) == 2
+    assert bench.stream.skip() == 4
+    assert offsets(next(batches)) == [4, 5]
+
+
+def test_an_unreadable_place_ends_a_table(bench: Bench) -> None:
+    where = position()
+    good, end = Batch([Written()] * 2).encode(0)
+    bench.queue.deliver(where, good, (0, 2), ())
+    bad, end = Batch([Written()] * 2).encode(2)
+    bench.queue.deliver(where, bad[:-1] + b"?", (2, end), ())
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
+    with pytest.raises(InvalidMessageException):
+        bench.stream.to_arrow(timeout=0)
+    assert where.finished(including_held=True) == 2
+
+
+def test_with_the_action_end_a_timeout_ends_the_loop_and_the_next_one_goes_on(bench: Bench) -> None:
+    bench.stream._ends_on_timeout = True
+    where = position()
+    bench.put(where, 0, 2)
+    assert [offsets(batch) for batch in bench.stream.batches()] == [[0, 1]]
+    bench.put(where, 2, 2)
+    assert [offsets(batch) for batch in bench.stream.batches(timeout=0.01)] == [[2, 3]]
+
+
+# ---- what is counted and committed
+
+
+def test_what_is_passed_is_counted_once(bench: Bench) -> None:
+    counted: list[tuple[str, int, int]] = []
+    lease, queue = bench.lease, StreamQueue(9, lambda: None)
+    stream: KafkaStream[bytes, bytes] = KafkaStream(
+        "s", queue, lease, timeout=0, check_crc=True, count=lambda *what: counted.append(what)
+    )
+    where, size = position(), 0
+    for first in (0, 10, 20):
+        data = record_batch(first, 10)
+        size += len(data)
+        queue.deliver(where, data, (first, first + 10), ())
+    next(stream.batches(max_rows=3))
+    for _ in range(3):
+        stream.get(timeout=0)
+    stream.to_arrow(max_messages=8)
+    next(stream.batches())
+    for _ in range(10):
+        stream.get(timeout=0)
+    with pytest.raises(ConsumerTimeoutException):
+        next(stream.batches())
+    assert sum(messages for _, messages, _ in counted) == 30
+    assert sum(bytes_ for _, _, bytes_ in counted) == size
+
+
+def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> None:
+    where = position()
+    where.batch_until = where.held_until = 10
+    for committed, due in ((0, None), (4, None), (10, None), (11, 0)):
+        where.committed = committed
+        assert Committer._due(where, counting_held=False) == (None if committed == 0 else due)
+        assert Committer._due(where, counting_held=True) == (None if committed == 10 else 10)

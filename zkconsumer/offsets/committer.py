@@ -404,6 +404,8 @@ class Committer:
         offset = position.finished(including_held=counting_held)
         if offset is None or offset == committed:
             return None
-        if held and committed is not None and offset < committed <= max(offset + 1, position.batch_until):
+        if counting_held or not held or committed is None:
+            return offset
+        if offset < committed <= max(offset + 1, position.batch_until):
             return None  # the message in hand, or some of the rows, were committed explicitly before
         return offset

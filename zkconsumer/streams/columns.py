@@ -198,10 +198,13 @@ class ColumnReader:
 
     def release(self) -> None:
         """The rows have reached the user: what they were made of need not be kept (``take_back`` is over)."""
-        taken = self._queue.taken
-        self.in_hand = [
-            piece if piece.chunk is taken else piece._replace(chunk=_emptied(piece)) for piece in self.in_hand
-        ]
+        kept = []
+        for piece in self.in_hand:
+            if piece.chunk is not self._queue.taken:
+                self._reader.passed_bytes(piece.chunk)
+                piece = piece._replace(chunk=_emptied(piece.chunk))
+            kept.append(piece)
+        self.in_hand = kept
 
     # ---- what is to be handed out
 
@@ -236,7 +239,8 @@ class ColumnReader:
         pieces: list[Piece] = []
         try:
             self._gather(pieces, schema, rows, deadline, patience)
-            self._hand_over(pieces, deadline)
+            if not self._hand_over(pieces, deadline):
+                return []
         except ConsumerTimeoutException:  # at the gate
             self._put_back(pieces)
             return []
@@ -356,8 +360,8 @@ def _sooner(deadline: Deadline, seconds: float | None) -> Deadline:
     return deadline if seconds is None else Deadline(deadline.bounded(seconds))
 
 
-def _emptied(piece: Piece) -> Chunk:
-    return Chunk(piece.position, b"", piece.first, piece.chunk.next_offset)
+def _emptied(chunk: Chunk) -> Chunk:
+    return Chunk(chunk.position, b"", chunk.fetch_offset, chunk.next_offset, messages=chunk.messages)
 
 
 def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

@@ -113,6 +113,10 @@ class ChunkReader:
         self._count(chunk.position.topic, messages, len(chunk.records) if closing else 0)
         self._current, self._counted_to = chunk, end
 
+    def passed_bytes(self, chunk: Chunk) -> None:
+        """Count the bytes of a chunk that is given away before it counts as finished."""
+        self._count(chunk.position.topic, 0, len(chunk.records))
+
     def turn_over(self) -> None:
         """What was handed out as messages is finished, for columns go on."""
         chunk = self.queue.taken
