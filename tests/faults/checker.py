@@ -64,8 +64,10 @@ class Verdict:
     past_gate: list[str] = field(default_factory=list)
     overlaps: int = 0
     recoveries: list[tuple[str, float]] = field(default_factory=list)
-    slow: list[str] = field(default_factory=list)
-    """Recoveries beyond their bound: a violation unless the machine was busy with other things."""
+    slow: list[tuple[str, float, float]] = field(default_factory=list)
+    """Recoveries beyond their bound (kind, seconds, bound): whether that is wrong depends on what else the machine had
+    to do, so who knows judges it.
+    """
     closes: list[float] = field(default_factory=list)
     rounds: int = 0
     frozen_runs: int = 0
@@ -336,7 +338,7 @@ def _recovered(fault: Fault, seconds: float, rules: Rules, verdict: Verdict) -> 
     verdict.recoveries.append((fault.kind, seconds))
     bound = rules.bounds.get(fault.kind, rules.bound)
     if seconds > bound:
-        verdict.slow.append(f"I5: {fault.kind} took {seconds:.2f} s, more than {bound:.2f} s")
+        verdict.slow.append((fault.kind, seconds, bound))
 
 
 def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:

@@ -34,6 +34,10 @@ class EventLog:
         line = json.dumps({"t": time_ns, "e": kind, **fields}, separators=(",", ":"))
         os.write(self._descriptor, line.encode() + b"\n")
 
+    def close(self) -> None:
+        """Nothing more is written."""
+        os.close(self._descriptor)
+
 
 class Tail:
     """Reads a log while it is written; a line that is not whole yet comes with the next look. One thread."""

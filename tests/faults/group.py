@@ -151,6 +151,7 @@ class Group:
                 member.close()
         for links in self.links.values():
             links.close()
+        self.log.close()
         with contextlib.suppress(Exception):
             self.zookeeper.stop()
             self.zookeeper.close()
@@ -165,6 +166,11 @@ class Group:
         )  # fmt: skip
         self.producers.append(producer.start())
         return producer
+
+    def partitions_changed(self) -> None:
+        """Has the load go to what the topics have now: in addition to the one that runs."""
+        self.producers[-1].signal(signal.SIGTERM)
+        self.produce()
 
     @property
     def partitions(self) -> int:
@@ -438,6 +444,7 @@ class Group:
                 value = (m.value or b"").decode(errors="replace")[:40]
                 place = {"tp": f"{m.topic}-{m.partition}", "o": m.offset}
                 log.at(int(m.at * 1e9) + shift, "h", **place, v=value, th=0, legacy=True)
+            log.close()
 
     def judge(self, rules: Rules | None = None) -> tuple[Verdict, History]:
         """What the logs say. Call it after :meth:`finish`."""

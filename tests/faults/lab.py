@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Self
@@ -42,6 +42,7 @@ class Lab:
             self._cluster = DevCluster(
                 tick_ms=int(self.timing.tick * 1000),
                 brokers=2,
+                zookeeper_properties={"maxSessionTimeout": 60_000},
                 broker_properties={
                     "zookeeper.session.timeout.ms": int(self.timing.session * 1000),
                     "auto.leader.rebalance.enable": "false",
@@ -63,12 +64,18 @@ class Lab:
 
     @contextlib.contextmanager
     def group(
-        self, row: str, partitions: int = PARTITIONS, *, timing: Timing | None = None, **options: Any
+        self,
+        row: str,
+        partitions: int = PARTITIONS,
+        *,
+        timing: Timing | None = None,
+        assignment: Mapping[int, list[int]] | None = None,
+        **options: Any,
     ) -> Iterator[Group]:
-        """A group of a row with a topic of its own."""
+        """A group of a row with a topic of its own, whose replicas are where ``assignment`` says if it is given."""
         cluster = self.cluster
         name = f"row{row}-{os.getpid()}-{next(_numbers)}"
-        cluster.create_topic(name, partitions)
+        cluster.create_topic(name, partitions, assignment=assignment)
         servers = Servers(cluster.zookeeper_connect, cluster.bootstrap_servers)
         with Group(servers, name, timing or self.timing, {name: partitions}, **options) as group:
             group.random.seed(self.random.random())
@@ -135,6 +142,10 @@ class Report:
         """Whether nothing is wrong; a recovery that was merely slow is told, and judged by who knows the load."""
         return not self.verdict.violations and not self.failure
 
+    def within(self, factor: float, more: float) -> bool:
+        """Whether each recovery kept to its bound, stretched for a machine that is busy."""
+        return all(seconds <= factor * bound + more for _, seconds, bound in self.verdict.slow)
+
 
 Run = Callable[[Lab, Report], None]
 
@@ -151,8 +162,8 @@ class Row:
     harsh: bool = False
     """It leaves servers behind that the next row must not have."""
 
-    def perform(self, lab: Lab) -> Report:
-        """Runs it once."""
+    def perform(self, lab: Lab, *, alone: bool = True) -> Report:
+        """Runs it once. ``alone``: no other row uses the lab's servers, so they may be had anew."""
         report = Report(self.name, self.title)
         begin = monotonic()
         try:
@@ -161,7 +172,7 @@ class Row:
             report.failure = traceback.format_exc()
         report.seconds = monotonic() - begin
         report.load = os.getloadavg()[0]
-        if self.harsh or report.failure:
+        if alone and (self.harsh or report.failure):
             lab.renew()
         return report
 

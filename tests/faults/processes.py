@@ -94,9 +94,10 @@ class Recorded:
 
     def kill(self) -> None:
         """Ends the process at once."""
-        if self._process is not None and self._process.running:
-            self.signal(signal.SIGKILL)
-            self.wait_end()
+        if self._process is not None:
+            if self._process.running:
+                self.signal(signal.SIGKILL)
+            self.wait_end()  # which also closes the pipes to one that ended by itself
 
 
 class Member(Recorded):

@@ -34,6 +34,7 @@ class Load:
                 "bootstrap.servers": config["bootstrap"],
                 "linger.ms": 2,
                 "acks": "all",
+                "enable.idempotence": True,  # what it repeats is in the log once
                 "message.timeout.ms": MESSAGE_TIMEOUT_MS,
                 "topic.metadata.refresh.interval.ms": 1000,
                 "reconnect.backoff.max.ms": 500,

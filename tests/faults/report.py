@@ -63,7 +63,10 @@ def details(report: Report) -> str:
         f" {dict(verdict.duplicates)}, overlaps {verdict.overlaps}, most rebalances after one fault {verdict.rounds}"
     )
     lines += [f"  {figure}" for figure in report.figures]
-    lines += [f"  slow: {text} (load average {report.load:.1f})" for text in verdict.slow]
+    lines += [
+        f"  slow: recovery from {kind} took {seconds:.2f} s, more than {bound:.2f} s (load average {report.load:.1f})"
+        for kind, seconds, bound in verdict.slow
+    ]
     lines += [f"  WRONG: {text}" for text in verdict.violations[:20]]
     if len(verdict.violations) > 20:
         lines.append(f"  ... and {len(verdict.violations) - 20} more")
