@@ -144,7 +144,7 @@ class Sink:
         self.batches[number] = [tuple(row) for row in frame.select("partition", "offset", "value").collect()]
         if number == self.hold_at:
             self.holding.set()
-            assert self.go_on.wait(scaled(60)), "the test left the sink waiting"
+            assert self.go_on.wait(scaled(180)), "the test left the sink waiting"
         if number == self.fail_at:
             raise RuntimeError("the sink fails here, as the test wants")
 
@@ -165,7 +165,7 @@ class Sink:
         """Run a query over all that is there now."""
         query = self.start(frame, checkpoint)
         try:
-            assert query.awaitTermination(scaled(60)), "the query did not end in time"
+            assert query.awaitTermination(scaled(120)), "the query did not end in time"
         finally:
             query.stop()
 

@@ -18,7 +18,7 @@ from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
 from tests.spark.conftest import Reader, Sink, offsets_of, runners
-from tests.timing import eventually
+from tests.timing import eventually, scaled
 
 MakeReader = Callable[[str], Reader]
 QUICK = {"processingTime": "50 milliseconds"}
@@ -50,7 +50,7 @@ class Query:
     @property
     def member(self) -> str:
         """The query's own name in the group; it is the only member now."""
-        (name,) = eventually(lambda: self.ids, 30, "the query to join")
+        (name,) = eventually(lambda: self.ids, 60, "the query to join")
         return name
 
     def owned_by(self, member: str) -> set[int]:
@@ -103,12 +103,12 @@ def test_what_is_there_now_is_read_as_a_member_that_leaves_then(
     one = query(topic)
     one.sink.hold_at = 1
     one.start({"availableNow": True}, maxOffsetsPerTrigger="1500")
-    assert one.sink.holding.wait(60)
+    assert one.sink.holding.wait(scaled(120))
     assert one.owned_by(one.member) == {0, 1, 2, 3}
     assert sum(one.offsets().values()) == 1500  # what is finished, not what runs
     one.sink.go_on.set()
-    assert one.query.awaitTermination(60)
-    eventually(lambda: one.ids == [], 20, "the query to leave")
+    assert one.query.awaitTermination(scaled(120))
+    eventually(lambda: one.ids == [], 60, "the query to leave")
     assert owners_of(one.zookeeper, one.group, topic) == {}
     assert one.at(4, 1000)  # the last batch, too
     assert len(one.sink.places) == 4000
@@ -126,20 +126,20 @@ def test_who_joins_gets_its_share_when_the_running_batch_ends_and_nothing_twice(
     one = query(topic)
     one.sink.hold_at = 0
     one.start()
-    assert one.sink.holding.wait(60)
+    assert one.sink.holding.wait(scaled(120))
     me = one.member
     other = our_member(one.group, {topic: 1}).wait_ready()
     produce(topic, values(2000, 4000), partitions=4)
     assert one.owned_by(me) == {0, 1, 2, 3}
     assert other.messages == []
     one.sink.go_on.set()
-    eventually(lambda: len(one.owned_by(me)) == 2 == len(one.owned_by(other.group)) - 2, 20, "both to have a half")
+    eventually(lambda: len(one.owned_by(me)) == 2 == len(one.owned_by(other.group)) - 2, 60, "both to have a half")
     other.wait_messages(1000)
-    eventually(lambda: len(one.sink.places) == 3000, 20, "the query to read its half")
+    eventually(lambda: len(one.sink.places) == 3000, 60, "the query to read its half")
     assert {offset for _, offset in places(other)} == set(range(500, 1000))
     other.stop()  # its half comes back while the query runs
     produce(topic, values(4000, 5000), partitions=4)
-    eventually(lambda: one.at(4, 1250), 20, "the query to read everything")
+    eventually(lambda: one.at(4, 1250), 60, "the query to read everything")
     assert_once([*one.sink.places, *places(other)])
     assert {*one.sink.places, *places(other)} == everything(4, 1250)
 
@@ -155,14 +155,14 @@ def test_a_batch_that_takes_too_long_is_read_by_others_as_well_but_never_twice_b
     one = query(topic)
     one.sink.hold_at = 0
     one.start(releaseAfter="1")
-    assert one.sink.holding.wait(60)
+    assert one.sink.holding.wait(scaled(120))
     other = our_member(one.group, {topic: 1}, commit_each=True)
     first = other.wait_messages(500)
     assert {(message.offset, message.partition) for message in first[:1]} <= {(0, 0), (0, 1)}
     one.sink.go_on.set()
     other.stop()
     produce(topic, values(1000, 1200), partitions=2)
-    eventually(lambda: one.at(2, 600), 20, "the query to read everything")
+    eventually(lambda: one.at(2, 600), 60, "the query to read everything")
     assert_once(one.sink.places)
     assert set(one.sink.places) == everything(2, 600)
 
@@ -177,7 +177,7 @@ def test_what_is_not_being_read_leaves_at_once_however_long_the_trigger_waits(
     produce(topic, values(0, 100), partitions=2)
     one = query(topic)
     one.start({"processingTime": "10 hours"}, checkpointLocation=str(one.checkpoint))
-    eventually(lambda: one.at(2, 50), 40, "the offsets of a batch, long before the next trigger")
+    eventually(lambda: one.at(2, 50), 60, "the offsets of a batch, long before the next trigger")
     other = our_member(one.group, {topic: 1})
     produce(topic, values(100, 200), partitions=2)
     assert {offset for _, offset in [(m.partition, m.offset) for m in other.wait_messages(50)]} == set(range(50, 100))
@@ -195,21 +195,21 @@ def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
     one = query(topic)
     one.sink.hold_at = 0
     one.start(**{"zookeeper.session.timeout.ms": "2000"})
-    assert one.sink.holding.wait(60)
+    assert one.sink.holding.wait(scaled(120))
     me = one.member
     (runner,) = runners(os.getpid())
     os.kill(runner, signal.SIGSTOP)
     try:
-        eventually(lambda: one.ids == [], 20, "the session to end")
+        eventually(lambda: one.ids == [], 60, "the session to end")
         other = our_member(one.group, {topic: 1}, commit_each=True)
         other.wait_messages(1000)  # what the batch reads, for it was never committed
     finally:
         os.kill(runner, signal.SIGCONT)
-    eventually(lambda: me in one.ids, 20, "the query to join again")
+    eventually(lambda: me in one.ids, 60, "the query to join again")
     one.sink.go_on.set()
-    eventually(lambda: len(one.owned_by(me)) == 1, 20, "the query to get its share")
+    eventually(lambda: len(one.owned_by(me)) == 1, 60, "the query to get its share")
     produce(topic, values(1000, 1400), partitions=2)
-    eventually(lambda: one.at(2, 700), 20, "all to be read")
+    eventually(lambda: one.at(2, 700), 60, "all to be read")
     other.stop()
     assert_once(one.sink.places)
     assert {*one.sink.places, *places(other)} == everything(2, 700)
@@ -226,16 +226,16 @@ def test_a_query_and_a_scala_member_share_a_group(
     one.start()
     me = one.member
     produce(topic, values(0, 2000), partitions=4)
-    eventually(lambda: one.at(4, 500), 30, "the query to read all alone")
+    eventually(lambda: one.at(4, 500), 60, "the query to read all alone")
     scala = legacy_member("1.1.1", one.group, {topic: 1}).wait_ready()
-    eventually(lambda: len(one.owned_by(me)) == 2, 30, "the query to give up a half")
-    eventually(lambda: len(owners_of(one.zookeeper, one.group, topic)) == 4, 30, "the Scala member to take it")
+    eventually(lambda: len(one.owned_by(me)) == 2, 60, "the query to give up a half")
+    eventually(lambda: len(owners_of(one.zookeeper, one.group, topic)) == 4, 60, "the Scala member to take it")
     produce(topic, values(2000, 4000), partitions=4)
     scala.wait_messages(1000)
-    eventually(lambda: len(one.sink.places) == 3000, 30, "the query to read its part")
+    eventually(lambda: len(one.sink.places) == 3000, 60, "the query to read its part")
     scala.stop()
     produce(topic, values(4000, 4400), partitions=4)
-    eventually(lambda: one.at(4, 1100), 30, "the query to have all again")
+    eventually(lambda: one.at(4, 1100), 60, "the query to have all again")
     assert_once(one.sink.places)
     assert len(scala.messages) >= 1000
     assert {*one.sink.places, *places(scala)} == everything(4, 1100)
@@ -251,9 +251,9 @@ def test_two_queries_share_a_group_and_a_third_member_comes_and_goes_while_all_r
     one, two = query(topic), query(topic)
     two.group = two.reader.options["group.id"] = one.group
     one.start(maxOffsetsPerTrigger="400")
-    eventually(lambda: one.ids, 30, "one query to join")
+    eventually(lambda: one.ids, 60, "one query to join")
     two.start(maxOffsetsPerTrigger="400")
-    eventually(lambda: len(one.ids) == 2, 30, "both to join")
+    eventually(lambda: len(one.ids) == 2, 60, "both to join")
     for round_ in range(4):
         produce(topic, values(0, 2000), partitions=4)
         if round_ == 1:
@@ -261,12 +261,32 @@ def test_two_queries_share_a_group_and_a_third_member_comes_and_goes_while_all_r
             other.wait_messages(50)
         if round_ == 2:
             other.stop()
-    eventually(lambda: one.at(4, 2000), 40, "all to be read")
+    eventually(lambda: one.at(4, 2000), 60, "all to be read")
     rows = [*one.sink.places, *two.sink.places, *places(other)]
     assert_once(rows)
     assert set(rows) == everything(4, 2000)
     assert one.sink.places
     assert two.sink.places
+
+
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+def test_a_query_that_ends_leaves_the_group_at_once(
+    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int], how: str
+) -> None:
+    topic = new_topic(2)
+    one = query(topic)
+    one.sink.fail_at = 1 if how == "failed" else None
+    one.start(**{"zookeeper.session.timeout.ms": "20000"})
+    eventually(lambda: len(one.owned_by(one.member)) == 2, 60, "the query to own its topic")
+    eventually(lambda: one.at(2, 0), 60, "the starts to be stored")
+    if how == "failed":
+        produce(topic, values(0, 10), partitions=2)
+        eventually(lambda: one.query.exception() is not None, 60, "the query to fail")
+    else:
+        one.query.stop()
+    eventually(lambda: one.ids == [], 10, "the query to leave, before its session ends")
+    assert owners_of(one.zookeeper, one.group, topic) == {}
+    assert one.at(2, 0)
 
 
 def test_a_query_that_starts_at_the_end_of_its_topic_misses_nothing_that_comes_after(
@@ -276,9 +296,9 @@ def test_a_query_that_starts_at_the_end_of_its_topic_misses_nothing_that_comes_a
     produce(topic, values(0, 100), partitions=2)
     one = query(topic)
     one.start(startingOffsets="latest")
-    eventually(lambda: one.at(2, 50), 40, "the start to be stored")
+    eventually(lambda: one.at(2, 50), 60, "the start to be stored")
     produce(topic, values(100, 140), partitions=2)
-    eventually(lambda: one.at(2, 70), 20, "all to be read")
+    eventually(lambda: one.at(2, 70), 60, "all to be read")
     assert set(one.sink.places) == everything(2, 70) - everything(2, 50)
 
 
@@ -289,7 +309,7 @@ def test_the_group_goes_on_where_it_is_further_than_the_checkpoint_and_never_bac
     produce(topic, values(0, 200), partitions=2)
     one = query(topic)
     one.sink.drain(one.reader.stream(membership="member"), one.checkpoint)
-    eventually(lambda: one.ids == [], 20, "the query to leave")
+    eventually(lambda: one.ids == [], 60, "the query to leave")
     assert one.at(2, 100)
     produce(topic, values(200, 400), partitions=2)
     base = f"/consumers/{one.group}/offsets/{topic}"
