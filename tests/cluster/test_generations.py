@@ -244,3 +244,70 @@ def test_a_message_larger_than_the_fetch_size(
             read(stream, 1)
         assert stream.skip() == 2
         assert read(stream, 1)[0].value == b"after"
+
+
+def test_fetch_sessions_are_kept_and_begun_anew_where_the_broker_has_them(
+    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    """KIP-227: from 1.1 on. A broker that has forgotten a session, or counts differently, is told everything again."""
+    topic = unique("sessions")
+    servers.create_topic(topic, PARTITIONS)
+    connector = join(unique("group"))
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    count = 0
+
+    def pass_some() -> None:
+        nonlocal count
+        produce_to(
+            servers.bootstrap_servers, topic, [b"x"] * 4, partitions=PARTITIONS, **{**generation.producer, "acks": 1}
+        )
+        assert {(m.partition, m.offset) for m in read(stream, 4)} == {
+            (p, n) for p in range(PARTITIONS) for n in (count, count + 1)
+        }
+        count += 2
+
+    pass_some()
+    member = connector._member
+    assert member is not None
+    (fetcher,) = member.fetching._fetchers.values()
+    session = fetcher._session
+    if generation.kafka < "1.1":
+        assert not session.incremental
+        pass_some()
+        assert not session.incremental
+        return
+    eventually(lambda: session.incremental, 10, "a session")
+    for spoil in ("_id", "_epoch"):
+        was = session._id
+        setattr(session, spoil, getattr(session, spoil) + 1000)
+        pass_some()
+        eventually(lambda before=was: session.incremental and session._id != before, 10, "another session")  # type: ignore[misc]
+    pass_some()
+    assert fetcher.trouble == ""
+    assert connector.state.blocked == {}
+
+
+def test_large_messages_of_many_partitions_keep_to_the_budget_and_starve_nobody(
+    generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    """Brokers before 0.10.1 answer with all that is asked for: then no more may be asked for than there is room."""
+    topic, partitions, size, budget = unique("large"), 20, 300_000, 4_000_000
+    servers.create_topic(topic, partitions)
+    values = [b"x" * size] * (3 * partitions)
+    produce_to(servers.bootstrap_servers, topic, values, partitions=partitions, **generation.producer)
+    busy = [b"x" * size] * 40
+    produce_to(servers.bootstrap_servers, topic, busy, partitions=1, **generation.producer)
+    connector = join(unique("group"), queued_max_bytes=budget, queued_max_message_chunks=100)
+    streams = connector.create_message_streams({topic: 2})[topic]
+    member = connector._member
+    assert member is not None
+    eventually(lambda: member.budget.used > budget // 2, 20, "what can be fetched before anybody reads")
+    used, seen = [], list[tuple[int, int]]()
+    for message in connector.messages(streams):
+        used.append(member.budget.used)
+        seen.append((message.partition, message.offset))
+        if len(seen) == len(values) + len(busy):
+            break
+    assert sorted(seen) == sorted({(p, n) for p in range(partitions) for n in range(3)} | {(0, n) for n in range(43)})
+    assert max(used) <= budget + 2 * size
+    assert {p for p, _ in seen[: seen.index((0, 42))]} == set(range(partitions)), "nobody waits for the busy one's end"
