@@ -188,6 +188,12 @@ class Metrics:
         """The timer of that name."""
         return self._get(name, Timer)
 
+    def remove(self, names: Iterable[MetricName]) -> None:
+        """Show these no more: what they told of is gone. Whoever still feeds one does so in vain."""
+        with self._lock:
+            for name in names:
+                self._instruments.pop(name, None)
+
     def gauges(self, gauges: Gauges) -> None:
         """Ask this too at each snapshot."""
         with self._lock:

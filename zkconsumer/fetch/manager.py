@@ -320,7 +320,7 @@ class FetchManager:
             fetcher.start()  # first: partitions given to one that could not be started would stall
             self._fetchers[key] = fetcher
         if known is not None:
-            known.stop()  # the broker came back at another address (KAFKA-474)
+            self._stop([known])  # the broker came back at another address (KAFKA-474)
         return fetcher
 
     def _take_back(self, flows: Sequence[Flow]) -> None:
@@ -337,5 +337,15 @@ class FetchManager:
         with self._changed:
             idle = [key for key, fetcher in self._fetchers.items() if fetcher.idle]
             fetchers = [self._fetchers.pop(key) for key in idle]
+        self._stop(fetchers)
+
+    def _stop(self, fetchers: Iterable[Fetcher]) -> None:
+        """End fetchers that are no longer in the table, and the metrics of brokers that none is left for (in the
+        original they stay).
+        """
+        with self._changed:
+            live = {fetcher.endpoint for fetcher in self._fetchers.values()}
         for fetcher in fetchers:
             fetcher.stop()
+            if fetcher.endpoint not in live:
+                fetcher.measures.remove()

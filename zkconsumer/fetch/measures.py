@@ -14,13 +14,23 @@ class FetchMeasures:
         client = (("clientId", client_id),)
         broker = (*client, ("brokerHost", endpoint.host), ("brokerPort", str(endpoint.port)))
         kind = ("kafka.consumer", "FetchRequestAndResponseMetrics")
-        self._times = [metrics.timer(MetricName(*kind, "FetchRequestRateAndTimeMs", tags)) for tags in (client, broker)]
-        self._throttles = [
-            metrics.timer(MetricName(*kind, "FetchRequestThrottleRateAndTimeMs", tags)) for tags in (client, broker)
-        ]
-        self._sizes = [metrics.histogram(MetricName(*kind, "FetchResponseSize", tags)) for tags in (client, broker)]
-        self._bytes = metrics.meter(MetricName("kafka.server", "FetcherStats", "BytesPerSec", broker))
-        self._requests = metrics.meter(MetricName("kafka.server", "FetcherStats", "RequestsPerSec", broker))
+        server = ("kafka.server", "FetcherStats")
+        times, throttles, sizes = (
+            [MetricName(*kind, name, tags) for tags in (client, broker)]
+            for name in ("FetchRequestRateAndTimeMs", "FetchRequestThrottleRateAndTimeMs", "FetchResponseSize")
+        )
+        volume, count = MetricName(*server, "BytesPerSec", broker), MetricName(*server, "RequestsPerSec", broker)
+        self._metrics = metrics
+        self._of_broker = (times[1], throttles[1], sizes[1], volume, count)
+        self._times = [metrics.timer(name) for name in times]
+        self._throttles = [metrics.timer(name) for name in throttles]
+        self._sizes = [metrics.histogram(name) for name in sizes]
+        self._bytes = metrics.meter(volume)
+        self._requests = metrics.meter(count)
+
+    def remove(self) -> None:
+        """Nothing is fetched from this broker any more: what is told of it alone goes."""
+        self._metrics.remove(self._of_broker)
 
     def fetched(self, seconds: float, answer: FetchAnswer) -> None:
         """A request was answered after so many seconds."""

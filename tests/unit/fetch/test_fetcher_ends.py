@@ -13,6 +13,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.fetch.fetcher import Fetcher, Flow
 from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import StreamQueue
 
@@ -33,6 +34,35 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
         manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 2))
         assert old.join(Deadline(scaled(10)))
         assert manager._leaderless == {it.position.tp: flow}
+    finally:
+        manager.close(Deadline(scaled(10)))
+
+
+def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
+    """What happened: brokers that had left the cluster stayed in every report for ever."""
+    it, metrics = OnePartition(), Metrics()
+    manager = FetchManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
+
+    def ports() -> set[str]:
+        return {value for name in metrics.snapshot() for tag, value in name.tags if tag == "brokerPort"}
+
+    try:
+        for number, port in enumerate((1, 2, 2)):
+            assert manager._fetcher((port, number), Endpoint(port, "127.0.0.1", port)) is not None
+        assert ports() == {"1", "2"}
+        everywhere = {name for name in metrics.snapshot() if "brokerPort" not in dict(name.tags)}
+        it.position.fetched = None  # so that it waits in peace
+        flow = Flow(it.position, it.queue)
+        flow.resolving = True
+        manager._fetchers[2, 1].add([flow])
+        manager._retire_idle()
+        assert ports() == {"2"}, "one of its two fetchers is left"
+        manager._fetcher((2, 1), Endpoint(2, "127.0.0.1", 3))
+        assert ports() == {"3"}, "the broker came back at another address"
+        it.position.revoked = True
+        manager._retire_idle()
+        assert ports() == set()
+        assert set(metrics.snapshot()) == everywhere
     finally:
         manager.close(Deadline(scaled(10)))
 

@@ -14,10 +14,11 @@ from tests.unit.brokers.scripted import Peer, ScriptedBroker
 from tests.unit.brokers.sets import Batch
 from tests.unit.fetch.one_partition import OnePartition
 from zkconsumer.brokers import errors
-from zkconsumer.errors import BrokerResponseError
+from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 from zkconsumer.fetch.fetcher import Fetcher, Flow
 from zkconsumer.fetch.session import FetchSession, Named, Wanted
 from zkconsumer.model import TopicPartition
+from zkconsumer.streams import QueueBudget
 
 ONE, TWO, THREE = (TopicPartition("t", n) for n in range(3))
 PLACE = st.builds(Wanted, st.integers(0, 3), st.sampled_from([1000, 2000]))
@@ -197,6 +198,40 @@ def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
     it, broker = OnePartition(), Remembering(errors.FETCH_SESSION_ID_NOT_FOUND)
     with pytest.raises(BrokerResponseError, match="FETCH_SESSION_ID_NOT_FOUND"):
         steps(it, broker, 1)
+
+
+def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> None:
+    budget = QueueBudget(1000)
+    it = OnePartition()
+    seen: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        asked = peer.request()
+        seen.append(budget.used)
+        peer.answer(asked.correlation_id, FetchResponse_v11(0, 0, 55, []).encode())
+        peer.request()
+
+    with ScriptedBroker(script) as broker:
+        fetcher = Fetcher(
+            "f", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None, budget=budget
+        )
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            fetcher.step()
+            assert (seen, budget.used) == ([234], 0), "a quarter of what is not kept back"
+            with pytest.raises(BrokerUnavailableError):
+                fetcher.step()
+            assert budget.used == 0
+        finally:
+            fetcher.stop()
+
+
+def test_the_next_request_is_on_its_way_before_anything_is_decoded() -> None:
+    it, broker = OnePartition(), Remembering()
+    steps(it, broker, 2)
+    assert len(broker.said) == 2
+    assert it.queue.taken is None, "nobody has read yet"
 
 
 def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
