@@ -60,6 +60,12 @@ def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str, produce: Call
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 
+def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
+    produce(events, [b"%d" % n for n in range(1000, 1100)])
+    printed = run(block("connector.run("), cluster, events).splitlines()
+    assert {line.split()[-1] for line in printed} >= {repr(b"%d" % n) for n in range(1000, 1100)}
+
+
 @pytest.mark.spark
 def test_a_dataframe_in_ten_lines(cluster: DevCluster, events: str) -> None:
     printed = run(block("SparkSession"), cluster, events)
