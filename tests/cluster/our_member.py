@@ -28,16 +28,19 @@ class OurMember(MemberProcess):
         pause_ms: int = 0,
         stop_after: int | None = None,
         commit_each: bool = False,
+        columns: bool = False,
         properties: Mapping[str, object] | None = None,
     ) -> None:
         """Arguments: as for any member; ``stop_after`` so many messages it leaves; ``commit_each`` message before it is
-        reported.
+        reported; with ``columns`` it takes batches, pauses after each, and ends after the one with that message.
         """
         own: dict[str, object] = {}
         if stop_after is not None:
             own["member.stop.after"] = stop_after
         if commit_each:
             own["member.commit"] = "each"
+        if columns:
+            own["member.columns"] = 1
         super().__init__(
             zookeeper_connect,
             group,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import unique
+from tests.cluster.conftest import produce_to, unique
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster, java_home_for_spark
 
@@ -27,6 +26,7 @@ def block(marker: str) -> str:
 def events(cluster: DevCluster) -> str:
     name = unique("events")
     cluster.create_topic(name, 4)
+    produce_to(cluster.bootstrap_servers, name, [b"%d" % n for n in range(100)], partitions=4)
     return name
 
 
@@ -52,12 +52,18 @@ def run(code: str, cluster: DevCluster, topic: str) -> str:
     return done.stdout
 
 
-def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
-    produce(events, [b"%d" % n for n in range(100)])
-    printed = run(block("create_message_streams"), cluster, events).splitlines()
+def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
+    printed = run(block("for message in stream:"), cluster, events).splitlines()
     values = {line.split()[-1] for line in printed[:-1]}
     assert values == {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
+
+
+def test_columns(cluster: DevCluster, events: str) -> None:
+    printed = run(block("stream.batches()"), cluster, events).splitlines()
+    words = [line.split() for line in printed]
+    assert sum(int(line[0]) for line in words) == 100, printed
+    assert {line[4] for line in words} == {"0", "1", "2", "3"}
 
 
 def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:

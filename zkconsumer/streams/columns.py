@@ -57,22 +57,20 @@ def arrow_schema(headers: bool) -> pa.Schema:
 
 
 class Piece(NamedTuple):
-    """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too."""
+    """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too.
+    ``whole`` says that nothing of the chunk is left.
+    """
 
     chunk: Chunk
     first: int
     end: int
     rows: pa.RecordBatch | None
+    whole: bool
 
     @property
     def position(self) -> PartitionPosition:
         """Where the partition stands."""
         return self.chunk.position
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing of the chunk is left."""
-        return self.end >= self.chunk.next_offset
 
 
 class _Decoding:
@@ -86,6 +84,7 @@ class _Decoding:
         self._batches: Iterator[RecordBatch] | None = None
         self._rest: pa.RecordBatch | None = None
         self._rest_end = at
+        self._exhausted = False
 
     def piece(self, limits: Limits) -> Piece:
         """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
@@ -102,7 +101,8 @@ class _Decoding:
                 rows = rows.slice(0, count)
                 end = rows.column(_OFFSET)[count - 1].as_py() + 1
         self.at = end
-        return Piece(self.chunk, first, end, rows)
+        whole = self._rest is None and (self._exhausted or end >= self.chunk.next_offset)
+        return Piece(self.chunk, first, end, rows, whole)
 
     def _decoded(self, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
         builder = ColumnBuilder(self.schema.names)
@@ -117,6 +117,7 @@ class _Decoding:
                     break
             else:
                 end = max(end, self.chunk.next_offset)  # what follows was compacted away
+                self._exhausted = True
             return self._made(builder), end
         except UnreadableMessageError:
             self._batches = None

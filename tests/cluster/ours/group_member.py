@@ -3,7 +3,7 @@
 
 The first stream is read by the main thread, every other by a thread of its own. SIGTERM is a clean end: the signal
 handler itself, which runs in the main thread wherever that is, calls ``shutdown``. With ``member.commit=each`` a
-message is committed by the thread that holds it before its line is printed.
+message is committed by the thread that holds it before its line is printed. With ``member.columns`` it takes batches.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from zkconsumer import Blacklist, ConsumerTimeoutException, KafkaStream, Whitelist, ZookeeperConsumerConnector
+from zkconsumer import (
+    Blacklist,
+    ConsumerTimeoutException,
+    KafkaStream,
+    MessageAndMetadata,
+    Whitelist,
+    ZookeeperConsumerConnector,
+)
 
 
 class Member:
@@ -25,6 +33,7 @@ class Member:
         self.pause = int(own.get("pause.ms", "0")) / 1000
         self.stop_after = int(own.get("stop.after", "0"))
         self.commit_each = own.get("commit") == "each"
+        self.columns = "columns" in own
         self.connector = ZookeeperConsumerConnector(properties)
         self.lock = threading.Lock()
         self.messages = self.bytes = 0
@@ -55,17 +64,16 @@ class Member:
 
     def read(self, stream: KafkaStream[Any, Any]) -> None:
         try:
-            for message in stream:
+            for rows in self.columns_of(stream) if self.columns else ([of_message(m)] for m in stream):
                 if self.commit_each:
                     self.connector.commit_offsets()
-                value = message.value
-                self.say(f"m {message.topic} {message.partition} {message.offset} {text(message.key)} {text(value)}")
+                self.say("\n".join(line for line, _ in rows))
                 with self.lock:
                     self.last = time.monotonic()
                     self.first = self.first or self.last
-                    self.messages += 1
-                    self.bytes += len(value or b"")
-                    done = self.messages == self.stop_after
+                    before, self.messages = self.messages, self.messages + len(rows)
+                    self.bytes += sum(size for _, size in rows)
+                    done = before < self.stop_after <= self.messages
                 if self.pause:
                     time.sleep(self.pause)
                 if done:
@@ -73,10 +81,24 @@ class Member:
         except ConsumerTimeoutException:
             pass  # consumer.timeout.ms was set: this stream is read to its end
 
+    @staticmethod
+    def columns_of(stream: KafkaStream[Any, Any]) -> Iterator[list[tuple[str, int]]]:
+        for batch in stream.batches():
+            yield [of_row(*row) for row in zip(*(column.to_pylist() for column in batch.columns[:5]), strict=True)]
+
     def say(self, line: str) -> None:
         with self.lock:
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
+
+
+def of_message(message: MessageAndMetadata[Any, Any]) -> tuple[str, int]:
+    """What is said of a message, and its size."""
+    return of_row(message.key, message.value, message.topic, message.partition, message.offset)
+
+
+def of_row(key: bytes | None, value: bytes | None, topic: str, partition: int, offset: int) -> tuple[str, int]:
+    return f"m {topic} {partition} {offset} {text(key)} {text(value)}", len(value or b"")
 
 
 def text(data: bytes | None) -> str:

@@ -1,0 +1,147 @@
+"""A group whose members take batches of columns, on a real cluster: nothing is lost, and what is repeated is what a
+killed member held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import NewTopic, produce_to
+from tests.cluster.our_member import OurMember
+from tests.timing import eventually
+from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
+
+PARTITIONS = 6
+
+
+@contextmanager
+def producing(cluster: DevCluster, topic: str) -> Iterator[list[bytes]]:
+    """Messages go on being written until the block ends; the list grows with them."""
+    written: list[bytes] = []
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(0.02):
+            values = [b"%d" % (len(written) + n) for n in range(30)]
+            produce_to(cluster.bootstrap_servers, topic, values, partitions=PARTITIONS)
+            written.extend(values)
+
+    writer = threading.Thread(target=write, name="writer")
+    writer.start()
+    try:
+        yield written
+    finally:
+        ended.set()
+        writer.join(60)
+
+
+def test_members_that_take_batches_lose_nothing_when_one_is_killed_and_one_leaves(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    topic, group = new_topic(PARTITIONS), new_group()
+
+    def member() -> OurMember:
+        return OurMember(cluster.zookeeper_connect, group, {topic: 1}, columns=True, pause_ms=20)
+
+    with producing(cluster, topic) as written, member() as stays, member() as leaves, member() as dies:
+        for one in (stays, leaves, dies):
+            one.wait_messages(60)
+        dies.kill()
+        after_kill = len(stays.messages)
+        eventually(lambda: len(stays.messages) > after_kill + 500, 40, "the dead member's share is read on")
+        assert leaves.stop() is not None
+        left_at = len(stays.messages)
+        with member() as joins:
+            joins.wait_messages(100)
+        eventually(lambda: len(stays.messages) > left_at + 500, 40, "the last one reads on")
+    with member() as last:
+        everything = [stays, leaves, dies, joins, last]
+
+        def missing() -> set[bytes]:
+            return set(written) - {m.value for one in everything for m in one.messages if m.value is not None}
+
+        eventually(lambda: not missing(), 40, "every message")
+    places = Counter((m.partition, m.offset) for one in everything for m in one.messages)
+    died_with = {(m.partition, m.offset) for m in dies.messages}
+    repeated = {place for place, times in places.items() if times > 1}
+    assert len(places) == len(written)
+    assert repeated <= died_with, "only what the killed member had not committed"
+
+
+def rows_of(connector: ZookeeperConsumerConnector, topic: str, count: int) -> list[dict[str, Any]]:
+    (stream,) = connector.create_message_streams({topic: 1})[topic]
+    found: list[dict[str, Any]] = []
+    for batch in stream.batches(headers=True, timeout=30):
+        found += batch.to_pylist()
+        if len(found) >= count:
+            return found
+    raise AssertionError(f"{len(found)} of {count}")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_columns_of_all_codecs_say_what_messages_say(
+    codec: str,
+    cluster: DevCluster,
+    connector: Callable[..., ZookeeperConsumerConnector],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+) -> None:
+    config = {"message.timestamp.type": "LogAppendTime"} if codec == "lz4" else None
+    topic = new_topic(2, config=config)
+    values = [None if n % 7 == 0 else b"%d" % n * (n % 50) for n in range(2000)]
+    produce_to(
+        cluster.bootstrap_servers,
+        topic,
+        values,
+        partitions=2,
+        key=lambda n: b"k" if n % 3 else None,
+        compression_codec=codec,
+    )
+    rows = rows_of(connector(new_group()), topic, 2000)
+    (stream,) = connector(new_group()).create_message_streams({topic: 1})[topic]
+    messages = [stream.get(timeout=30) for _ in range(2000)]
+    told = {(m.partition, m.offset): (m.timestamp, m.timestamp_type, m.key, m.value) for m in messages}
+    assert told == {
+        (row["partition"], row["offset"]): (
+            round(row["timestamp"].timestamp() * 1000),
+            row["timestampType"],
+            row["key"],
+            row["value"],
+        )
+        for row in rows
+    }
+    assert {row["timestampType"] for row in rows} == {1 if codec == "lz4" else 0}
+
+
+def test_a_table_is_committed_by_who_asked_for_it(
+    cluster: DevCluster,
+    connector: Callable[..., ZookeeperConsumerConnector],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+) -> None:
+    topic, group = new_topic(2), new_group()
+    produce_to(cluster.bootstrap_servers, topic, [b"%d" % n for n in range(100)], partitions=2)
+    first = connector(group)
+    (stream,) = first.create_message_streams({topic: 1})[topic]
+    table = stream.to_arrow(max_messages=60, timeout=30)
+    assert table.num_rows == 60
+    first.commit_offsets()
+    rest = stream.to_arrow(max_messages=40, timeout=30)
+    assert rest.num_rows == 40
+    try:
+        with first:
+            raise LookupError  # what is in hand is consumed again
+    except LookupError:
+        pass
+    (stream,) = connector(group).create_message_streams({topic: 1})[topic]
+    again = stream.to_arrow(max_messages=40, timeout=30)
+    assert sorted(again.column("value").to_pylist()) == sorted(rest.column("value").to_pylist())
+    with pytest.raises(ConsumerTimeoutException):
+        next(stream.batches(timeout=1))
