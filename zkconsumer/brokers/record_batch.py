@@ -31,7 +31,7 @@ if not COMPILED:
 _WHOLE = 384  # records of a batch that is decoded in one go, which is the fastest way
 _WHOLE_COMPRESSED = 4096  # bytes, which may become much more
 _SLAB = 256  # records that are decoded at once otherwise: enough to spread the cost, few enough to hold
-# Both stay well below the 700 new objects at which Python looks for cyclic garbage: more, and every batch sets that off,
+# Both stay well below the 700 new objects at which Python looks for cyclic garbage: more, and each batch sets that off,
 # which takes another 60 % of the time of a message.
 _CODEC_AT, _CODEC = 22, 0x07
 _COUNT_AT, _COUNT = 57, Struct(">i").unpack_from
