@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -142,3 +142,103 @@ def test_the_source_can_be_registered_by_hand(reader: MakeReader, new_topic: New
     of_topic = reader(new_topic())
     register(of_topic.spark)
     assert of_topic.batch().count() == 0
+
+
+def test_a_batch_reads_from_and_to_times(
+    cluster: DevCluster, reader: MakeReader, new_topic: NewTopic, zookeeper: Any
+) -> None:
+    from confluent_kafka import Producer
+    from pyspark.errors import PySparkException
+
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for number in range(20):
+        producer.produce(topic, b"v", partition=number % 2, timestamp=1_700_000_000_000 + 1000 * number)
+    assert producer.flush(scaled(20)) == 0
+    of_topic = reader(topic)
+
+    def read(**options: str) -> list[tuple[int, int]]:
+        rows = of_topic.batch("partition int, offset bigint", **options).collect()
+        return sorted((row.partition, row.offset) for row in rows)
+
+    assert read(startingTimestamp="1700000015000") == [(0, 8), (0, 9), (1, 7), (1, 8), (1, 9)]
+    assert read(endingTimestamp="1700000003000") == [(0, 0), (0, 1), (1, 0)]
+    assert read(startingTimestamp="1700000019000", startingOffsetsByTimestampStrategy="latest") == [(1, 9)]
+    with pytest.raises(PySparkException, match="startingTimestamp: '1700000019000': .*-0 has no message of that time"):
+        read(startingTimestamp="1700000019000")
+
+
+@pytest.fixture
+def _pushdown(spark: Any) -> Iterator[None]:
+    """Spark's own switch, which is off by default."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.xfail(reason="Spark 4.3.0 reads the ranges of the filtered query before it", strict=True)
+def test_a_frame_with_pushed_filters_can_be_read_without_any(
+    _pushdown: None, reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(2)
+    produce(topic, [b"x"] * 10, partitions=2)
+    frame = reader(topic).batch(pushdown="true")
+    assert frame.where("partition = 1").count() == 5
+    assert frame.count() == 10
+
+
+def test_filters_are_pushed_down_on_request(
+    _pushdown: None, cluster: DevCluster, reader: MakeReader, new_topic: NewTopic
+) -> None:
+    from confluent_kafka import Producer
+
+    topic = new_topic(3)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    for number in range(300):
+        producer.produce(topic, b"%d" % number, partition=number % 3, timestamp=1_700_000_000_000 + 1000 * number)
+    assert producer.flush(scaled(20)) == 0
+    whole, pushed = reader(topic).batch(), reader(topic).batch(pushdown="true", minPartitions="3")
+    for condition, tasks in (
+        ("partition = 2 AND offset >= 90", 3),
+        ("partition IN (0, 1) AND offset < 1", 2),
+        ("offset > 98 AND partition <> 0", 3),
+        ("timestamp >= timestamp_millis(1700000296500)", 3),
+        ("timestamp >= timestamp_millis(1700000296500) AND partition = 1", 1),
+        ("timestamp < timestamp_millis(1700000002500)", 3),
+        ("partition = 7", 0),
+        ("value = '5'", 3),
+    ):
+        found = pushed.where(condition)
+        assert sorted(found.collect()) == sorted(whole.where(condition).collect()), condition
+        assert found.rdd.getNumPartitions() == max(1, tasks), condition
+    told = pushed.where("partition = 2 AND offset >= 90")._jdf.queryExecution().toString()
+    assert "PushedFilters: [" in told
+    assert "EqualTo(partition,2)" in told
+
+
+def test_a_snapshot_is_read_and_then_committed_for_the_group(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any
+) -> None:
+    from zkconsumer.errors import OffsetCommitError
+    from zkconsumer.spark import snapshot
+
+    topic = new_topic(3)
+    produce(topic, [b"x"] * 300, partitions=3)
+    of_topic = reader(topic)
+    group = of_topic.options["group.id"]
+    zookeeper.create(f"/consumers/{group}/offsets/{topic}/1", b"70", makepath=True)
+    part = snapshot({**of_topic.options, "startingOffsets": "group"})
+    produce(topic, [b"y"] * 30, partitions=3)
+    frame = part.load(of_topic.spark, "partition int, offset bigint")
+    assert frame.count() == 230
+    assert frame.where("partition = 1").count() == 30
+    assert offsets_of(zookeeper, group, topic) == {1: 70}
+    zookeeper.set(f"/consumers/{group}/offsets/{topic}/1", b"105")  # others went on meanwhile
+    part.commit()
+    assert offsets_of(zookeeper, group, topic) == {0: 100, 1: 105, 2: 100}
+    after = snapshot({**of_topic.options, "startingOffsets": "group"})
+    assert [(start, end) for _, _, start, end in after.ranges] == [(100, 110), (105, 110), (100, 110)]
+    zookeeper.create(f"/consumers/{group}/owners/{topic}/2", b"somebody-0", makepath=True)
+    with pytest.raises(OffsetCommitError, match=f"not committed: {topic}-2 .another member's owner node exists"):
+        after.commit()
+    assert offsets_of(zookeeper, group, topic) == {0: 110, 1: 110, 2: 100}

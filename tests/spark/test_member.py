@@ -19,6 +19,9 @@ from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
 from tests.spark.conftest import Reader, Sink, offsets_of, runners
 from tests.timing import eventually, scaled
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.spark.member import GroupMember
+from zkconsumer.spark.options import parse
 
 MakeReader = Callable[[str], Reader]
 QUICK = {"processingTime": "50 milliseconds"}
@@ -319,3 +322,23 @@ def test_the_group_goes_on_where_it_is_further_than_the_checkpoint_and_never_bac
     assert set(one.sink.places) == everything(2, 200) - {(0, offset) for offset in range(100, 150)}
     assert_once(one.sink.places)
     assert one.at(2, 200)
+
+
+def test_a_member_whose_spark_is_gone_leaves_although_nobody_tells_it(
+    cluster: DevCluster, zookeeper: Any, new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    # As while its main thread waits for a broker: the end of Spark's connection is not seen then.
+    topic, group = new_topic(2), new_group()
+    parents = [1000]
+    member = GroupMember(
+        parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}),
+        parent=lambda: parents[0],
+    )
+    try:
+        member.join()
+        assert len(owners_of(zookeeper, group, topic)) == 2
+        parents[0] = 1
+        eventually(lambda: zookeeper.get_children(f"/consumers/{group}/ids") == [], 10, "the member to leave")
+        assert member.claim([], patient=True) == frozenset()
+    finally:
+        member.leave()

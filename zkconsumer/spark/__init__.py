@@ -12,6 +12,7 @@ This module imports neither pyspark nor pyarrow, so that what is missing is said
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zkconsumer.errors import MissingExtraError
@@ -19,7 +20,9 @@ from zkconsumer.errors import MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ZkConsumerDataSource", "register"]
+    from zkconsumer.spark.snapshot import Snapshot
+
+__all__ = ["ZkConsumerDataSource", "register", "snapshot"]
 
 _FEATURE = "the Spark data source (pyspark 4.2 or later, and pyarrow)"
 
@@ -31,6 +34,22 @@ def register(spark: SparkSession) -> None:
     """
     source = _data_source()  # first, so that what is missing is said before Spark complains
     spark.dataSource.register(source)
+
+
+def snapshot(options: Mapping[str, str]) -> Snapshot:
+    """A batch with its ranges fixed now, which can be read and then committed for the group::
+
+        part = zkconsumer.spark.snapshot({"zookeeper.connect": "localhost:2181", "group.id": "g",
+                                          "subscribe": "flights", "startingOffsets": "group"})
+        part.load(spark).write.parquet("flights")
+        part.commit()
+
+    Arguments: the options of ``spark.read``.
+    Raises: ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError; MissingExtraError.
+    """
+    _data_source()
+    made: Snapshot = importlib.import_module("zkconsumer.spark.snapshot").make(options)
+    return made
 
 
 def _data_source() -> Any:

@@ -7,10 +7,10 @@ The group is only looked at (``startingOffsets=group``); a batch registers nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
@@ -18,6 +18,7 @@ from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.cluster import Cluster, describe
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.partition import RangePartition, read_partition
+from zkconsumer.spark.pushdown import Bounds
 from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, named_position, out_of_log, pieces, within
 from zkconsumer.spark.reading import ADVICE
 
@@ -40,12 +41,41 @@ class BatchReader(DataSourceReader):
         with Cluster(options.config, options.isolation_level) as cluster:
             partitions = selected(cluster, options.selection)
             leaders = cluster.leaders(partitions)
-            ranges = plan(cluster, options, partitions)
+            ranges = self._narrowed(cluster, plan(cluster, options, partitions))
         return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
+
+    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The messages of one piece as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
         return read_partition(self._options, self._schema, partition)
+
+
+class FilteringReader(BatchReader):
+    """The same with ``pushdown=true``: what a query's filters exclude by partition, offset or time is not fetched.
+
+    A class of its own, since Spark fails every query of a reader that has ``pushFilters`` while its setting
+    ``spark.sql.python.filterPushdown.enabled`` is off, as it is by default.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._bounds: Bounds | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bounds": None}  # of no use to tasks, which are told their ranges
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what can be used. Returns the filters that Spark must evaluate."""
+        self._bounds = Bounds()
+        return self._bounds.take(filters)
+
+    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        bounds = self._bounds or Bounds()
+        partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
+        since = {} if bounds.since is None else cluster.offsets_at(partitions, bounds.since)
+        return bounds.narrow(ranges, since)
 
 
 def selected(cluster: Cluster, selection: Selection) -> tuple[TopicPartition, ...]:

@@ -106,7 +106,7 @@ class Cluster:
             self._session = session
         return self._session
 
-    def _ask(self, question: Callable[[Session, Deadline], T]) -> T:
+    def ask(self, question: Callable[[Session, Deadline], T]) -> T:
         """Ask ZooKeeper, and again while it is away, for as long as a session may be gone. Raises RegistryError."""
         session = self._opened()
         deadline = Deadline(max(_REGISTRY_TIMEOUT, 2.0 * session.timeout))
@@ -125,10 +125,10 @@ class Cluster:
         """
         topics: Sequence[str] = selection.topics or sorted({tp.topic for tp in selection.partitions})
         if selection.allowed is not None:
-            names = self._ask(lambda session, deadline: session.children(paths.TOPICS, deadline)) or ()
+            names = self.ask(lambda session, deadline: session.children(paths.TOPICS, deadline)) or ()
             excluded = self._config.exclude_internal_topics
             topics = sorted(name for name in names if selection.allowed.allows(name, excluded))
-        nodes = self._ask(lambda session, deadline: session.read([paths.topic(name) for name in topics], deadline))
+        nodes = self.ask(lambda session, deadline: session.read([paths.topic(name) for name in topics], deadline))
         found = [
             TopicPartition(name, number)
             for name, node in zip(topics, nodes, strict=True)
@@ -142,7 +142,7 @@ class Cluster:
 
     def live_members(self, group: str) -> tuple[str, ...]:
         """The ids of the group's live members. Raises RegistryError."""
-        members = self._ask(lambda session, deadline: session.children(paths.ids(group), deadline))
+        members = self.ask(lambda session, deadline: session.children(paths.ids(group), deadline))
         return tuple(sorted(members or ()))
 
     def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
@@ -155,7 +155,7 @@ class Cluster:
         def read(session: Session, deadline: Deadline) -> Any:
             return registered_brokers(session, deadline), session.read(state_paths, deadline)
 
-        brokers, states = self._ask(read)
+        brokers, states = self.ask(read)
         if not brokers:
             raise NoBrokersError(f"no broker is registered in ZooKeeper ({self._config.zookeeper_connect})")
         endpoints: dict[int, Endpoint] = {}
@@ -182,7 +182,7 @@ class Cluster:
         Raises RegistryError.
         """
         offset_paths = [paths.offset(group, tp) for tp in partitions]
-        nodes = self._ask(lambda session, deadline: session.read(offset_paths, deadline))
+        nodes = self.ask(lambda session, deadline: session.read(offset_paths, deadline))
         found = {}
         for tp, path, node in zip(partitions, offset_paths, nodes, strict=True):
             if node is None:
@@ -203,7 +203,7 @@ class Cluster:
         """
         todo = dict(offsets)
         for _ in range(10):  # somebody else may write at the same time, but hardly always
-            todo = self._ask(partial(self._commit_once, group=group, offsets=todo))
+            todo = self.ask(partial(self._commit_once, group=group, offsets=todo))
             if not todo:
                 return
         raise OffsetCommitError(f"group {group}: others keep writing the offsets of {', '.join(map(str, todo))}")

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from zkconsumer.spark.batch import BatchReader
+from zkconsumer.spark.batch import BatchReader, FilteringReader
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.schema import check_schema, source_schema
 from zkconsumer.spark.stream import StreamReader
@@ -37,7 +37,7 @@ class ZkConsumerDataSource(DataSource):
         """The reader of a batch. Raises ConfigException."""
         self._parsed.check_batch()
         check_schema(schema)
-        return BatchReader(self._parsed, schema)
+        return (FilteringReader if self._parsed.pushdown else BatchReader)(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
         """The reader of a stream. Raises ConfigException."""

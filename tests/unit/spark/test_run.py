@@ -216,6 +216,103 @@ def test_the_end_of_a_run_closes_what_it_opened() -> None:
     assert cluster.closed
 
 
+class Share:
+    """A membership that owns a part of the topic, as told."""
+
+    def __init__(self, *owned: TopicPartition) -> None:
+        self.owned = set(owned)
+        self.offsets: dict[TopicPartition, int] = {}
+        self.not_stored: set[TopicPartition] = set()
+        self.planned: list[Any] = []
+        self.patient: list[bool] = []
+
+    def join(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def settle(self, done: Any) -> None:
+        for tp, span in done.items():
+            if tp in self.owned and tp in self.offsets:
+                self.offsets[tp] = max(self.offsets[tp], span.end)
+
+    def claim(self, partitions: Any, *, patient: bool) -> set[TopicPartition]:
+        self.patient.append(patient)
+        return self.owned.intersection(partitions)
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets and tp in self.owned}
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        stored = {tp: offset for tp, offset in starts.items() if tp not in self.not_stored}
+        self.offsets |= stored
+        return set(stored)
+
+    def reserve(self, progress: Any) -> None:
+        self.planned.append(dict(progress))
+
+    def repeat(self, progress: Any) -> None:
+        self.planned.append(("again", dict(progress)))
+
+
+def member_run(cluster: FakeCluster, share: Share, **options: str) -> StreamRun:
+    run = StreamRun(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", **options}), cluster, share)
+    run.open()
+    return run
+
+
+def test_a_member_reads_its_share_and_remembers_the_places_of_what_it_gave_up() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
+    run = member_run(cluster, share, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10))
+    assert share.planned[-1] == {A: (0, 10)}
+    share.owned = {B}
+    share.offsets[B] = 4  # its owner came so far
+    second = run.latest(first, None)
+    assert second == offset(p0=(10, 10), p1=(4, 10))
+    assert run.latest(second, None) is second
+    assert share.planned[-1] == {}
+    share.owned = {A, B}
+    cluster.logs[A] = (0, 30)
+    share.offsets[A] = 25
+    assert run.latest(second, None) == offset(p0=(25, 30), p1=(10, 10))
+    assert share.patient == [False] * 4
+
+
+def test_a_member_that_gets_back_what_others_repeat_goes_on_at_its_own_place() -> None:
+    cluster, share = FakeCluster({A: (0, 30)}), Share(A)
+    run = member_run(cluster, share)
+    share.offsets[A] = 5  # they had it since a batch took too long, and did not get as far as that batch
+    assert run.latest(offset(p0=(0, 20)), None) == offset(p0=(20, 30))
+
+
+def test_a_partition_whose_start_cannot_be_stored_waits() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10))
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 10))
+
+
+def test_a_batch_of_the_run_before_is_claimed_before_it_is_repeated() -> None:
+    share = Share(A)
+    run = member_run(FakeCluster({A: (0, 10)}), share)
+    end = offset(p0=(0, 10))
+    run.plan(end)
+    run.plan(end)
+    assert share.planned == [("again", {A: (0, 10)})]
+
+
+def test_available_now_waits_for_the_whole_share() -> None:
+    share = Share(A)
+    run = member_run(FakeCluster({A: (0, 10)}), share, startingOffsets="earliest")
+    run.fix_targets()
+    run.latest({}, None)
+    assert share.patient == [True]
+
+
 _STOPPED_TWICE = """
 import os, signal, threading
 from zkconsumer.spark.run import end_cleanly_on_sigterm
