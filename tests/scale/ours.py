@@ -1,0 +1,117 @@
+"""A member of ours on the simulated ZooKeeper: the real rebalancer with everything it decides and asks for, on a task
+instead of a thread, with its defaults. Only fetching is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.concurrency.group import InlineCommitter, RecordingDelivery
+from tests.scale.clock import Mailbox
+from tests.scale.wire import LATENESS_S, Costs, CountedServer
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.assignors.strategy import advertisement, assignment_strategy
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StopRequested
+from zkconsumer.group.model import ModelMembership
+from zkconsumer.group.rebalancer import Rebalancer
+from zkconsumer.group.reports import Reports
+from zkconsumer.group.state import Phase
+from zkconsumer.model import ConsumerId
+from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
+from zkconsumer.registry.watches import NodeCache
+from zkconsumer.version import VERSION
+from zkconsumer.wiring import rebalance_settings
+
+REQUEST_TIMEOUT = 6.0
+NEVER = 1e6
+
+COSTS = Costs(client=0.00002)
+"""Kazoo, pipelined, takes 10 ms for 500 reads on the machine on which this was written."""
+
+
+class OurMember:
+    """One member, from its start."""
+
+    def __init__(self, server: CountedServer, group: str, name: str, topic: str, *, interval: float = NEVER) -> None:
+        """``interval`` in seconds between two reconciliations; without, a change's cost is seen alone."""
+        self._interval = interval
+        self.consumer = f"{group}_{name}"
+        self._group = group
+        self._topic = topic
+        self._simulation = server.simulation
+        self._events: Mailbox[Event] = Mailbox(server.simulation)
+        self._late = server.simulation.chance.uniform(0.0, LATENESS_S)
+        self.session = server.connect(self._events.put, COSTS)
+        self._rebalancer: Rebalancer | None = None
+        self.task = server.simulation.start(self.consumer, self._run)
+
+    def _run(self) -> None:
+        self.session.open(Deadline(REQUEST_TIMEOUT))
+        rebalancer = self._rebalancer = self._made()
+        rebalancer.begin()
+        while rebalancer.state.phase is not Phase.CLOSED:
+            rebalancer.step()
+        self.session.close(Deadline(REQUEST_TIMEOUT))
+
+    def _made(self) -> Rebalancer:
+        config = ConsumerConfig({"zookeeper.connect": "fake:2181", "group.id": self._group})
+        strategy = assignment_strategy(config)
+        extra = advertisement(config, host="host", address="127.0.0.1", version=VERSION)
+        cache = NodeCache(self.session, self._noticed)
+        membership = ModelMembership(
+            self.session,
+            cache,
+            self._group,
+            ConsumerId(self.consumer),
+            lambda: Registration(STATIC, {self._topic: 1}, timestamp="1795230310008", extra=extra),
+            shared=self._group,
+            exclude_internal_topics=True,
+            wants_racks=strategy.wants_racks,
+        )
+        committer = InlineCommitter(
+            self.consumer,
+            OwnedOffsets(ZooKeeperOffsets(self.session, self._group)),
+            self.session.lease,
+            interval=None,
+            timeout=REQUEST_TIMEOUT,
+            count_held=False,
+            refused=lambda outcomes: self._events.put(CommitsRefused(outcomes)),
+        )
+        return Rebalancer(
+            ConsumerId(self.consumer),
+            self._group,
+            replace(rebalance_settings(config, REQUEST_TIMEOUT), interval=self._interval),
+            events=self._events,
+            session=self.session,
+            cache=cache,
+            membership=membership,
+            delivery=RecordingDelivery(),
+            offsets=committer,
+            assign=strategy,
+            reports=Reports(strategy.name, strategy.concern),
+        )
+
+    def _noticed(self, path: str) -> None:
+        self._simulation.at(self._simulation.now + self._late, lambda: self._events.put(NodeChanged(path)))
+
+    def progress(self) -> None:
+        """Something was consumed of every partition it owns."""
+        assert self._rebalancer is not None
+        for position in self._rebalancer.positions().values():
+            position.consumed = (position.consumed or 0) + 1
+
+    def stop(self) -> None:
+        """Ask it to leave cleanly."""
+        self._events.put(StopRequested(0))
+
+    def crash(self) -> None:
+        """Its process is gone; its session lives until :meth:`expire`."""
+        self._simulation.end(self.task)
+        self.session._up = False
+
+    def expire(self) -> None:
+        """ZooKeeper ends its session."""
+        self.session.expire_unnoticed()
