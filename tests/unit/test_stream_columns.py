@@ -341,6 +341,33 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [1, 2, 3]
 
 
+def test_a_table_that_is_not_handed_out_leaves_what_comes_after_it_behind_it(bench: Bench) -> None:
+    where = position(start=100)
+    bench.put(where, 100, 2)
+    bench.queue.jump(where, 7)
+    bench.put(where, 7, 1)
+    made = columns.ColumnReader._gather
+
+    def gather(*arguments: Any) -> None:
+        made(*arguments)
+        bench.lease.suspend()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(columns.ColumnReader, "_gather", gather)
+        assert bench.stream.to_arrow(timeout=0).num_rows == 0
+    bench.lease.resume(bench.lease.epoch)
+    assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [100, 101, 7]
+
+
+def test_a_gap_between_chunks_ends_a_table_and_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    where = position()
+    bench.put(where, 0, 2)
+    bench.put(where, 10, 2)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [10, 11]
+    assert "expected offset 2 but the next chunk begins at 10" in caplog.text
+
+
 # ---- interrupts and errors
 
 

@@ -50,8 +50,10 @@ def arrow_schema(headers: bool) -> pa.Schema:
     """The schema of Spark's Kafka source. Raises MissingExtraError without pyarrow."""
     try:
         import pyarrow as pa
+        import pyarrow.compute
     except ImportError:
         raise MissingExtraError("reading a stream as columns", "arrow") from None
+    ColumnBuilder()  # imports what it needs
     types = arrow_types()
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
 
