@@ -18,6 +18,7 @@ from tests.bench.plan import Plan
 _ROOT = Path(__file__).resolve().parents[2]
 # name -> module of this package; in the order of running
 _SCENARIOS = {
+    "profile": "profile",
     "iterate": "iterate",
     "columns": "columns",
     "streams": "streams",

@@ -57,5 +57,5 @@ def test_the_list_names_every_scenario() -> None:
     listed = {line.split()[0] for line in bench("--list").splitlines()}
 
     assert listed == {
-        "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "spark",
+        "profile", "iterate", "columns", "streams", "latency", "many-partitions", "memory", "rebalance", "spark",
     }  # fmt: skip
