@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from tests.bench import memory
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
 
 LIMIT_KB = 80_000
 MARGIN_KB = 5_000
@@ -52,6 +54,23 @@ def test_an_idle_member_takes_less_than_80_megabytes(
     with capsys.disabled():
         print(f"\n  an idle member of 12 partitions: {resident / 1000:.1f} MB resident")
     assert resident < LIMIT_KB - MARGIN_KB
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_slow_reader_of_large_messages_keeps_to_its_budget(
+    streams: int, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    """What happened: an answer of 50 MB was received as a whole beside its copies, and neither it nor what readers had
+    in hand counted: 204 MB resident with a budget of 67.
+    """
+    chunks = ("queued.max.message.chunks", "100")  # so that bytes alone are the limit
+    load = memory.Load("test", 60, 120, 1_000_000, streams, 0.1, 5.0, (("queued.max.bytes", "33554432"), chunks))
+    topic = new_topic(load.partitions)
+    memory.produce(cluster.bootstrap_servers, topic, load)
+    found = memory.watch(cluster.zookeeper_connect, new_group(), topic, load)
+    assert found["read"] > 10
+    assert found["over_budget_mb"] < memory.MARGIN_MB, found["series_mb"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="sockets are listed in /proc")

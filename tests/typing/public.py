@@ -39,6 +39,18 @@ def with_decoders(connector: ZookeeperConsumerConnector) -> None:
     assert_type(by_filter, list[KafkaStream[bytes | None, str | None]])
 
 
+def one_loop(connector: ZookeeperConsumerConnector) -> None:
+    def handle(message: MessageAndMetadata[str, bytes]) -> int:
+        return len(message.key)
+
+    assert_type(connector.run(handle, "t", workers=2, key_decoder=StringDecoder()), None)  # type: ignore[func-returns-value]
+    connector.run(handle, Whitelist("a.*"))
+    connector.run(handle, {"t": 2})
+    connector.run(lambda: None, ["t"])  # type: ignore[arg-type, misc]
+    for message in connector.messages(connector.create_message_streams_by_filter(Whitelist("a"), 1, StringDecoder())):
+        assert_type(message.key, str | None)
+
+
 class Listener(ConsumerRebalanceListener):
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[TopicPartition, str]
