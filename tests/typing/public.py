@@ -43,7 +43,7 @@ def one_loop(connector: ZookeeperConsumerConnector) -> None:
     def handle(message: MessageAndMetadata[str, bytes]) -> int:
         return len(message.key)
 
-    assert_type(connector.run(handle, "t", workers=2, key_decoder=StringDecoder()), None)  # type: ignore[func-returns-value]
+    connector.run(handle, "t", workers=2, key_decoder=StringDecoder())
     connector.run(handle, Whitelist("a.*"))
     connector.run(handle, {"t": 2})
     connector.run(lambda: None, ["t"])  # type: ignore[arg-type, misc]
