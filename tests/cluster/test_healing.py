@@ -1,4 +1,4 @@
-"""What nobody else brings back: members that gave up, a ZooKeeper that lost its data, a session that two clients use."""
+"""What nobody else brings back: members that gave up, a ZooKeeper that lost its data, a session used twice."""
 
 from __future__ import annotations
 

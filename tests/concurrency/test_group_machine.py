@@ -4,6 +4,8 @@ promises.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,7 +14,7 @@ from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, own
 from zkconsumer.core.planner import GroupView, threads_of
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.errors import RegistryError, ZkConsumerError
+from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
 from zkconsumer.group.events import StartResolved
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.registry import paths
@@ -20,6 +22,7 @@ from zkconsumer.testing import FakeZooKeeper
 
 MOST = 4
 START = 100
+REQUESTS = ("transact", "read", "children", "create", "delete", "ensure")
 picks = st.integers(min_value=0, max_value=1000)
 
 
@@ -81,7 +84,9 @@ class Group(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule()
     def dead_session_ends(self) -> None:
-        self.dead.pop().session.expire_unnoticed()
+        session = self.dead.pop().session
+        session.expire_unnoticed()
+        session.expire_former()
 
     @precondition(lambda self: self.members)
     @rule(number=picks)
@@ -104,9 +109,68 @@ class Group(RuleBasedStateMachine):
 
     @precondition(lambda self: self.members)
     @rule(number=picks)
+    def lease_ends_and_the_session_lives_on(self, number: int) -> None:
+        """Cut off for longer than the timeout, and the server keeps the session, for it was away itself."""
+        member = self._pick(number)
+        if member.session.connected:
+            member.session.suspend()
+        if member.session.session_id:
+            member.step(2)
+            member.session.lease.lapse()
+            member.step(2)
+            if len(self.members) < MOST:
+                self.join(1)
+            settle(self.members, 5)
+            member.session.resume()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks, kind=st.sampled_from(REQUESTS), done=st.booleans(), skip=st.integers(0, 3))
+    def lose_an_answer(self, number: int, kind: str, done: bool, skip: int) -> None:
+        """The connection breaks before or after the server did a request; it is back at once."""
+        session = self._pick(number).session
+        original = getattr(type(session), kind)
+        left = [skip]
+
+        def lossy(*arguments: Any, **options: Any) -> Any:
+            if left[0]:
+                left[0] -= 1
+                return original(session, *arguments, **options)
+            vars(session).pop(kind, None)
+            if done:
+                original(session, *arguments, **options)
+            if session.connected:
+                session.suspend()
+                session.resume()
+            raise RegistryUnavailableError("the answer was lost")
+
+        setattr(session, kind, lossy)
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
     def expire(self, number: int) -> None:
         if self._pick(number).session.connected:
             self._pick(number).session.expire()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def stand_still_until_expired(self, number: int) -> None:
+        session = self._pick(number).session
+        if session.connected and session.session_id:
+            session.freeze()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def notice_that_it_stood_still(self, number: int) -> None:
+        session = self._pick(number).session
+        if session.connected and not session.session_id:
+            session.suspend()
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def another_client_takes_the_session(self, number: int) -> None:
+        session = self._pick(number).session
+        if session.connected and session.session_id:
+            session.contest()
 
     @precondition(lambda self: self.members)
     @rule(number=picks, which=picks)
@@ -230,15 +294,13 @@ class Group(RuleBasedStateMachine):
             assert started == member.delivery.flowing
 
     def teardown(self) -> None:
-        for member in self.dead:
-            member.session.expire_unnoticed()
-        for member in self.members:
-            if not member.session.connected:
-                member.session.resume()
-        settle(self.members, 40)
+        self._bring_back()
         if self.members:
             expected = self._range_of_all()
-            assert owners(self.server) == expected, "at rest everything is owned, as range says"
+            states = [
+                (member.consumer, member.rebalancer._state, str(member.rebalancer.state)) for member in self.members
+            ]
+            assert owners(self.server) == expected, f"at rest everything is owned, as range says: {states}"
             for member in self.members:
                 assert {tp.partition for tp in member.owned} == {
                     n for n, thread in expected.items() if thread.startswith(f"{member.consumer}-")
@@ -248,6 +310,27 @@ class Group(RuleBasedStateMachine):
                 member.stop()
             except RegistryError:
                 pass
+
+    def _bring_back(self) -> None:
+        """All faults are over, and everybody has time to notice."""
+        for member in self.dead:
+            member.session.expire_unnoticed()
+        for member in self.members:
+            if not member.session.session_id:
+                member.session.suspend()
+        settle(self.members, 2)
+        for member in (*self.members, *self.dead):
+            member.session.expire_former()
+        for member in self.members:
+            if not member.session.connected:
+                member.session.resume()
+        for member in self.members:
+            for kind in REQUESTS:
+                vars(member.session).pop(kind, None)
+        settle(self.members, 40)
+        for member in self.members:
+            member.rebalancer._next_reconcile = 0.0
+        settle(self.members, 20)
 
     def _range_of_all(self) -> dict[int, str]:
         members = {}

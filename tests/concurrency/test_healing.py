@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.rebalance import State
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
+from zkconsumer.group.events import LookAgain, StartsFound
 from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
@@ -207,7 +212,7 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
         member.commit()
     assert offsets(server).get(0, 15) == 15
     member.stop()
-    assert offsets(server).get(0) == (15 if conflict == "overwrite" else None)
+    assert offsets(server).get(0) == (None if conflict == "raise" else 15)
 
 
 # ---- newer events ----
@@ -237,3 +242,202 @@ def test_what_changed_while_messages_drained_supersedes_the_claim(
     monkeypatch.setattr(first.delivery, "revoke", revoke)
     first.step()
     assert len(first.owned) == 4
+
+
+# ---- what was done to our nodes, and what faults left behind ----
+
+
+def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(server: FakeZooKeeper) -> None:
+    """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
+    first = SteppedMember(server, "a")
+    settle([first])
+    first.session.suspend()
+    first.step()
+    first.session.lease.lapse()
+    first.step()
+    assert first.rebalancer._state is State.CUT_OFF
+    second = SteppedMember(server, "b")
+    settle([second])
+    first.session.resume()
+    settle([first, second])
+    assert set(first.owned) == {tp(0), tp(1)}
+    assert set(second.owned) == {tp(2), tp(3)}
+
+
+def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    path = paths.member(GROUP, member.consumer)
+    server.put(path, b"rubbish")
+    settle([member])
+    assert len(member.owned) == 4
+    assert server.tree(paths.ids(GROUP))[path] != b"rubbish"
+
+
+def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.put(paths.owner(GROUP, tp(0)), b"nobody")
+    settle([member])
+    assert owners(server)[0] == f"{member.consumer}-0"
+    member.finish(tp(0), 2)
+    member.commit()
+    assert offsets(server)[0] == 12
+
+
+def test_a_foreign_owner_node_is_not_deleted_even_where_it_was_ours_a_moment_ago(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.session.suspend()
+    member.step()
+    member.session.lease.lapse()
+    member.step()
+    member.session.resume()
+    own, delete = paths.owner(GROUP, tp(0)), member.session.delete
+
+    def raced(path: str, deadline: Deadline, version: int = -1) -> bool:
+        node = server.node(own)
+        if path == own and node is not None and node.ephemeral_owner == member.session.session_id:
+            server.remove(own)
+            own_as_scala(server, 0)
+        return delete(path, deadline, version)
+
+    monkeypatch.setattr(member.session, "delete", raced)
+    settle([member])
+    assert owners(server)[0] == f"{SCALA}-0"
+
+
+def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others gathered with it were lost: that of the connection, say, and the member stayed suspended for ever."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.session.suspend()
+    member.step()
+
+    def broken(_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(member.rebalancer._holdings, "starts_found", broken)
+    member.events.put(StartsFound({}))
+    member.session.resume()
+    with pytest.raises(KeyError):
+        member.step()
+    settle([member])
+    assert member.session.lease.valid
+    assert member.rebalancer.state.phase is Phase.OWNING
+
+
+def test_a_connection_whose_event_was_lost_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.session.suspend()
+    member.step()
+    member.session.resume()
+    member.events.get_nowait()
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    assert member.session.lease.valid
+
+
+@pytest.mark.parametrize("fault", ["the answer is lost", "newer events"])
+def test_what_an_unfinished_round_gave_up_is_looked_after(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    member = SteppedMember(server, "a")
+    make_topic(server, 2, "other")
+    settle([member])
+    member.subscribe({"t": 1, "other": 1})
+    join_as_scala(server)
+    release, revoke = member.rebalancer._ownership.release, member.delivery.revoke
+
+    def released(*arguments: object) -> None:
+        release(*arguments)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        if fault == "the answer is lost":
+            raise RegistryUnavailableError("lost")
+
+    def revoked(*arguments: object) -> None:
+        revoke(*arguments)  # type: ignore[arg-type]
+        if fault == "newer events":
+            member.events.put(LookAgain("newer"))
+
+    monkeypatch.setattr(member.rebalancer._ownership, "release", released)
+    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    settle([member])
+    assert {tp(2), tp(3)} == set(member.rebalancer._unowned._open.due(1e12))
+
+
+def look_now(member: SteppedMember) -> None:
+    for known in member.rebalancer._unowned._open._open.values():
+        known.look_at = 0.0
+    settle([member], 3)
+
+
+def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper) -> None:
+    """A persistent node under ``ids``, left by some tool: nobody stands behind it, and each waking makes every Scala
+    member of the group stop and start over.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.put(paths.member(GROUP, SCALA), SCALA_NODE)
+    settle([member])
+    made = [czxid(server, member)]
+    for _ in range(10):
+        look_now(member)
+        made.append(czxid(server, member))
+    assert len(set(made)) == 1 + 3
+
+
+def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
+    """They watch owner nodes and never stop trying; here one waits for an offset that cannot be read."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.put(paths.offset(GROUP, tp(3)), b"rubbish")
+    settle([member, SteppedMember(server, "b", extra={"zkconsumer": "1"})])
+    before = czxid(server, member)
+    look_now(member)
+    assert set(owners(server)) == {0, 1, 2}
+    assert czxid(server, member) == before
+
+
+def test_an_offset_that_somebody_wrote_is_found_where_nothing_is_consumed(server: FakeZooKeeper) -> None:
+    """An operator who has an idle partition consumed again saw nothing happen until something new came."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.put(paths.offset(GROUP, tp(0)), b"3")
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    assert member.owned[tp(0)].consumed == 3
+
+
+def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease of all lapsed in a drain, or a last commit, that took longer than the session's timeout."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    position, slices, touches = member.owned[tp(3)], [], []
+    position.held_until = 11  # one message of it is in the user's hands
+    rounds = member.rebalancer._rounds
+    monkeypatch.setattr(rounds, "_settings", replace(rounds._settings, drain=60.0))
+    revoke, touch = member.delivery.revoke, member.session.touch
+
+    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        slices.append(drain.remaining() or 0.0)
+        if len(slices) == 5:
+            position.held_until = -1
+        revoke(positions, drain)
+
+    def touched() -> None:
+        touches.append(len(slices))
+        touch()
+
+    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.session, "touch", touched)
+    join_as_scala(server)
+    settle([member])
+    assert len(slices) == 5
+    assert max(slices) <= server.session_timeout / 6
+    assert set(range(1, 5)) <= set(touches)

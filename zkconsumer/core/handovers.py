@@ -24,6 +24,7 @@ class _HandOver:
     seen: float
     pause: float
     look_at: float
+    looks: int = 0
 
 
 class HandOvers:
@@ -68,17 +69,22 @@ class HandOvers:
             if thread is None or tp in ours:
                 del self._open[tp]
             elif thread != known.thread:
-                known.thread = thread
+                known.thread, known.looks = thread, 0
 
     def due(self, now: float) -> Mapping[TopicPartition, ThreadId]:
         """What to look at now, with the threads that should own it."""
         return {tp: known.thread for tp, known in self._open.items() if known.look_at <= now}
+
+    def looks(self, tp: TopicPartition) -> int:
+        """How often it was looked at in vain, since it is its present thread's."""
+        return self._open[tp].looks
 
     def looked(self, partitions: Collection[TopicPartition], now: float) -> None:
         """These were looked at and have no owner: the next look comes later each time."""
         for tp in partitions:
             known = self._open[tp]
             known.seen = now
+            known.looks += 1
             known.pause = min(LONGEST, 2 * known.pause)
             known.look_at = now + known.pause
 

@@ -76,6 +76,8 @@ class Effect(Enum):
     LOOK_AGAIN = "look again later"
     FORGET_VIEW = "believe nothing read"
     DROP_ALL = "drop everything owned"
+    FORGET_NODES = "forget our owner nodes"
+    """They ended with their session; until then those of what was dropped are ours to delete."""
     RESUME_LEASE = "resume the lease"
     REPORT_UNOWNED = "look for unowned partitions"
     REPLACE_CLIENT = "try another client"
@@ -135,6 +137,7 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.CONTESTED],
         State.EXPIRED,
         Effect.DROP_ALL,
+        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
         Effect.ABANDON_SESSION,
     )
@@ -153,11 +156,19 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.NEW_SESSION],
         State.CHANGED,
         Effect.DROP_ALL,
+        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
         Effect.RESUME_LEASE,
         Effect.BEGIN_NOW,
     )
-    on((*CONNECTED, *DISCONNECTED), [Trigger.SESSION_LOST], State.EXPIRED, Effect.DROP_ALL, Effect.FORGET_VIEW)
+    on(
+        (*CONNECTED, *DISCONNECTED),
+        [Trigger.SESSION_LOST],
+        State.EXPIRED,
+        Effect.DROP_ALL,
+        Effect.FORGET_NODES,
+        Effect.FORGET_VIEW,
+    )
     on((*CONNECTED, *DISCONNECTED), [Trigger.STOPPED], State.CLOSED, Effect.SHUT_DOWN)
     # what was read is forgotten at the reconnection, so nothing of this is lost
     on(
@@ -178,6 +189,7 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.RECONNECTED],
         State.CHANGED,
         Effect.DROP_ALL,
+        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
         Effect.RESUME_LEASE,
         Effect.BEGIN_NOW,

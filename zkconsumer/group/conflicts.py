@@ -16,7 +16,7 @@ from zkconsumer.errors import OffsetConflictError
 from zkconsumer.group.holdings import Holdings
 from zkconsumer.group.ownership import Ownership
 from zkconsumer.group.rounds import names
-from zkconsumer.registry.fenced import Outcome
+from zkconsumer.registry.fenced import ABSENT, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,16 @@ class Conflicts:
             " there",
             names(p.tp for p in positions),
         )
-        self._holdings.read_again(positions, deadline)
+        known = {position: self._ownership.read_offset(position.tp, deadline) for position in positions}
+        # where nothing stands any more, going by auto.offset.reset could skip what was not consumed
+        gone = [
+            p for p, offset in known.items() if offset is not None and offset.offset is None and p.consumed is not None
+        ]
+        for position in gone:
+            log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
+            self._holdings.insist(position, ABSENT)
+        self._overwriting = bool(gone)
+        self._holdings.read_again([position for position in positions if position not in gone], deadline)
         return ()
 
     def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:

@@ -83,8 +83,12 @@ class Offsets(Protocol):
         commit: bool,
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
+        meanwhile: Callable[[], None],
     ) -> Mapping[TopicPartition, KnownOffset]:
-        """The last commit before giving partitions up."""
+        """The last commit before giving partitions up; ``meanwhile`` is called every now and then."""
+
+    def check(self) -> None:
+        """See whether somebody else wrote offsets of ours, which :class:`CommitsRefused` then tells."""
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
         """Partitions are lost."""

@@ -52,6 +52,7 @@ class Membership:
         self._consumer = consumer
         self._registration = registration
         self._rewrite = False
+        self._written = b""
         self._exclude_internal = exclude_internal_topics
         self._racks = LeaderRacks(cache) if wants_racks else None
         self._reported: dict[str, str] = {}
@@ -74,7 +75,10 @@ class Membership:
         """
         node = self._cache.existing([self.path], deadline).get(self.path)
         if node is not None and node.ephemeral_owner == self._session.session_id:
-            return self._rewrite and self._make_anew(node.version, deadline)
+            overwritten = bool(self._written) and node.data != self._written
+            if overwritten:
+                log.warning("somebody else wrote our registration %s; making it anew", self.path)
+            return (self._rewrite or overwritten) and self._make_anew(node.version, deadline)
         if node is not None and self._session.is_former(node.ephemeral_owner):
             # of a session that we gave up ourselves: nobody stands behind it
             self._session.delete(self.path, deadline, node.version)
@@ -89,9 +93,9 @@ class Membership:
                 "has not expired yet"
             )
         self._session.ensure([paths.ids(self._group)], deadline)
-        created = self._session.create(
-            self.path, codecs.encode_registration(self._registration()), deadline, ephemeral=True
-        )
+        data = codecs.encode_registration(self._registration())
+        created = self._session.create(self.path, data, deadline, ephemeral=True)
+        self._written = data if created else b""
         self._rewrite = not created
         self._cache.forget([self.path])
         self._cache.nodes([self.path], deadline)
@@ -111,7 +115,7 @@ class Membership:
         self._cache.forget([self.path])
         if failures:
             raise RegistryError(f"{self.path} could not be made anew: {failures[0].value}")
-        self._rewrite = False
+        self._rewrite, self._written = False, data
         self._cache.nodes([self.path], deadline)
         return True
 
@@ -125,7 +129,7 @@ class Membership:
         """Delete our registration, if our session made it."""
         node = self._session.stat([self.path], deadline)[0]
         if node is not None and node.ephemeral_owner == self._session.session_id:
-            self._session.delete(self.path, deadline)
+            self._session.delete(self.path, deadline, node.version)
 
     def view(self, deadline: Deadline) -> GroupView:
         """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""

@@ -48,11 +48,15 @@ class Ownership:
         return paths.owner(self._group, tp)
 
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
-        """Those of ``partitions`` whose owner node was made by our session; each is watched."""
+        """Those of ``partitions`` whose owner node was made by our session and is as we made it; each is watched."""
         nodes = self._cache.nodes([self._path(tp) for tp in partitions], deadline)
         ours = self._session.session_id
         return frozenset(
-            tp for tp in partitions if (node := nodes[self._path(tp)]) is not None and node.ephemeral_owner == ours
+            tp
+            for tp in partitions
+            if (node := nodes[self._path(tp)]) is not None
+            and node.ephemeral_owner == ours
+            and node.version == fenced.OWNER_VERSION
         )
 
     def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline) -> Claimed:
@@ -69,7 +73,7 @@ class Ownership:
             elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
                 # of our own session, from a claim whose answer was lost: begin again, so that its version is ours; or
                 # of one that we gave up ourselves, and dropped all it owned
-                self._session.delete(self._path(tp), deadline)
+                self._session.delete(self._path(tp), deadline, node.version)
                 free[tp] = thread
             else:
                 result.blocked[tp] = _owner(node)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -192,8 +193,12 @@ class Rebalancer:
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for the next event or timer, at most ``longest`` seconds, and deal with it."""
-        for event in self._gather(longest):
-            self._handle(event)
+        events = deque(self._gather(longest))
+        try:
+            while events:
+                self._handle(events.popleft())
+        finally:
+            self._postponed = [*events, *self._postponed]  # an error in one is not to lose the others
         if self._stopping is not None:
             self._on(Trigger.STOPPED)
             return
@@ -208,6 +213,11 @@ class Rebalancer:
         if now >= self._next_reconcile:
             self._next_reconcile = now + self._settings.interval  # whatever becomes of it: a timer in the past spins
             self._on(Trigger.RECONCILE_DUE, "reconciliation")
+            if self._state in DISCONNECTED and self._session.connected:
+                # should its event ever be lost
+                self._session_changed(
+                    SessionChanged(SessionState.CONNECTED, self._session.session_id, self._session.lease.epoch)
+                )
         if self._may_begin and now >= self._unowned.next_look:
             self._look_at_unowned()
         if self._may_begin and now >= self._due:
@@ -334,6 +344,8 @@ class Rebalancer:
             self._next_replacement = min(self._next_replacement, monotonic() + STUCK_AFTER * self._session.timeout)
             self._on(Trigger.SESSION_LOST, "the ZooKeeper session expired")
             return
+        if event.epoch != self._session.lease.epoch:
+            return  # it was lost again since, of which an event tells that is still to come
         same = event.session_id == self._session_id
         self._session_id, self._epoch = event.session_id, event.epoch
         self._next_touch = 0.0
@@ -390,6 +402,7 @@ class Rebalancer:
             Effect.PERFORM_ROUND: lambda _: self._round(),
             Effect.BACK_OFF: self._back_off,
             Effect.LOOK_AGAIN: lambda _: self._look_again(),
+            Effect.FORGET_NODES: lambda _: self._holdings.leftover.clear(),
             Effect.FORGET_VIEW: lambda _: self._cache.refresh(),
             Effect.DROP_ALL: self._drop_all,
             Effect.RESUME_LEASE: lambda _: self._session.lease.resume(self._epoch),
@@ -414,8 +427,9 @@ class Rebalancer:
         self._due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
 
     def _drop_all(self, why: str) -> None:
+        nodes = list(self._holdings.owned)
         self._lose(list(self._holdings.owned.values()), why)
-        self._holdings.leftover.clear()
+        self._holdings.leftover.update(nodes)
         self._unowned.forget()
 
     def _back_off(self, trouble: str) -> None:
@@ -440,6 +454,8 @@ class Rebalancer:
         except (RegistryError, OffsetCommitError) as e:
             self._round_failed(e)
             return
+        finally:
+            self._unowned.gave(self._rounds.take_released())
         if done.superseded:
             self._on(Trigger.ROUND_SUPERSEDED, why)
             return
@@ -462,7 +478,7 @@ class Rebalancer:
         self._on(Trigger.ROUND_FAILED, str(error))
 
     def _conclude(self, done: Round, why: str) -> None:
-        self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.todo.release)
+        self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.view)
         trouble = "; ".join(filter(None, (done.trouble, self._listening.trouble, self._unowned.report())))
         self.state = self._progress.concluded(done, self.state, len(self._holdings.owned), trouble, why)
         held = {*done.claimed.blocked, *done.view.kept}
@@ -511,6 +527,7 @@ class Rebalancer:
             log.info("the owners of what was given up could not be looked at: %s", e)
 
     def _reconcile(self) -> None:
+        self._offsets.check()
         try:
             self._unowned.reconcile(Deadline(self._settings.request_timeout))
         except RegistryError as e:
@@ -556,6 +573,7 @@ class Rebalancer:
                 commit=self._settings.auto_commit,
                 count_held=lambda position: request.finished and holds(position),
                 deadline=deadline,
+                meanwhile=self._session.touch,
             )
         except (RegistryError, OffsetCommitError) as e:
             log.warning("the last commit failed; what was not committed is consumed again by the next owner: %s", e)

@@ -23,7 +23,7 @@ from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Claimed, Ownership
 from zkconsumer.group.reports import Reports
-from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.session import Session
 
@@ -114,6 +114,7 @@ class Rounds:
         self._newer = newer
         self._in_force: Assignment = {}
         self._told: Assignment | None = None
+        self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0
 
     def perform(self, lose: Lose) -> Round:
@@ -129,11 +130,16 @@ class Rounds:
         self._lose_deleted(lose, deadline)
         todo, trouble = self._plan(view)
         self._sweep(todo, deadline)
-        self._give_up(todo.release)
+        self._give_up(todo)
         superseded = bool(todo.release and todo.claim) and self._newer() and self._superseded < SUPERSEDED_MOST
         self._superseded = self._superseded + 1 if superseded else 0
         claimed = Claimed() if superseded else self._take_over(todo, lose)
         return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded)
+
+    def take_released(self) -> Mapping[TopicPartition, ThreadId]:
+        """What was released since this was last asked, with the threads whose it is then."""
+        released, self._released = self._released, {}
+        return released
 
     def end(self, positions: Sequence[PartitionPosition]) -> None:
         """The listener's part in giving everything up."""
@@ -182,23 +188,37 @@ class Rounds:
             self._ownership.release({tp: KnownOffset(None, None) for tp in mine}, deadline)
         self._holdings.leftover.clear()
 
-    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
+    def _give_up(self, todo: Plan) -> None:
+        partitions = todo.release
         positions = [self._holdings.owned[tp] for tp in partitions]
         if not positions:
             return
         self._delivery.revoke(positions, Deadline(0.0))
-        # the wait is not to cost what stays its lease
-        self._session.touch()
-        waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
-        self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
+        self._drain([position for position in positions if not self._held_by_who_asked(position)])
         self._call_listener("before_releasing_partitions", by_topic(partitions))
         self._holdings.remove(partitions)
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
         known = self._offsets.surrender(
-            positions, commit=self._settings.auto_commit, count_held=self._held_by_who_asked, deadline=deadline
+            positions,
+            commit=self._settings.auto_commit,
+            count_held=self._held_by_who_asked,
+            deadline=deadline,
+            meanwhile=self._session.touch,
         )
+        # noted before: it may be done although its answer is lost
+        self._released.update((tp, todo.assignment[tp]) for tp in partitions if tp in todo.assignment)
         self._ownership.release({tp: known.get(tp, KnownOffset(None, None)) for tp in partitions}, deadline)
         self._holdings.leftover.difference_update(partitions)
+
+    def _drain(self, positions: Sequence[PartitionPosition]) -> None:
+        """Wait for messages in the user's hands. That is not to cost what stays its lease."""
+        limit = Deadline(self._settings.drain)
+        while True:
+            self._session.touch()
+            self._delivery.revoke(positions, Deadline(limit.bounded(self._session.timeout / 6)))
+            positions = [position for position in positions if position.held]
+            if not positions or limit.expired:
+                return
 
     def _take_over(self, todo: Plan, lose: Lose) -> Claimed:
         claimed = Claimed()

@@ -10,14 +10,21 @@ from collections.abc import Collection, Mapping
 from time import monotonic
 
 from zkconsumer.core.handovers import HandOvers
+from zkconsumer.core.planner import GroupView
 from zkconsumer.deadline import Deadline
 from zkconsumer.group.membership import Membership
-from zkconsumer.model import Assignment, ThreadId, TopicPartition
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
 
+ADVERTISES = "zkconsumer"
+"""The key in the registrations of members of ours."""
+NUDGES = 3
+"""Times that we wake whoever should own a partition: each makes all Scala members of the group stop and start over, and
+where that does not help (the partition's offset node cannot be read, nobody stands behind the id node) no more will.
+"""
 TOPICS_A_LOOK = 100
 """Topics whose owners one reconciliation lists, in turn: a member by filter may have thousands."""
 
@@ -36,6 +43,7 @@ class Unowned:
         self._open = HandOvers(patience)
         self._assignment: Assignment = {}
         self._ours: frozenset[TopicPartition] = frozenset()
+        self._watching: Collection[ConsumerId] = ()
         self._turn = 0
 
     @property
@@ -43,12 +51,14 @@ class Unowned:
         """When :meth:`look` has something to do (monotonic seconds)."""
         return self._open.next_look
 
-    def concluded(
-        self, assignment: Assignment, ours: Collection[TopicPartition], released: Collection[TopicPartition]
-    ) -> None:
-        """A round ended: by this assignment, with these ours, and these given up in it."""
+    def gave(self, released: Mapping[TopicPartition, ThreadId]) -> None:
+        """We released these, which are those threads' now."""
+        self._open.gave(released, monotonic())
+
+    def concluded(self, assignment: Assignment, ours: Collection[TopicPartition], view: GroupView) -> None:
+        """A round ended: by this assignment of this group, with these ours."""
         self._assignment, self._ours = assignment, frozenset(ours)
-        self._open.gave({tp: assignment[tp] for tp in released if tp in assignment}, monotonic())
+        self._watching = {member for member, registration in view.members.items() if ADVERTISES in registration.extra}
         self._open.assigned(assignment, self._ours)
 
     def forget(self) -> None:
@@ -56,7 +66,8 @@ class Unowned:
         self._open = HandOvers(self._open.patience)
 
     def look(self, deadline: Deadline) -> bool:
-        """Look at what is due; where it has no owner, wake whoever should own it. Returns whether that was done.
+        """Look at what is due; where it has no owner, wake whoever should own it, a few times, unless it is one of
+        ours, which watch owner nodes and never stop trying. Returns whether that was done.
 
         Scala members notice nothing but which nodes there are under ``ids`` (and the topics' partitions, which are not
         ours to touch): setting data does not wake them, and a new node of another kind would stop them for good. So
@@ -68,9 +79,16 @@ class Unowned:
         left = {tp: thread for tp, thread in due.items() if tp in self._open}
         if not left:
             return False
+        asleep = {
+            tp: thread
+            for tp, thread in left.items()
+            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self._open.looks(tp) < NUDGES
+        }
         self._open.looked(left, monotonic())
+        if not asleep:
+            return False
         log.warning(
-            "nobody owns %s, which %s should: waking them by making our id node anew", _some(left), _threads(left)
+            "nobody owns %s, which %s should: waking them by making our id node anew", _some(asleep), _threads(asleep)
         )
         self._membership.renew(deadline)
         return True

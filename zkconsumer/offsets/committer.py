@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _IDLE = 60.0
+MEANWHILE = 0.2
 TO_DRAIN = 1.0
 """Seconds that what was asked before the end may still take before the stores are closed under it."""
 
@@ -171,6 +172,10 @@ class Committer:
         """Somebody else wrote ``known``: the next commit writes over it. Returns at once."""
         self._ask(lambda: self._overwrite(position, known))
 
+    def check(self) -> None:
+        """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``. Returns at once."""
+        self._ask(self._check)
+
     def hurry(self) -> None:
         """Have the next automatic commit now; nothing where there are none. Returns at once."""
         if self._interval is not None:
@@ -183,14 +188,18 @@ class Committer:
         commit: bool,
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Mapping[TopicPartition, KnownOffset]:
-        """The last commit (if ``commit``) of partitions that are given up, after which they are no longer written.
+        """The last commit (if ``commit``) of partitions that are given up, after which they are no longer written;
+        ``meanwhile`` is called a few times a second.
 
         Returns their offset nodes as last seen. A failed commit is logged: the next owner starts at the one before.
         """
-        return self._wait(
-            self._ask(lambda: self._surrender(positions, commit, count_held, deadline)), deadline, "last commit"
-        )
+        asked = self._ask(lambda: self._surrender(positions, commit, count_held, deadline))
+        while not asked.done() and not deadline.expired:
+            meanwhile()
+            wait([asked], deadline.bounded(MEANWHILE))
+        return self._wait(asked, deadline, "last commit")
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
         """These partitions are lost: write nothing of them any more. Returns at once."""
@@ -269,6 +278,18 @@ class Committer:
             self._positions[position.tp] = position
             self._written[position.tp] = monotonic()
             self._store.track(position.tp, known)
+
+    def _check(self) -> None:
+        if not self._lease.valid:
+            return
+        try:
+            moved = self._store.moved(Deadline(self._timeout))
+        except RegistryError as e:
+            log.info("whether somebody else wrote our offsets could not be seen: %s", e)
+            return
+        found = {self._positions[tp]: Outcome.OFFSET_MOVED for tp in moved if tp in self._positions}
+        if found:
+            self._refused(found)
 
     def _overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
         if self._positions.get(position.tp) is position:

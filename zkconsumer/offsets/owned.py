@@ -125,6 +125,12 @@ class OwnedOffsets:
             failures |= self._write_elsewhere(left, self._zookeeper.owned, deadline, patient=True)
         return failures
 
+    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
+        """Partitions of ours whose offset nodes somebody else wrote; none where they do not matter. Raises
+        RegistryError.
+        """
+        return self._zookeeper.moved(deadline) if self.in_zookeeper else ()
+
     def close(self) -> None:
         """Wake and fail whatever waits for a store."""
         self._closing.set()

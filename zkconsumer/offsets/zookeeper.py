@@ -75,6 +75,16 @@ class ZooKeeperOffsets:
     def close(self) -> None:
         """Nothing: the session is its maker's."""
 
+    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
+        """Tracked partitions whose offset nodes are not as we last saw or wrote them. Raises RegistryError."""
+        tracked = [tp for tp, known in self._known.items() if tp not in self._unanswered and known.version is not None]
+        nodes = self._session.stat([paths.offset(self._group, tp) for tp in tracked], deadline)
+        return [
+            tp
+            for tp, node in zip(tracked, nodes, strict=True)
+            if node is None or node.version != self._known[tp].version
+        ]
+
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:

@@ -164,6 +164,7 @@ class FakeSession(Session):
         self._server = server
         self._id = 0
         self._up = False
+        self._contested = False
 
     # ---- what a test does to it ----
 
@@ -198,6 +199,23 @@ class FakeSession(Session):
             self.suspend()
         self.expire_unnoticed()
         self.resume()
+
+    def freeze(self) -> None:
+        """The process stands still until its lease is over and the server has ended the session; when it goes on, its
+        client believes for a moment that it is connected (until :meth:`suspend`).
+        """
+        self.lease.lapse()
+        self.expire_unnoticed()
+
+    def expire_former(self) -> None:
+        """The server ends the sessions that were given up."""
+        for session_id in self._former:
+            self._server._end_session(session_id)
+
+    def contest(self) -> None:
+        """Another client uses the session, and was the last to take it."""
+        self._contested = True
+        self.suspend()
 
     def _connect(self) -> None:
         with self._server._lock:
@@ -237,6 +255,19 @@ class FakeSession(Session):
     def connected(self) -> bool:
         """Whether the fake connection stands."""
         return self._up
+
+    @property
+    def contested(self) -> bool:
+        """Whether another client uses the session."""
+        return self._contested
+
+    def abandon(self) -> None:
+        """Take a new session; the old one lives on the server until its timeout, which this one does not wait for."""
+        if self._id:
+            self._former.add(self._id)
+        self._contested = False
+        self.lease.void()
+        self._connect()
 
     def touch(self) -> None:
         """Renew the lease, if connected and not expired."""
