@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
@@ -441,3 +442,58 @@ def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypat
     assert len(slices) == 5
     assert max(slices) <= server.session_timeout / 6
     assert set(range(1, 5)) <= set(touches)
+
+
+# ---- connections on which nothing is answered ----
+
+
+def reconnect(member: SteppedMember, *, answers: bool) -> None:
+    if member.session.connected:
+        member.session.suspend()
+        member.step()
+    if not answers:
+        member.session.lease.lapse(member.session.timeout + 1.0)
+    member.session.resume()
+    member.step()
+
+
+def test_a_session_is_given_up_where_connections_come_about_and_nothing_is_answered(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
+    member = SteppedMember(server, "a")
+    settle([member])
+
+    def unanswered(*_: object, **__: object) -> None:
+        raise RegistryUnavailableError("no answer")
+
+    monkeypatch.setattr(member.session, "touch", lambda: None)
+    for request in ("read", "children", "stat"):
+        monkeypatch.setattr(member.session, request, unanswered)
+    before = member.session.session_id
+    for _ in range(2):
+        reconnect(member, answers=False)
+        assert member.session.session_id == before
+    reconnect(member, answers=False)
+    assert member.session.session_id != before
+    assert not member.owned
+    monkeypatch.undo()
+    member.session.touch()
+    settle([member])
+    # it is not registered, and given partitions, before a connection has held for a while
+    assert member.rebalancer._due > monotonic() + server.session_timeout / 2
+    member.rebalancer._due = 0.0
+    settle([member])
+    assert len(member.owned) == 4
+    assert not member.rebalancer._probation
+
+
+def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    before = member.session.session_id
+    for _ in range(6):
+        reconnect(member, answers=False)
+        settle([member])
+    assert member.session.session_id == before
+    assert len(member.owned) == 4

@@ -57,6 +57,7 @@ class Trigger(Enum):
     LEASE_ENDED = "lease ended"
     STUCK = "no connection for three timeouts"
     CONTESTED = "another client uses our session"
+    SILENT = "connections without answers"
     RECONNECTED = "connected again"
     NEW_SESSION = "connected with a new session"
     SESSION_LOST = "session lost"
@@ -134,7 +135,7 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
     on(DISCONNECTED, [Trigger.STUCK], None, Effect.REPLACE_CLIENT)
     on(
         (*CONNECTED, *DISCONNECTED),
-        [Trigger.CONTESTED],
+        [Trigger.CONTESTED, Trigger.SILENT],
         State.EXPIRED,
         Effect.DROP_ALL,
         Effect.FORGET_NODES,
@@ -221,7 +222,7 @@ def diagram() -> str:
 
     Left out are the triggers that change nothing, and what every state does alike, which one note says.
     """
-    everywhere = {Trigger.STOPPED, Trigger.SESSION_LOST, Trigger.NEW_SESSION, Trigger.CONTESTED}
+    everywhere = {Trigger.STOPPED, Trigger.SESSION_LOST, Trigger.NEW_SESSION, Trigger.CONTESTED, Trigger.SILENT}
     arrows: dict[tuple[State, State], list[str]] = {}
     for (state, trigger), (to, effects) in TABLE.items():
         if trigger in everywhere or (state is to and not effects):

@@ -74,6 +74,12 @@ OWNER_QUIET = 0.005
 """Seconds of quiet after an owner node changed: what we wait for is released whole, in one transaction."""
 STUCK_AFTER = 3
 """Session timeouts without a connection after which another client is tried."""
+PROBATION = 0.7
+"""Session timeouts that a connection must hold before we register again, where the session was given up for silence."""
+BARREN = 3
+"""Connections in a row on which nothing was answered, from which on the session is given up: each of them renews it at
+the server, so that nobody else could ever own what we cannot consume.
+"""
 LOOK_FOR_REPLACEMENT = 0.5
 """Seconds between two looks at how that goes."""
 
@@ -150,6 +156,8 @@ class Rebalancer:
         self._next_touch = 0.0
         self._next_reconcile = NEVER
         self._next_replacement = NEVER
+        self._barren = 0
+        self._probation = False
         self._stopping: StopRequested | None = None
         self.state = ConnectorState(Phase.STARTING)
         self.first_round: Future[None] = Future()
@@ -346,6 +354,12 @@ class Rebalancer:
             return
         if event.epoch != self._session.lease.epoch:
             return  # it was lost again since, of which an event tells that is still to come
+        if self._is_silent():
+            log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
+            self._session_id = 0
+            self._probation = True
+            self._on(Trigger.SILENT, "nothing was answered")
+            return
         same = event.session_id == self._session_id
         self._session_id, self._epoch = event.session_id, event.epoch
         self._next_touch = 0.0
@@ -355,6 +369,12 @@ class Rebalancer:
             Trigger.RECONNECTED if same else Trigger.NEW_SESSION,
             "connected to ZooKeeper again" if same else "a new ZooKeeper session",
         )
+
+    def _is_silent(self) -> bool:
+        """Count a connection that came about: whether too many did on which nothing was answered."""
+        ends_at = self._session.lease.ends_at
+        self._barren = self._barren + 1 if monotonic() >= ends_at else 0
+        return self._barren >= BARREN and monotonic() >= ends_at + self._session.timeout
 
     def _commits_refused(self, event: CommitsRefused) -> None:
         gone = self._take_up(lambda deadline: self._conflicts.resolve(event.outcomes, deadline))
@@ -420,6 +440,9 @@ class Rebalancer:
         self._first_event = min(self._first_event, now)
         # not put off for ever by a stream of events
         self._due = min(now + pause, self._first_event + 4 * self._settings.quiet)
+        if self._probation:
+            # a member that is registered is given partitions: first let a connection hold
+            self._due = max(self._due, now + self._session.timeout * PROBATION)
 
     def _look_again(self) -> None:
         # owner nodes are watched; this is for a change that no watch tells
@@ -459,7 +482,8 @@ class Rebalancer:
         if done.superseded:
             self._on(Trigger.ROUND_SUPERSEDED, why)
             return
-        self._failures = 0
+        self._failures = self._barren = 0
+        self._probation = False
         self._next_reconcile = monotonic() + self._settings.interval
         self._conclude(done, why)
         self._apply_changes()

@@ -79,10 +79,10 @@ class Lease:
             self.until = CLOSED
             self._changed.notify_all()
 
-    def lapse(self) -> None:
-        """Count it as over now, as though so much time had passed (for tests of what then happens)."""
+    def lapse(self, ago: float = 0.0) -> None:
+        """Count it as over since ``ago`` seconds, as though so much time had passed (to test what then happens)."""
         with self._changed:
-            self._stamped = monotonic()
+            self._stamped = monotonic() - ago
             self.until = min(self.until, self._stamped)
 
     @property
