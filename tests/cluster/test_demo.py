@@ -17,7 +17,7 @@ from tests.timing import eventually, scaled
 from zkconsumer.cli.demo.flights import Totals, flights
 
 FLIGHTS = 3000
-PLAYING_S = 100.0
+PLAYING_S = 240.0
 ENDING_S = 20.0
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -63,7 +63,14 @@ def left_behind(folder: Path) -> list[str]:
 
 @pytest.mark.spark
 def test_it_loses_nothing_and_spark_finds_what_the_file_says(start: Start, tmp_path: Path) -> None:
-    process = start("--flights", str(FLIGHTS), "--report", str(tmp_path / "report.json"))
+    process = start(
+        "--flights",
+        str(FLIGHTS),
+        "--report",
+        str(tmp_path / "report.json"),
+        "--plot",
+        str(tmp_path / "weeks.png"),
+    )
 
     output, _ = process.communicate(timeout=scaled(PLAYING_S))
 
@@ -81,6 +88,12 @@ def test_it_loses_nothing_and_spark_finds_what_the_file_says(start: Start, tmp_p
     assert found == {
         carrier: (delays.flights, pytest.approx(delays.mean)) for carrier, delays in wanted.by_carrier.items()
     }
+    shared = report["shared"]
+    assert shared["spark"] + shared["other"] == FLIGHTS
+    assert shared["again"] == 0
+    assert 0 < shared["other"] < FLIGHTS
+    assert shared["offsets"] == shared["ends"] == report["committed"]
+    assert (tmp_path / "weeks.png").read_bytes().startswith(b"\x89PNG")
     assert "\x1b" not in output, "no control codes into a pipe"
     assert max(map(len, output.splitlines())) <= 80
     assert "All numbers agree. Nothing is left running." in output

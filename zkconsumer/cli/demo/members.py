@@ -27,7 +27,15 @@ class Member:
     """One consuming process. Starts with its construction."""
 
     def __init__(
-        self, name: str, zookeeper_connect: str, group: str, topic: str, session_timeout_ms: int, folder: Path
+        self,
+        name: str,
+        zookeeper_connect: str,
+        group: str,
+        topic: str,
+        session_timeout_ms: int,
+        folder: Path,
+        *,
+        per_second: int = 0,
     ) -> None:
         self.name = name
         self.gone = False
@@ -42,6 +50,7 @@ class Member:
                 "auto.offset.reset": "smallest",
                 "auto.commit.interval.ms": "1000",
                 "zookeeper.session.timeout.ms": str(session_timeout_ms),
+                "consumed.max.per.second": str(per_second),
             },
         }
         reading, writing = os.pipe()

@@ -18,16 +18,16 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 from types import FrameType
-from typing import NamedTuple
 
-from zkconsumer.cli.demo import report
+from zkconsumer.cli.demo import report, streaming
 from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays
 from zkconsumer.cli.demo.group import GroupInZooKeeper, View
 from zkconsumer.cli.demo.ledger import Account, Ledger
 from zkconsumer.cli.demo.members import Member
 from zkconsumer.cli.demo.producing import FlightProducer
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.spark import CarrierReport, compare, read_with_spark
+from zkconsumer.cli.demo.spark import CarrierReport, SparkProcess, compare
+from zkconsumer.cli.demo.streaming import Place, Shared
 from zkconsumer.devcluster import DevCluster, background
 from zkconsumer.devcluster.kafka import DEFAULT_KAFKA, kafka_jars
 from zkconsumer.errors import ZkConsumerError
@@ -54,6 +54,7 @@ class Settings:
     keep: bool = False
     spark: bool = True
     report: Path | None = None
+    plot: Path | None = None
 
     @property
     def total(self) -> int:
@@ -64,15 +65,6 @@ class Settings:
     def production_seconds(self) -> float:
         """A few flights need not take as long as many."""
         return max(_PRODUCE_LEAST_S, _PRODUCE_S * self.total / ALL_FLIGHTS)
-
-
-class Place(NamedTuple):
-    """Where it happens."""
-
-    zookeeper: str
-    bootstrap: str
-    topic: str
-    group: str
 
 
 def play(settings: Settings) -> int:
@@ -88,13 +80,14 @@ def play(settings: Settings) -> int:
         account, delays, committed = _Group(settings, place, screen, folder).play()
         good = report.show_account(screen, account, committed, settings.total)
         rows: dict[str, CarrierReport] | None = None
+        shared: Shared | None = None
         if settings.spark:
-            rows, agrees = _spark(place, delays, screen, folder)
+            rows, shared, agrees = _spark(settings, place, delays, screen, folder)
             good = good and agrees
         if settings.report is not None:
-            report.write(settings.report, account, committed, rows, good)
+            report.write(settings.report, account, committed, rows, shared, good)
         if kept is not None:
-            report.what_next(screen, 8 if settings.spark else 7, place.zookeeper, place.topic)
+            report.what_next(screen, 9 if settings.spark else 7, place.zookeeper, place.topic)
             kept.pop_all()
     screen.say("")
     rest = "The cluster is left up." if settings.keep else "Nothing is left running."
@@ -283,8 +276,9 @@ def _brief(seconds: float) -> str:
 
 
 def _spark(
-    place: Place, wanted: dict[str, Delays], screen: Screen, folder: Path
-) -> tuple[dict[str, CarrierReport], bool]:
+    settings: Settings, place: Place, wanted: dict[str, Delays], screen: Screen, folder: Path
+) -> tuple[dict[str, CarrierReport], Shared, bool]:
+    """Steps 7 and 8. Returns also whether all agrees."""
     options = {
         "zookeeper.connect": place.zookeeper,
         "group.id": f"{place.group}-spark",
@@ -295,9 +289,13 @@ def _spark(
     for name, value in options.items():
         screen.say(f'     .option("{name}", "{value}")', "green")
     screen.say("     .load()", "green")
-    rows = read_with_spark(options, folder, screen.waiting)
-    screen.settle()
-    table, agrees = compare(rows, wanted)
-    screen.say("")
-    screen.table(table)
-    return rows, agrees
+    with SparkProcess(options, streaming.options(settings.total), folder, screen.waiting) as spark:
+        rows = spark.rows()
+        screen.settle()
+        table, agrees = compare(rows, wanted)
+        screen.say("")
+        screen.table(table)
+        with GroupInZooKeeper(place.zookeeper, options["group.id"], place.topic, PARTITIONS) as group:
+            share = streaming.SharedGroup(spark, group, screen, folder)
+            shared = share.play(options["group.id"], place, settings.total, settings.plot)
+    return rows, shared, agrees and shared.good

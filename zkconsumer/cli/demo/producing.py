@@ -10,7 +10,7 @@ from threading import Event, Thread
 from time import monotonic
 from zlib import crc32
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from zkconsumer.cli.demo.flights import Flight, Totals, flights
 from zkconsumer.cli.demo.ledger import Ledger
@@ -18,6 +18,7 @@ from zkconsumer.errors import ZkConsumerError
 
 _SLICE_S = 0.02
 _FLUSH_S = 30.0
+_ANSWER_S = 20.0
 _POLL_EVERY = 100
 _HELD_BACK = 0.1  # of all flights: kept until the last step is done, so that every step happens to a running stream
 
@@ -106,3 +107,16 @@ class FlightProducer:
         assert partition is not None
         assert offset is not None
         self._ledger.produced((partition, offset), crc32(message.value() or b""))
+
+
+def log_ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """Partition -> the end of its log, as another client than ours is told by the broker."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo-ends", "log_level": 0})
+    try:
+        partitions = consumer.list_topics(topic, _ANSWER_S).topics[topic].partitions
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_ANSWER_S)[1]
+            for number in partitions
+        }
+    finally:
+        consumer.close()

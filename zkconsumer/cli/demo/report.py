@@ -11,6 +11,7 @@ from rich.table import Table
 from zkconsumer.cli.demo.ledger import Account, Again
 from zkconsumer.cli.demo.screen import Screen
 from zkconsumer.cli.demo.spark import CarrierReport
+from zkconsumer.cli.demo.streaming import Shared
 
 _KILLED = "ben"
 
@@ -58,6 +59,7 @@ def write(
     account: Account,
     committed: dict[int, int],
     rows: dict[str, CarrierReport] | None,
+    shared: Shared | None,
     good: bool,
 ) -> None:
     """The same as JSON."""
@@ -75,6 +77,7 @@ def write(
         "duplicates": duplicates,
         "by_member": account.by_member,
         "committed": committed,
+        "shared": None if shared is None else shared._asdict(),
         "spark": None
         if rows is None
         else {carrier: {"flights": row.delays.flights, "mean_delay": row.mean} for carrier, row in rows.items()},

@@ -90,6 +90,15 @@ class Screen:
             self._last_count = monotonic()
             self.say(f"so far  {_produced(ledger):,} flights produced, {ledger.consumed_count:,} consumed")
 
+    def owners(self, view: View) -> None:
+        """Who owns what now, and nothing else."""
+        text = str(view)
+        if self._lively:
+            self._update(Text(f"{' ' * _INDENT}owners  {text}", "dim"))
+        elif text != self._shown:
+            self._shown = text
+            self.say(f"owners  {text}")
+
     def _owners(self, view: View, ledger: Ledger, partitions: int) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column("partition", justify="right", style="dim")

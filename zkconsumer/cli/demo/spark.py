@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
@@ -27,6 +27,9 @@ _TICK_S = 0.2
 _END_S = 15.0
 _LOG_LINES = 25
 _ROUNDING = 1e-9
+
+
+Weeks = dict[str, tuple[int, float | None]]
 
 
 class CarrierReport(NamedTuple):
@@ -44,44 +47,75 @@ class CarrierReport(NamedTuple):
         return abs(self.mean - wanted.mean) <= _ROUNDING * max(1.0, abs(wanted.mean))
 
 
-def read_with_spark(options: dict[str, str], folder: Path, waiting: Callable[[str], None]) -> dict[str, CarrierReport]:
-    """Carrier -> what a Spark session of its own finds in the topic.
+class SparkProcess:
+    """A process with a Spark session: see ``spark_report``. A context manager, at whose end it is gone.
 
-    Arguments: ``options`` of the source; ``waiting`` is told now and then that it takes a while.
-    Raises: ZkConsumerError with the end of Spark's log.
+    Arguments: ``options`` of the source; ``stream`` those of the stream besides; ``waiting`` is told now and then that
+    it takes a while.
     """
-    result, log = folder / "spark.json", folder / "spark.log"
-    task = {
-        "options": options,
-        "java_home": str(java_home_for_spark()),
-        "result": str(result),
-        "folder": str(folder / "spark"),
-    }
-    process = Launched(
-        [sys.executable, "-m", "zkconsumer.cli.demo.spark_report", json.dumps(task)], log, remove=[folder]
-    )
-    try:
-        _wait(process, waiting)
-    finally:
-        if process.running:
-            process.send(signal.SIGKILL)
-        process.wait(_END_S)
-    if not result.exists():
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
-        raise ZkConsumerError(f"Spark failed:\n{tail}")
-    return {
-        carrier: CarrierReport(Delays(flights, delayed, minutes or 0), mean)
-        for carrier, flights, delayed, minutes, mean in json.loads(result.read_text())
-    }
 
+    def __init__(
+        self, options: dict[str, str], stream: dict[str, str], folder: Path, waiting: Callable[[str], None]
+    ) -> None:
+        self._options, self._stream, self._folder, self._waiting = options, stream, folder, waiting
+        self._log = folder / "spark.log"
+        self._process: Launched | None = None
 
-def _wait(process: Launched, waiting: Callable[[str], None]) -> None:
-    began, deadline, pause = monotonic(), Deadline(_PATIENCE_S), Event()
-    while process.running:
-        if deadline.expired:
-            raise ZkConsumerError(f"Spark was not done within {_PATIENCE_S:.0f} s")
-        waiting(f"Spark starts and reads, which takes some 20 s ({monotonic() - began:.0f} s)")
-        pause.wait(_TICK_S)
+    def __enter__(self) -> Self:
+        files = {name: str(self._file(name)) for name in ("result", "whole", "windows", "end")}
+        task = {
+            "options": self._options,
+            "stream": self._stream,
+            "java_home": str(java_home_for_spark()),
+            "folder": str(self._folder / "spark"),
+            **files,
+        }
+        command = [sys.executable, "-m", "zkconsumer.cli.demo.spark_report", json.dumps(task)]
+        self._process = Launched(command, self._log, remove=[self._folder])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        if self._process.running:
+            self._process.send(signal.SIGKILL)
+        self._process.wait(_END_S)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"spark-{name}"
+
+    def rows(self) -> dict[str, CarrierReport]:
+        """Carrier -> what the DataFrame finds in the topic. Raises: ZkConsumerError with the end of Spark's log."""
+        began, deadline, pause = monotonic(), Deadline(_PATIENCE_S), Event()
+        while not self._file("result").exists():
+            self.check()
+            if deadline.expired:
+                raise ZkConsumerError(f"Spark was not done within {_PATIENCE_S:.0f} s")
+            self._waiting(f"Spark starts and reads, which takes some 20 s ({monotonic() - began:.0f} s)")
+            pause.wait(_TICK_S)
+        return {
+            carrier: CarrierReport(Delays(flights, delayed, minutes or 0), mean)
+            for carrier, flights, delayed, minutes, mean in self._read("result")
+        }
+
+    def weeks(self, *, whole: bool) -> Weeks:
+        """The first day of each week -> flights and mean delay: of the whole topic, or of the stream up to now."""
+        rows = self._read("whole" if whole else "windows")
+        return {week: (flights, delay) for week, flights, delay in sorted(rows)}
+
+    def check(self) -> None:
+        """Raises: ZkConsumerError with the end of Spark's log when it ended by itself."""
+        assert self._process is not None
+        if not self._process.running:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+            raise ZkConsumerError(f"Spark failed:\n{tail}")
+
+    def end(self) -> None:
+        """The stream is stopped cleanly. Returns at once."""
+        self._file("end").touch()
+
+    def _read(self, name: str) -> Any:
+        file = self._file(name)
+        return json.loads(file.read_text()) if file.exists() else []
 
 
 def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple[Table, bool]:
