@@ -11,26 +11,33 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Producer
 
 from tests.cluster.member_process import Consumed
+from tests.timing import eventually
+
+READY_S = 60.0
 
 
 class Flow:
-    """Writes one message to each of ``partitions`` every ``beat`` seconds, for the time of a ``with`` block."""
+    """Writes one message to each of ``partitions`` every ``beat`` seconds, for the time of a ``with`` block, which
+    begins when each of them has taken one: a topic that was just made is not there at once.
+    """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: Sequence[int], beat: float) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 0, "log_level": 0})
         self._topic = topic
         self.partitions = tuple(partitions)
         self._beat = beat
+        self._taken: set[int] = set()  # added to by the producer's callbacks, which the flow's thread runs
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flow", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
+        eventually(lambda: self._taken >= set(self.partitions), READY_S, "a message in each partition")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -41,11 +48,15 @@ class Flow:
         due = monotonic()
         while not self._stop.is_set():
             for partition in self.partitions:
-                self._producer.produce(self._topic, b"x", partition=partition)
+                self._producer.produce(self._topic, b"x", partition=partition, on_delivery=self._delivered)
             self._producer.poll(0)
             due = max(due + self._beat, monotonic() - 1.0)
             self._stop.wait(max(0.0, due - monotonic()))
         self._producer.flush(10)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self._taken.add(message.partition())
 
 
 def largest_gap(messages: Iterable[Consumed], partitions: Iterable[int], start: float, end: float) -> float | None:

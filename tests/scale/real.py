@@ -2,8 +2,9 @@
 
 Four members join one by one, one leaves cleanly, one is killed. A join counts from the member's registration to the
 last owner node, a leave from the signal, a kill from the moment at which ZooKeeper ended the session; the end is when
-every partition is with its thread and stays there. Meanwhile messages flow on some partitions: the largest gap in what
-is handed out of those that keep their owner tells whether they were left alone.
+every partition is with its thread and stays there. Meanwhile messages flow on some partitions: when the last of these
+flows again ("flowing"), and the largest gap in what is handed out of those that keep their owner, beside the largest
+before the change, which tells how quiet the machine is.
 
 Everything but the session timeout is each side's default, and both sides take turns.
 """
@@ -29,7 +30,7 @@ from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
 from tests.scale.flow import Flow, largest_gap
 from tests.scale.owners import Owner, OwnerNodes, range_owners
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
 SCALA = "1.1.1"
@@ -88,7 +89,7 @@ def _summary(found: list[dict[str, Any]], step: str) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for side in dict.fromkeys(one["side"] for one in found):
         figures = [one["steps"][step] for one in found if one["side"] == side]
-        for name in ("seconds", "gap", "gap_before"):
+        for name in ("seconds", "flowing", "gap", "gap_before"):
             known = [figure[name] for figure in figures if figure[name] is not None]
             if known:
                 summary.setdefault(side, {})[name] = [round(f(known), 3) for f in (median, min, max)]
@@ -151,20 +152,41 @@ class _Turn:
         if before:
             self._pause.wait(STEADY_S)
         acted, counts_from = act()
-        threads = [f"{self._group}_{name}-0" for name in self._members]
-        self._owners = self._nodes.settled(range_owners(threads, self._partitions), scaled(LIMIT_S))
+        wanted = range_owners([self._thread(name) for name in self._members], self._partitions)
+        self._owners = self._nodes.settled(wanted, scaled(LIMIT_S))
         over = max(owner.at for owner in self._owners.values())
-        self._pause.wait(0.3)
+        flowing = self._flows(over)
         stayed = [n for n, owner in self._owners.items() if n in before and before[n].thread == owner.thread]
         watched = sorted(set(stayed) & set(self._flow.partitions))
         messages = [message for member in (*self._members.values(), *self._gone) for message in member.messages]
         return {
             "seconds": round(over - counts_from, 3),
-            "gap": _rounded(largest_gap(messages, watched, acted, over + 0.3)),
+            "flowing": round(flowing - counts_from, 3),
+            "gap": _rounded(largest_gap(messages, watched, acted, flowing)),
             "gap_before": _rounded(largest_gap(messages, watched, steady_from + 0.2, acted)) if before else None,
             "stayed": len(stayed),
             "kept_nodes": sum(before[n].czxid == self._owners[n].czxid for n in stayed),
         }
+
+    def _flows(self, over: float) -> float:
+        """Wait for a message of each partition from its owner after that moment; returns when the last one came."""
+        came: dict[int, float] = {}
+
+        def all_came() -> bool:
+            for name, member in self._members.items():
+                mine = {n for n in self._flow.partitions if self._owners[n].thread == self._thread(name)} - came.keys()
+                for message in reversed(member.messages) if mine else ():
+                    if message.at < over:
+                        break
+                    if message.partition in mine:
+                        came[message.partition] = message.at
+            return len(came) == len(self._flow.partitions)
+
+        eventually(all_came, LIMIT_S, "a message of each partition from its new owner")
+        return max(came.values())
+
+    def _thread(self, name: str) -> str:
+        return f"{self._group}_{name}-0"
 
     def _join(self, name: str) -> tuple[float, float]:
         properties = {**DEFAULTS, "consumer.id": name}
@@ -213,24 +235,20 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def table(measured: dict[str, Any]) -> str:
-    """Medians in seconds, in Markdown, with the least and the greatest."""
-    sides = (OURS, ORIGINAL)
+    """Medians in seconds, in Markdown, with the least and the greatest; each cell ours / the original's."""
     lines = [
-        "| step | "
-        + " | ".join(f"{side}, s" for side in sides)
-        + " | ratio | "
-        + " | ".join(f"{side}, largest gap, s" for side in sides)
-        + " |",
+        "| step | owned | ratio | flowing | largest gap of what stays | largest gap before |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for step, found in measured["steps"].items():
-        if not all(side in found for side in sides):
-            continue
-        ratio = found[OURS]["seconds"][0] / found[ORIGINAL]["seconds"][0]
-        cells = [_range(found[side].get(name)) for name in ("seconds", "gap") for side in sides]
-        lines.append(f"| {step} | {cells[0]} | {cells[1]} | {ratio:.2f} | {cells[2]} | {cells[3]} |")
+        sides = [found[side] for side in (OURS, ORIGINAL) if side in found]
+        ratio = f"{sides[0]['seconds'][0] / sides[1]['seconds'][0]:.2f}" if len(sides) == 2 else "-"
+        owned, flowing, gap, before = (
+            " / ".join(_range(side.get(name)) for side in sides) for name in ("seconds", "flowing", "gap", "gap_before")
+        )
+        lines.append(f"| {step} | {owned} | {ratio} | {flowing} | {gap} | {before} |")
     return "\n".join(lines)
 
 
 def _range(figures: list[float] | None) -> str:
-    return "-" if figures is None else f"{figures[0]:.2f} ({figures[1]:.2f} to {figures[2]:.2f})"
+    return "-" if figures is None else f"{figures[0]:.2f} ({figures[1]:.2f}-{figures[2]:.2f})"
