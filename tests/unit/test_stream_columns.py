@@ -23,7 +23,7 @@ from zkconsumer.errors import (
     MissingExtraError,
 )
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.streams import KafkaStream, StreamQueue, columns
+from zkconsumer.streams import KafkaStream, StreamQueue, columns, pieces
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         "paused": lambda: bench.queue.pause(where),
         "closed": bench.queue.close,
     }[event]
-    made = columns._Decoding.piece
+    made = pieces.Decoding.piece
 
     def piece(self: Any, limits: Any) -> Any:
         found = made(self, limits)
@@ -323,7 +323,7 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(columns._Decoding, "piece", piece)
+        patched.setattr(pieces.Decoding, "piece", piece)
         if ask == "batch":
             with pytest.raises(StopIteration if event == "closed" else ConsumerTimeoutException):
                 next(bench.stream.batches())

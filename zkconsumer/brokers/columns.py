@@ -235,9 +235,6 @@ class ColumnBuilder:
         return self._array([record.value for record in records], VALUE)
 
     def _offsets(self, records: Sequence[Any]) -> Any:
-        first, count = records[0].offset, len(records)
-        if records[-1].offset - first + 1 == count:
-            return self._array(range(first, first + count), OFFSET)  # the rule, without compaction
         return self._array([record.offset for record in records], OFFSET)
 
     def _timestamps(self, records: Sequence[Any]) -> Any:

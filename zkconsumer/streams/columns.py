@@ -13,156 +13,19 @@ The original has nothing of the kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from zkconsumer.brokers.columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
-from zkconsumer.brokers.record_batch import RecordBatch
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerTimeoutException, MissingExtraError, UnreadableMessageError
+from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
+from zkconsumer.streams.pieces import ANY, Decoding, Limits, Piece
 from zkconsumer.streams.queue import Chunk
 from zkconsumer.streams.reading import ChunkReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-MAX_ROWS = 65_536
-MAX_BYTES = 32 * 1024 * 1024
-ANY = 1 << 62
-"""A number of rows or bytes that is no limit."""
-
-SPARK_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-)
-SPARK_HEADERS = "headers array<struct<key: string, value: binary>>"
-
-
-class Limits(NamedTuple):
-    """How much one batch may be: ``rows``, and bytes of keys and values (one row may be more)."""
-
-    rows: int = MAX_ROWS
-    size: int = MAX_BYTES
-
-
-def arrow_schema(headers: bool) -> pa.Schema:
-    """The schema of Spark's Kafka source. Raises MissingExtraError without pyarrow."""
-    try:
-        import pyarrow as pa
-        import pyarrow.compute
-    except ImportError:
-        raise MissingExtraError("reading a stream as columns", "arrow") from None
-    ColumnBuilder()  # imports what it needs
-    types = arrow_types()
-    return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
-
-
-class Piece(NamedTuple):
-    """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too.
-    ``whole`` says that nothing of the chunk is left.
-    """
-
-    chunk: Chunk
-    first: int
-    end: int
-    rows: pa.RecordBatch | None
-    whole: bool
-
-    @property
-    def position(self) -> PartitionPosition:
-        """Where the partition stands."""
-        return self.chunk.position
-
-
-class _Decoding:
-    """What is made of a chunk from offset ``at`` on, a piece at a time."""
-
-    def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, schema: pa.Schema) -> None:
-        self.chunk = chunk
-        self.at = at
-        self.schema = schema
-        self._reader = reader
-        self._batches: Iterator[RecordBatch] | None = None
-        self._rest: pa.RecordBatch | None = None
-        self._rest_end = at
-        self._exhausted = False
-
-    def piece(self, limits: Limits) -> Piece:
-        """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
-        before what cannot be read.
-        """
-        first = self.at
-        if self._rest is None:
-            self._rest, self._rest_end = self._decoded(limits)
-        rows, self._rest, end = self._rest, None, self._rest_end
-        if rows is not None and (rows.num_rows > limits.rows or rows.nbytes > limits.size):
-            count = _fitting(rows, limits)
-            if count < rows.num_rows:
-                self._rest = rows.slice(count)
-                rows = rows.slice(0, count)
-                end = rows.column(_OFFSET)[count - 1].as_py() + 1
-        self.at = end
-        whole = self._rest is None and (self._exhausted or end >= self.chunk.next_offset)
-        return Piece(self.chunk, first, end, rows, whole)
-
-    def _decoded(self, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
-        builder = ColumnBuilder(self.schema.names)
-        if self._batches is None:
-            self._batches = self._reader.batches(self.chunk, self.at)
-        end = self.at
-        try:
-            for batch in self._batches:
-                builder.add_batch(batch)
-                end = batch.next_offset
-                if builder.rows >= limits.rows or builder.size >= limits.size:
-                    break
-            else:
-                end = max(end, self.chunk.next_offset)  # what follows was compacted away
-                self._exhausted = True
-            return self._made(builder), end
-        except UnreadableMessageError:
-            self._batches = None
-        except BaseException:
-            self._batches = None  # half-way through: never go on behind what was not handed out
-            raise
-        return self._decoded_carefully()
-
-    def _decoded_carefully(self) -> tuple[pa.RecordBatch | None, int]:
-        """What can be read before the place that cannot, as whoever takes messages gets it; the place is the next."""
-        builder = ColumnBuilder(self.schema.names)
-        end = self.at
-        try:
-            for batch in self._reader.batches(self.chunk, self.at):
-                for slab in slabs(batch):
-                    builder.add(batch.where, slab)
-                    end = slab[-1].offset + 1
-                end = batch.next_offset
-        except UnreadableMessageError:
-            if end == self.at:
-                raise
-        return self._made(builder), end
-
-    def _made(self, builder: ColumnBuilder) -> pa.RecordBatch | None:
-        import pyarrow as pa
-
-        if not builder.rows:
-            return None
-        rows = pa.RecordBatch.from_arrays(builder.take(), schema=self.schema)
-        return rows if rows.num_rows else None
-
-
-_OFFSET = NAMES.index("offset")
-
-
-def _fitting(rows: pa.RecordBatch, limits: Limits) -> int:
-    """How many of the rows are within the limits; at least one."""
-    import pyarrow.compute as pc
-
-    sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0).cast("int64") for name in ("key", "value")]
-    reached = pc.cumulative_sum(pc.add(*sizes))
-    within = pc.sum(pc.less_equal(reached, limits.size)).as_py()
-    return int(max(1, min(within, limits.rows)))
 
 
 class ColumnReader:
@@ -174,7 +37,7 @@ class ColumnReader:
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader
         self._queue = reader.queue
-        self._decoding: _Decoding | None = None
+        self._decoding: Decoding | None = None
         self.in_hand: Sequence[Piece] = ()
 
     # ---- what was handed out
@@ -260,6 +123,8 @@ class ColumnReader:
         reached: dict[PartitionPosition, int] = {}
         rows, last_looks = 0, -1
         while rows < wanted:
+            if pieces and self._decoding is not None and self._decoding.fails:
+                return  # the next ask raises it
             if deadline.expired:  # what was fetched by then, and not what comes for ever
                 last_looks = len(self._queue) + 1 if last_looks < 0 else last_looks - 1
                 if not last_looks:
@@ -304,7 +169,7 @@ class ColumnReader:
                 continue
             decoding = self._decoding
             if decoding is None or decoding.chunk is not chunk or decoding.at != start or decoding.schema != schema:
-                decoding = self._decoding = _Decoding(reader, chunk, start, schema)
+                decoding = self._decoding = Decoding(reader, chunk, start, schema)
             piece = decoding.piece(limits)
             if piece.whole:
                 self._decoding = None
@@ -365,10 +230,3 @@ def _sooner(deadline: Deadline, seconds: float | None) -> Deadline:
 
 def _emptied(chunk: Chunk) -> Chunk:
     return Chunk(chunk.position, b"", chunk.fetch_offset, chunk.next_offset, messages=chunk.messages)
-
-
-def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """All rows as one table."""
-    import pyarrow as pa
-
-    return pa.Table.from_batches(batches, schema=schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import cramjam  # type: ignore[import-untyped,unused-ignore]
@@ -86,14 +87,38 @@ def read(data: bytes, fetch_offset: int = 0) -> list[Plain]:
     return [record for record in records if record.offset >= fetch_offset]
 
 
-def batch(base: int, body: bytes) -> list[Plain]:
+def without_aborted(data: bytes, aborted: Sequence[tuple[int, int]], fetch_offset: int = 0) -> list[Plain]:
+    """As ``read``, but without the records of the aborted transactions (producer id, first offset): each goes on until
+    the next marker of its producer that says so.
+    """
+    heads, cursor = [], Cursor(data)
+    while len(data) - cursor.at >= 12:
+        offset, size = cursor.number(8), cursor.number(4)
+        if len(data) - cursor.at < size:
+            break
+        body = cursor.take(size)
+        if body[4] == 2:
+            attributes, delta = struct.unpack_from(">hi", body, 9)
+            (producer,) = struct.unpack_from(">q", body, 31)
+            is_abort = bool(attributes & 0x20) and batch(offset, body, markers=True)[0].key == b"\0\0\0\0"
+            heads.append((offset, offset + delta, bool(attributes & 0x10), producer, is_abort))
+    gone: set[int] = set()
+    for producer, first in aborted:
+        ends = [base for base, _, _, of, is_abort in heads if of == producer and is_abort and base > first]
+        for base, last, transactional, of, _ in heads:
+            if transactional and of == producer and last >= first and (not ends or base < ends[0]):
+                gone.update(range(base, last + 1))
+    return [record for record in read(data, fetch_offset) if record.offset not in gone]
+
+
+def batch(base: int, body: bytes, markers: bool = False) -> list[Plain]:
     cursor = Cursor(body)
     cursor.take(5)
     assert cursor.number(4, signed=False) == crc32c(body[9:])
     attributes, _, first, last = cursor.number(2), cursor.number(4), cursor.number(8), cursor.number(8)
     cursor.take(14)
     count = cursor.number(4)
-    if attributes & 0x20:
+    if attributes & 0x20 and not markers:
         return []
     cursor = Cursor(unpacked(attributes & 7, body[cursor.at :]))
     records = []
