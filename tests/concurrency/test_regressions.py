@@ -152,7 +152,7 @@ def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooK
     failing(member, "read", 1_000_000)
     member.step()
     assert member.rebalancer.state.phase is Phase.STARTING
-    member.rebalancer._due = float("inf")
+    member.rebalancer._schedule.due = float("inf")
     member.rebalancer.start()
     member.events.put(StopRequested(0))
     assert member.rebalancer.join(Deadline(5))
@@ -198,7 +198,7 @@ def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(se
     member = SteppedMember(server, "a")
     settle([member])
     settings = replace(member.rebalancer._settings, interval=1000.0, backoff=1000.0, backoff_max=1000.0)
-    member.rebalancer._settings = settings
+    member.rebalancer._settings = member.rebalancer._schedule._settings = settings
     if away == "ZooKeeper":
         member.session.suspend()
     else:
@@ -209,7 +209,7 @@ def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(se
     member.rebalancer._next_reconcile = 0.0
     settle([member])
     rebalancer = member.rebalancer
-    due = min(rebalancer._next_reconcile, rebalancer._due if member.session.connected else NEVER)
+    due = min(rebalancer._next_reconcile, rebalancer._schedule.due if member.session.connected else NEVER)
     assert due > monotonic() + 100.0
 
 
@@ -221,7 +221,8 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     """
     member = SteppedMember(server, "a")
     settle([member])
-    member.rebalancer._settings = replace(member.rebalancer._settings, drain=3600.0)
+    rounds = member.rebalancer._rounds
+    rounds._settings = replace(rounds._settings, drain=3600.0)
     waited: list[float] = []
     revoke = member.delivery.revoke
 

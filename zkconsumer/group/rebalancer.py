@@ -11,7 +11,6 @@ Threads: :meth:`Rebalancer.step` is the thread's; other threads only put events 
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,6 +32,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
 )
 from zkconsumer.group.conflicts import Conflicts
+from zkconsumer.group.contact import Contact
 from zkconsumer.group.events import (
     CommitsRefused,
     Event,
@@ -53,12 +53,12 @@ from zkconsumer.group.ownership import Ownership
 from zkconsumer.group.progress import Progress
 from zkconsumer.group.reports import Reports
 from zkconsumer.group.rounds import RebalanceSettings, Round, Rounds, names
+from zkconsumer.group.schedule import Schedule
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.group.unowned import Unowned
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.registry import paths
-from zkconsumer.registry.fenced import KnownOffset
-from zkconsumer.registry.session import Session, SessionChanged, SessionState
+from zkconsumer.registry.session import Session, SessionChanged
 from zkconsumer.registry.watches import NodeCache
 
 __all__ = ["RebalanceSettings", "Rebalancer"]
@@ -67,21 +67,6 @@ log = logging.getLogger(__name__)
 
 NEVER = float("inf")
 LONGEST_WAIT = 60.0
-CLOSING_DRAIN = 1.5
-"""Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
-REASONS_KEPT = 4
-OWNER_QUIET = 0.005
-"""Seconds of quiet after an owner node changed: what we wait for is released whole, in one transaction."""
-STUCK_AFTER = 3
-"""Session timeouts without a connection after which another client is tried."""
-PROBATION = 0.7
-"""Session timeouts that a connection must hold before we register again, where the session was given up for silence."""
-BARREN = 3
-"""Connections in a row on which nothing was answered, from which on the session is given up: each of them renews it at
-the server, so that nobody else could ever own what we cannot consume.
-"""
-LOOK_FOR_REPLACEMENT = 0.5
-"""Seconds between two looks at how that goes."""
 
 
 class Rebalancer:
@@ -139,25 +124,18 @@ class Rebalancer:
             newer=self._newer,
         )
         self._progress = Progress(group, consumer)
-        self._perform = self._effects()
         self._postponed: list[Event] = []
         self._examined = 0
         self._changes: list[SubscriptionChanged] = []
         self._later: list[SubscriptionChanged] = []
         self._state = State.JOINING
-        self._session_id = 0
-        self._epoch = 0
-        self._reasons: list[str] = []
-        self._due = NEVER
-        self._first_event = NEVER
-        self._failures = 0
+        self._contact = Contact(session)
+        self._schedule = Schedule(settings)
+        self._perform = self._effects()
         self._started = 0.0
         self._owner_paths: frozenset[str] = frozenset()
         self._next_touch = 0.0
         self._next_reconcile = NEVER
-        self._next_replacement = NEVER
-        self._barren = 0
-        self._probation = False
         self._stopping: StopRequested | None = None
         self.state = ConnectorState(Phase.STARTING)
         self.first_round: Future[None] = Future()
@@ -172,10 +150,9 @@ class Rebalancer:
 
     def begin(self) -> None:
         """Make the first round due (:meth:`start` without the thread, for who steps it himself)."""
-        self._session_id = self._session.session_id
+        self._contact.begin()
         self._started = monotonic()
-        self._reasons.append("joining")
-        self._due = 0.0
+        self._schedule.now("joining")
 
     def join(self, deadline: Deadline) -> bool:
         """Wait for the thread's end after a :class:`StopRequested`; returns whether it ended."""
@@ -215,20 +192,18 @@ class Rebalancer:
         if self._state in DISCONNECTED:
             if self._state is State.SUSPENDED and now >= self._session.lease.ends_at:
                 self._on(Trigger.LEASE_ENDED, "the session's lease ended without contact to ZooKeeper")
-            if now >= self._next_replacement:
-                self._next_replacement = now + LOOK_FOR_REPLACEMENT
+            if now >= self._contact.next_look:
+                self._contact.looked()
                 self._on(Trigger.STUCK)
         if now >= self._next_reconcile:
             self._next_reconcile = now + self._settings.interval  # whatever becomes of it: a timer in the past spins
             self._on(Trigger.RECONCILE_DUE, "reconciliation")
             if self._state in DISCONNECTED and self._session.connected:
                 # should its event ever be lost
-                self._session_changed(
-                    SessionChanged(SessionState.CONNECTED, self._session.session_id, self._session.lease.epoch)
-                )
+                self._session_changed(self._contact.lost_event())
         if self._may_begin and now >= self._unowned.next_look:
             self._look_at_unowned()
-        if self._may_begin and now >= self._due:
+        if self._may_begin and now >= self._schedule.due:
             self._on(Trigger.ROUND_DUE)
 
     @property
@@ -250,9 +225,9 @@ class Rebalancer:
             return postponed
         timers = [self._next_touch, self._next_reconcile]
         if self._may_begin:
-            timers += [self._due, self._unowned.next_look]
+            timers += [self._schedule.due, self._unowned.next_look]
         elif self._state in DISCONNECTED:
-            timers.append(self._next_replacement)
+            timers.append(self._contact.next_look)
             if self._state is State.SUSPENDED:
                 timers.append(self._session.lease.ends_at)
         try:
@@ -336,45 +311,15 @@ class Rebalancer:
         return paths.owners(self._group)
 
     def _session_changed(self, event: SessionChanged) -> None:
-        if event.state is SessionState.SUSPENDED:
-            if self._session.contested:
-                self._session_id = 0
-                log.warning("another client uses our ZooKeeper session, which we give up for a new one")
-                self._on(Trigger.CONTESTED, "the session was given up")
-                return
-            log.warning("the connection to ZooKeeper is gone; nothing is handed out or committed until it is back")
-            if self._state not in DISCONNECTED:
-                self._next_replacement = monotonic() + STUCK_AFTER * self._session.timeout
-            self._on(Trigger.CONNECTION_LOST)
+        meaning = self._contact.changed(event)
+        if meaning is None:
             return
-        if event.state is SessionState.LOST:
-            self._session_id = 0
-            self._next_replacement = min(self._next_replacement, monotonic() + STUCK_AFTER * self._session.timeout)
-            self._on(Trigger.SESSION_LOST, "the ZooKeeper session expired")
-            return
-        if event.epoch != self._session.lease.epoch:
-            return  # it was lost again since, of which an event tells that is still to come
-        if self._is_silent():
-            log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
-            self._session_id = 0
-            self._probation = True
-            self._on(Trigger.SILENT, "nothing was answered")
-            return
-        same = event.session_id == self._session_id
-        self._session_id, self._epoch = event.session_id, event.epoch
-        self._next_touch = 0.0
-        self._next_replacement = NEVER
-        self._failures = 0
-        self._on(
-            Trigger.RECONNECTED if same else Trigger.NEW_SESSION,
-            "connected to ZooKeeper again" if same else "a new ZooKeeper session",
-        )
-
-    def _is_silent(self) -> bool:
-        """Count a connection that came about: whether too many did on which nothing was answered."""
-        ends_at = self._session.lease.ends_at
-        self._barren = self._barren + 1 if monotonic() >= ends_at else 0
-        return self._barren >= BARREN and monotonic() >= ends_at + self._session.timeout
+        trigger, reason = meaning
+        if trigger in (Trigger.RECONNECTED, Trigger.NEW_SESSION):
+            self._next_touch = 0.0
+            self._schedule.failures = 0
+            self._schedule.not_before = self._contact.register_from
+        self._on(trigger, reason)
 
     def _commits_refused(self, event: CommitsRefused) -> None:
         gone = self._take_up(lambda deadline: self._conflicts.resolve(event.outcomes, deadline))
@@ -416,38 +361,21 @@ class Rebalancer:
         """How each effect is performed; told the reason."""
         return {
             Effect.COMMIT: lambda _: self._offsets.hurry(),
-            Effect.WAIT_QUIET: lambda why: self._want(why, self._settings.quiet * random.uniform(0.5, 1.0)),
-            Effect.WAIT_BRIEFLY: lambda why: self._want(why, min(OWNER_QUIET, self._settings.quiet)),
-            Effect.BEGIN_NOW: lambda why: self._want(why, 0.0),
+            Effect.WAIT_QUIET: self._schedule.after_quiet,
+            Effect.WAIT_BRIEFLY: self._schedule.briefly,
+            Effect.BEGIN_NOW: self._schedule.now,
             Effect.PERFORM_ROUND: lambda _: self._round(),
             Effect.BACK_OFF: self._back_off,
-            Effect.LOOK_AGAIN: lambda _: self._look_again(),
+            Effect.LOOK_AGAIN: lambda _: self._schedule.later("another look at other owners"),
             Effect.FORGET_NODES: lambda _: self._holdings.leftover.clear(),
             Effect.FORGET_VIEW: lambda _: self._cache.refresh(),
             Effect.DROP_ALL: self._drop_all,
-            Effect.RESUME_LEASE: lambda _: self._session.lease.resume(self._epoch),
+            Effect.RESUME_LEASE: lambda _: self._session.lease.resume(self._contact.epoch),
             Effect.REPORT_UNOWNED: lambda _: self._reconcile(),
             Effect.REPLACE_CLIENT: lambda _: self._session.look_for_replacement(),
             Effect.ABANDON_SESSION: lambda _: self._session.abandon(),
             Effect.SHUT_DOWN: lambda _: self._shut_down(),
         }
-
-    def _want(self, reason: str, pause: float) -> None:
-        """A rebalance is due soon; further events within the quiet time join it."""
-        if len(self._reasons) < REASONS_KEPT and reason not in self._reasons:
-            self._reasons.append(reason)
-        now = monotonic()
-        self._first_event = min(self._first_event, now)
-        # not put off for ever by a stream of events
-        self._due = min(now + pause, self._first_event + 4 * self._settings.quiet)
-        if self._probation:
-            # a member that is registered is given partitions: first let a connection hold
-            self._due = max(self._due, now + self._session.timeout * PROBATION)
-
-    def _look_again(self) -> None:
-        # owner nodes are watched; this is for a change that no watch tells
-        self._reasons.append("another look at other owners")
-        self._due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
 
     def _drop_all(self, why: str) -> None:
         nodes = list(self._holdings.owned)
@@ -456,22 +384,16 @@ class Rebalancer:
         self._unowned.forget()
 
     def _back_off(self, trouble: str) -> None:
-        self._failures += 1
-        pause = min(self._settings.backoff_max, self._settings.backoff * 2 ** min(self._failures - 1, 10))
-        pause *= random.uniform(0.5, 1.0)
+        pause = self._schedule.back_off()
         # the same thing once: what an operator has to cure can take long
-        level = logging.DEBUG if trouble == self.state.detail and self._failures > 1 else logging.WARNING
-        log.log(level, "rebalance failed (attempt %d), next try in %.1f s: %s", self._failures, pause, trouble)
+        level = logging.DEBUG if trouble == self.state.detail and self._schedule.failures > 1 else logging.WARNING
+        log.log(level, "rebalance failed (attempt %d), next try in %.1f s: %s", self._schedule.failures, pause, trouble)
         self._show(self.state.phase, detail=trouble)
-        self._reasons.append("retry")
-        self._due = monotonic() + pause
 
     # ---- rounds ----
 
     def _round(self) -> None:
-        why = ", ".join(self._reasons[:3]) + (" and more" if len(self._reasons) > 3 else "")
-        self._reasons.clear()
-        self._due = self._first_event = NEVER
+        why = self._schedule.begin()
         try:
             done = self._rounds.perform(self._lose)
         except (RegistryError, OffsetCommitError) as e:
@@ -482,8 +404,8 @@ class Rebalancer:
         if done.superseded:
             self._on(Trigger.ROUND_SUPERSEDED, why)
             return
-        self._failures = self._barren = 0
-        self._probation = False
+        self._schedule.failures = 0
+        self._contact.answered()
         self._next_reconcile = monotonic() + self._settings.interval
         self._conclude(done, why)
         self._apply_changes()
@@ -571,42 +493,14 @@ class Rebalancer:
         """Finish: let go of everything in order, each step bounded, and go on with the next where one fails."""
         request = self._stopping
         assert request is not None
-        positions = list(self._holdings.owned.values())
         self._show(Phase.CLOSED)
 
-        def holds(position: PartitionPosition) -> bool:
-            return self._delivery.held_by(position, request.holder)
-
-        # the thread that asked waits for us and will not ask for another message
-        waiting_for = [position for position in positions if not holds(position)]
-        self._delivery.end()
-        self._delivery.revoke(positions, Deadline(0.0))
-        # longer than this and the session would be closed before the last commit, also that of all other partitions
-        self._delivery.revoke(waiting_for, Deadline(min(self._settings.drain, CLOSING_DRAIN)))
         self._postponed = [request]  # hurries the listener
-        self._rounds.end(positions)
-        self._holdings.remove([position.tp for position in positions])
+        self._rounds.let_go(request)
         self._fail_requests()
         if not self.first_round.done():
             self.first_round.set_exception(RegistryError("the connector was shut down while it joined the group"))
-        deadline = Deadline(min(2.0, self._settings.request_timeout))
-        known: Mapping[TopicPartition, KnownOffset] = {}
-        try:
-            known = self._offsets.surrender(
-                positions,
-                commit=self._settings.auto_commit,
-                count_held=lambda position: request.finished and holds(position),
-                deadline=deadline,
-                meanwhile=self._session.touch,
-            )
-        except (RegistryError, OffsetCommitError) as e:
-            log.warning("the last commit failed; what was not committed is consumed again by the next owner: %s", e)
-        try:
-            if positions:
-                self._ownership.release({p.tp: known.get(p.tp, KnownOffset(None, None)) for p in positions}, deadline)
-            self._membership.deregister(deadline)
-        except RegistryError as e:
-            log.info("left without deleting our nodes, which end with the session: %s", e)
+        self._rounds.leave(request)
 
     def _fail_requests(self) -> None:
         """Nobody shall wait for an answer that does not come."""

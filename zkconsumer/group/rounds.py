@@ -18,6 +18,8 @@ from time import monotonic
 from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.group.events import StopRequested
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 Lose = Callable[[Sequence[PartitionPosition], str], None]
 """Told of what turned out to be no longer ours, and why."""
+CLOSING_DRAIN = 1.5
+"""Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
 SUPERSEDED_MOST = 3
 """Times in a row that newer events make a round begin anew; then it goes through, or a group that never rests would
 leave its partitions without owners.
@@ -114,6 +118,7 @@ class Rounds:
         self._newer = newer
         self._in_force: Assignment = {}
         self._told: Assignment | None = None
+        self._leaving: list[PartitionPosition] = []
         self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0
 
@@ -141,10 +146,42 @@ class Rounds:
         released, self._released = self._released, {}
         return released
 
-    def end(self, positions: Sequence[PartitionPosition]) -> None:
-        """The listener's part in giving everything up."""
-        if positions:
-            self._call_listener("before_releasing_partitions", by_topic(p.tp for p in positions))
+    # ---- the end ----
+
+    def let_go(self, request: StopRequested) -> None:
+        """Hand out nothing more of anything, and wait for the messages in the user's hands, not for long."""
+        self._leaving = list(self._holdings.owned.values())
+        # the thread that asked waits for us and will not ask for another message
+        waiting_for = [position for position in self._leaving if not self._delivery.held_by(position, request.holder)]
+        self._delivery.end()
+        self._delivery.revoke(self._leaving, Deadline(0.0))
+        # longer than this and the session would be closed before the last commit, also that of all other partitions
+        self._delivery.revoke(waiting_for, Deadline(min(self._settings.drain, CLOSING_DRAIN)))
+        if self._leaving:
+            self._call_listener("before_releasing_partitions", by_topic(p.tp for p in self._leaving))
+        self._holdings.remove([position.tp for position in self._leaving])
+
+    def leave(self, request: StopRequested) -> None:
+        """Commit, release, deregister, each step bounded; go on with the next where one fails."""
+        deadline = Deadline(min(2.0, self._settings.request_timeout))
+        known: Mapping[TopicPartition, KnownOffset] = {}
+        try:
+            known = self._offsets.surrender(
+                self._leaving,
+                commit=self._settings.auto_commit,
+                count_held=lambda p: request.finished and self._delivery.held_by(p, request.holder),
+                deadline=deadline,
+                meanwhile=self._session.touch,
+            )
+        except (RegistryError, OffsetCommitError) as e:
+            log.warning("the last commit failed; what was not committed is consumed again by the next owner: %s", e)
+        try:
+            if self._leaving:
+                of_nodes = {p.tp: known.get(p.tp, KnownOffset(None, None)) for p in self._leaving}
+                self._ownership.release(of_nodes, deadline)
+            self._membership.deregister(deadline)
+        except RegistryError as e:
+            log.info("left without deleting our nodes, which end with the session: %s", e)
 
     # ---- the steps ----
 
