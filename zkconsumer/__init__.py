@@ -28,7 +28,7 @@ from zkconsumer.group.listener import ConsumerRebalanceListener
 from zkconsumer.group.state import ConnectorState
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.streams import KafkaStream, MessageAndMetadata
+from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.version import VERSION
 
 __version__ = VERSION
@@ -45,6 +45,7 @@ __all__ = [
     "IntDecoder",
     "KafkaStream",
     "LongDecoder",
+    "MergedStreams",
     "MessageAndMetadata",
     "MessageStreamsExistException",
     "OffsetRange",
