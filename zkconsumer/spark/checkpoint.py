@@ -52,7 +52,7 @@ class Checkpoint:
                 lines = file.read().decode().splitlines()
             self._trouble = ""
             return any(_parsed(line) == end for line in lines[2:])
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             if str(error) != self._trouble:
                 log.warning("the checkpoint cannot be read: %s", error)
             self._trouble = str(error)

@@ -7,7 +7,7 @@ every release writes, fenced.
 Threads: Spark calls on the main thread of the query's driver process, which the group never needs: its own thread
 serves it between triggers. ``<consumer>-attendant`` looks after ``releaseAfter`` and the checkpoint, and
 leaves the group when Spark's JVM, our parent, is gone while the main thread waits for something else. Both mark
-positions as consumed, under a lock that guards nothing else.
+positions as consumed, under a lock that guards only that and which batch runs.
 """
 
 from __future__ import annotations
@@ -191,14 +191,16 @@ class GroupMember:
         """The next batch is planned; what it does not read may leave at once. Empty: no batch."""
         keeper = self._member.keeper
         keeper.keep_only([tp for tp, span in progress.items() if span.end > span.start])
-        self._running = (keeper.batch, progress) if progress else None
+        with self._marking:
+            self._running = (keeper.batch, progress) if progress else None
 
     def repeat(self, progress: Progress) -> None:
         """Spark repeats this batch from its checkpoint: claim what it reads if we can, for it is read in any case."""
         member = self._member
         partitions = {tp for tp, span in progress.items() if span.end > span.start}
         member.keeper.keep(partitions)
-        self._running = (member.keeper.batch, progress)
+        with self._marking:
+            self._running = (member.keeper.batch, progress)
         self._await(lambda: member.settled or member.positions().keys() >= partitions, SETTLE_WITHIN)
         foreign = sorted(partitions.difference(member.positions()))
         if foreign:
@@ -220,7 +222,10 @@ class GroupMember:
     def _attend(self) -> None:
         parent = self._parent()
         while not self._ending.wait(min(_ATTEND, self._member.keeper.look_at_the_time())):
-            self._look_at_the_checkpoint()
+            try:
+                self._look_at_the_checkpoint()
+            except Exception:  # whatever it is, it only means to wait for Spark to tell
+                log.exception("the end of a batch could not be looked for")
             if self._parent() != parent:
                 log.warning("Spark is gone; leaving the group")
                 self._ending.set()
@@ -231,10 +236,14 @@ class GroupMember:
         if self._checkpoint is None or running is None:
             return
         batch, progress = running
-        if self._checkpoint.has_ended(encode_progress(progress)) and self._running is running:
+        if not self._checkpoint.has_ended(encode_progress(progress)):
+            return
+        with self._marking:
+            if self._running is not running:
+                return  # Spark has told meanwhile
             self._running = None
-            self.settle(progress)
-            self._member.keeper.end(batch)
+        self.settle(progress)
+        self._member.keeper.end(batch)
 
 
 def registration(selection: Selection) -> Registration:
