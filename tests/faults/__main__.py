@@ -30,6 +30,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--times", type=int, metavar="K", help="how often each row repeats its fault in a run")
     parser.add_argument("--mixed", action="store_true", help="with a member of the original in the group")
     parser.add_argument("--session", type=float, metavar="SECONDS", help="session timeout (default 2, with --all 4)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs also where nothing is wrong")
     parser.add_argument("--seed", type=int, metavar="N", help="of the random moments")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.row or () if name not in ROWS]
@@ -50,7 +51,7 @@ def main() -> int:
     reports: list[Report] = []
     for mixed in [False, True] if arguments.all and not arguments.row else [arguments.mixed]:
         chosen = [ROWS[name] for name in names if not mixed or ROWS[name].mixed]
-        with Lab(timing, mixed=mixed, seed=arguments.seed) as lab:
+        with Lab(timing, mixed=mixed, seed=arguments.seed, keep=arguments.keep) as lab:
             print(f"seed {lab.seed}, T {timing.session:g} s, tick {timing.tick:g} s, {timing.rate} messages a second")
             for row in chosen:
                 for _ in range(arguments.runs):

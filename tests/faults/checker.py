@@ -20,6 +20,7 @@ ROUNDING_NS = 1_500_000
 """ZooKeeper tells the making of a node in whole milliseconds."""
 SEEN_NS = SECOND // 4
 """How late the watcher may see that a node is gone."""
+SETTLING_NS = 6 * SECOND
 CLOSE_S = 5.0
 CALL_SLACK_S = 1.0
 CLEAN = "clean"
@@ -43,6 +44,8 @@ class Rules:
     unowned: float = 0.0
     ordered: bool = True
     rounds: int | None = None
+    anew: frozenset[str] = frozenset()
+    """Kinds of faults after which everything may come again, since offsets were taken away."""
     drop: frozenset[str] = frozenset()
     """Topics that are deleted in the run: what was acked in them need not be consumed."""
     slack: float = 1.0
@@ -63,6 +66,8 @@ class Verdict:
     late: list[str] = field(default_factory=list)
     past_gate: list[str] = field(default_factory=list)
     overlaps: int = 0
+    unseen: int = 0
+    """Ownerships that the watcher did not see, known from claims."""
     recoveries: list[tuple[str, float]] = field(default_factory=list)
     slow: list[tuple[str, float, float]] = field(default_factory=list)
     """Recoveries beyond their bound (kind, seconds, bound): whether that is wrong depends on what else the machine had
@@ -83,6 +88,7 @@ def check(found: History, rules: Rules) -> Verdict:
     verdict = Verdict()
     verdict.handed_out = sum(len(all_of_it) for all_of_it in found.hand_outs.values())
     verdict.acked = len(found.acked)
+    verdict.unseen = sum(not one.seen for all_of_it in found.ownerships.values() for one in all_of_it)
     one_owner(found, rules, verdict)
     nothing_lost(found, rules, verdict)
     if rules.ordered:
@@ -130,7 +136,7 @@ def one_owner(found: History, rules: Rules, verdict: Verdict) -> None:
 
 def _next(found: History, ownership: Ownership) -> Ownership | None:
     all_of_it = found.ownerships[ownership.tp]
-    index = all_of_it.index(ownership) + 1
+    index = bisect_right(all_of_it, ownership.begin, key=lambda one: one.begin)
     return all_of_it[index] if index < len(all_of_it) else None
 
 
@@ -237,7 +243,9 @@ def _committed(found: History, tp: str, begin: int, end: int) -> set[int]:
     places = {_number(offset.value) for offset in (*before[-1:], *since)}
     # commits that a look of the watcher passed over are known from those who wrote them
     all_of_it = found.written.get(tp, [])
-    for at, offset in all_of_it[bisect_left(all_of_it, (begin - 2 * SECOND, 0)) :]:
+    last = bisect_left(all_of_it, (begin, 0))
+    # the last before, and more for answers that took their time
+    for at, offset in all_of_it[min(max(0, last - 1), bisect_left(all_of_it, (begin - 2 * SECOND, 0))) :]:
         if at > end:
             break
         places.add(offset)
@@ -264,7 +272,9 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
                     verdict.violations.append(
                         f"I4: {_place(again)} was handed out before by {before.process.who} and nothing had happened"
                     )
-                elif fault.at - before.at > int((rules.commit * 1.5 + 1.0) * rules.slack * SECOND):
+                elif fault.kind not in rules.anew and fault.at - before.at > int(
+                    (rules.commit * 1.5 + 1.0) * rules.slack * SECOND
+                ):
                     age = (fault.at - before.at) / SECOND
                     verdict.violations.append(
                         f"I4: {_place(again)} was handed out {age:.1f} s before the fault ({fault.kind}) already"
@@ -272,23 +282,29 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
 
 
 def _cause(found: History, before: HandOut, again: HandOut) -> Fault | None:
-    """The fault between two hand-outs of a message that concerns the one who had it first.
+    """The first fault between two hand-outs of a message that concerns the one who had it first.
 
-    A fault lasts until it is healed, and its victim may hand out until its owner node is gone.
+    A fault lasts until it is healed, and one that ends an ownership until the owner node is gone.
     """
     holder = found.owner(before.tp, before.at)
-    ended = 0 if holder is None or holder.end == NEVER else holder.end
-    if holder is not None and (holder.process != before.process or before.at > holder.end):
-        ended = before.at  # it was late, which is told elsewhere
-    concerned = [
+    late = holder is not None and (holder.process != before.process or before.at > holder.end)  # told elsewhere
+
+    def end(fault: Fault) -> int:
+        healed = fault.healed if fault.healed != NEVER else fault.at
+        if late:
+            return max(healed, before.at)
+        hit = holder is not None and fault.loses and holder.begin <= fault.at <= holder.end != NEVER
+        return max(healed, holder.end) if hit and holder is not None else healed
+
+    concerned = (
         fault
         for fault in found.faults
         if not fault.moves
         and fault.at <= again.at
         and fault.victim in (None, before.process.who)
-        and before.at <= max(fault.at, fault.healed if fault.healed != NEVER else 0, ended)
-    ]
-    return concerned[-1] if concerned else None
+        and before.at <= end(fault)
+    )
+    return next(concerned, None)
 
 
 # ---- I5 ----
@@ -320,16 +336,17 @@ def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
 
 def _moved(found: History, fault: Fault, until: int, rules: Rules, verdict: Verdict) -> None:
     """A planned change: from when the group could know of it until what moved by it has a hand-out again."""
-    known = [e for e in found.events if e["e"] in ("id", "id_gone") and fault.at <= e["t"] < until]
-    if not known:
+    known = next((e for e in found.between(fault.at, until) if e["e"] in ("id", "id_gone")), None)
+    if known is None:
         return
-    begin = fault.at if fault.victim is not None else known[0]["since"] if known[0]["e"] == "id" else known[0]["t"]
+    begin = fault.at if fault.victim is not None else known["since"] if known["e"] == "id" else known["t"]
     ends = []
     for tp, all_of_it in found.ownerships.items():
         for ownership in all_of_it:
             if begin <= ownership.begin < min(until, fault.settled):
-                at = [h.at for h in found.hand_outs.get(tp, ()) if ownership.begin <= h.at < ownership.end]
-                ends += at[:1]
+                first = next(iter(found.since(tp, ownership.begin)), None)
+                if first is not None and first.at < ownership.end:
+                    ends.append(first.at)
     if ends:
         _recovered(fault, (max(ends) - begin) / SECOND, rules, verdict)
 
@@ -343,9 +360,7 @@ def _recovered(fault: Fault, seconds: float, rules: Rules, verdict: Verdict) -> 
 
 def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:
     held = found.owner(tp, fault.at)
-    for hand_out in found.hand_outs.get(tp, ()):
-        if hand_out.at < begin:
-            continue
+    for hand_out in found.since(tp, begin):
         holder = found.owner(tp, hand_out.at)
         if holder is None or (not hand_out.legacy and holder.process != hand_out.process):
             continue
@@ -378,12 +393,17 @@ def never_hangs(found: History, rules: Rules, verdict: Verdict) -> None:
                 f"I6: {process.who}: {event['name']} took {event['seconds']:.2f} s, its limit is {event['limit']:g} s"
             )
     killed = {(fault.victim, fault.pid) for fault in found.faults if fault.kind in KILLS}
+    spoke = {Process(event["who"], event["pid"]) for event in found.of("leftover")}
+    for event in found.of("start"):
+        process = Process(event["who"], event["pid"])
+        if event.get("role") == "member" and process not in spoke and process not in killed:
+            verdict.violations.append(f"I6: {process.who} (process {process.pid}) ended without a word")
     for process, count in begun.items():
         if count > 0 and process not in killed:
             verdict.violations.append(f"I6: {process.who} did not come back from closing")
 
 
-KILLS = ("kill", "kill while joining", "killed by the kernel")
+KILLS = ("kill", "kill while joining")
 
 
 def all_leaves(found: History) -> list[str]:
@@ -393,19 +413,38 @@ def all_leaves(found: History) -> list[str]:
         left = [kind for kind in ("threads", "fds", "stuck") if event[kind]]
         wrong += [f"I7: {event['who']} left {kind} behind: {', '.join(event[kind][:6])}" for kind in left]
     closed = {Process(event["who"], event["pid"]): event["t"] for event in found.of("leftover")}
+    phases = _last_phases(found)
     for all_of_it in found.ownerships.values():
         for ownership in all_of_it:
             at = closed.get(ownership.process) if ownership.process is not None else None
-            connected = ownership.process is not None and _connected(found, ownership.process)
-            if at is not None and connected and ownership.end > at + SEEN_NS:
+            connected = phases.get(ownership.process) in ("owning", "waiting") if ownership.process else False
+            if at is not None and connected and ownership.end > at + SEEN_NS and not _disturbed(found, ownership, at):
                 wrong.append(f"I7: {ownership.thread} left its owner node of {ownership.tp} behind")
     return wrong
 
 
-def _connected(found: History, process: Process) -> bool:
-    """Whether its last state before closing was one with ZooKeeper."""
-    phases = [e["phase"] for e in found.of("state", process.who) if e["pid"] == process.pid and e["phase"] != "closed"]
-    return bool(phases) and phases[-1] in ("owning", "waiting")
+def _last_phases(found: History) -> dict[Process, str]:
+    """What each process was doing before it closed."""
+    phases = {}
+    for event in found.of("state"):
+        if event["phase"] != "closed":
+            phases[Process(event["who"], event["pid"])] = event["phase"]
+    return phases
+
+
+def _disturbed(found: History, ownership: Ownership, at: int) -> bool:
+    """Whether a process that closed by then may have been without ZooKeeper, though it had not noticed yet: then its
+    nodes end with its session.
+    """
+    assert ownership.process is not None
+    return any(
+        not fault.moves
+        and fault.victim in (None, ownership.process.who)
+        and fault.at <= at
+        and (fault.healed == NEVER or at - SETTLING_NS <= fault.healed)
+        for fault in found.faults
+        if fault.heals or fault.healed != NEVER
+    )
 
 
 # ---- I8, I9 ----
@@ -419,10 +458,9 @@ def storms(found: History, rules: Rules, verdict: Verdict) -> None:
         by_process[Process(event["who"], event["pid"])].append((event["t"], event["rounds"]))
     for begin, end in pairwise(times):
         for process, rounds in by_process.items():
-            before = [count for at, count in rounds if at <= begin]
-            inside = [count for at, count in rounds if begin < at <= end]
-            if before and inside:
-                count = inside[-1] - before[-1]
+            first, last = bisect_right(rounds, (begin, NEVER)), bisect_right(rounds, (end, NEVER))
+            if 0 < first < last:
+                count = rounds[last - 1][1] - rounds[first - 1][1]
                 verdict.rounds = max(verdict.rounds, count)
                 if rules.rounds is not None and count > rules.rounds:
                     verdict.violations.append(f"I8: {process.who} rebalanced {count} times after one fault")

@@ -252,7 +252,12 @@ class Group:
 
     def leave(self, member: Member) -> None:
         """A clean end, waited for."""
-        member.signal(signal.SIGTERM)
+        self.gone(member, tell=True)
+
+    def gone(self, member: Member, *, tell: bool = False) -> None:
+        """Waits for the end of a member that was told to end."""
+        if tell:
+            member.terminate()
         if not member.wait_end(15):
             self._mishap.append(f"I6: {member.name} does not end:\n{member.errors_text()}")
         self.members.pop(member.name, None)

@@ -6,9 +6,9 @@ is known by its consumer id.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from tests.faults.events import Event
 
 NEVER = 1 << 62
 SECOND = 1_000_000_000
+UNSEEN_NS = SECOND // 2
 
 
 class Process(NamedTuple):
@@ -37,6 +38,8 @@ class Ownership:
     begin: int
     end: int = NEVER
     process: Process | None = None
+    seen: bool = True
+    """By the watcher; one that came and went while that was away is known from the claim of who made it."""
 
 
 @dataclass(slots=True)
@@ -115,6 +118,19 @@ class History:
         index = bisect_right(all_of_it, at, key=lambda ownership: ownership.begin)
         return all_of_it[index - 1] if index else None
 
+    def since(self, tp: str, at: int) -> Iterator[HandOut]:
+        """The hand-outs of a partition from then on."""
+        all_of_it = self.hand_outs.get(tp, [])
+        for index in range(bisect_left(all_of_it, at, key=lambda hand_out: hand_out.at), len(all_of_it)):
+            yield all_of_it[index]
+
+    def between(self, begin: int, end: int) -> Iterator[Event]:
+        """All events of a time."""
+        for index in range(bisect_left(self.events, begin, key=lambda event: event["t"]), len(self.events)):
+            if self.events[index]["t"] >= end:
+                return
+            yield self.events[index]
+
     def of(self, kind: str, who: str | None = None) -> list[Event]:
         """The events of a kind, of one process or of all."""
         return [e for e in self.events if e["e"] == kind and (who is None or e["who"] == who)]
@@ -135,13 +151,29 @@ def history(events: Iterable[Event]) -> History:
     for event in found.events:
         _take(found, event, Process(event["who"], event["pid"]), in_hand)
     for all_of_it in found.ownerships.values():
-        all_of_it.sort(key=lambda ownership: ownership.begin)
         for ownership in all_of_it:
             consumer = ownership.thread.rpartition("-")[0]
             ownership.process = sessions.get(ownership.session) or names.get(consumer)
+    _add_unseen(found)
+    for all_of_it in found.ownerships.values():
+        all_of_it.sort(key=lambda ownership: ownership.begin)
         for one, following in pairwise(all_of_it):
             one.end = min(one.end, following.begin)
     return found
+
+
+def _add_unseen(found: History) -> None:
+    """Claims that ZooKeeper granted and whose owner nodes the watcher did not see."""
+    for number, event in enumerate(found.of("claim")):
+        if "error" in event:
+            continue
+        process = Process(event["who"], event["pid"])
+        for tp in event["tps"].keys() - event["refused"].keys():
+            near = [one for one in found.ownerships[tp] if one.process == process]
+            if not any(-UNSEEN_NS < one.begin - event["t"] < UNSEEN_NS for one in near):
+                found.ownerships[tp].append(
+                    Ownership(tp, f"{process.who}-?", 0, -number, event["t"], process=process, seen=False)
+                )
 
 
 def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Process, int], HandOut]) -> None:

@@ -27,10 +27,11 @@ class Lab:
     Used by one thread, but for ``group`` and the servers' addresses.
     """
 
-    def __init__(self, timing: Timing, *, mixed: bool = False, seed: int | None = None) -> None:
+    def __init__(self, timing: Timing, *, mixed: bool = False, seed: int | None = None, keep: bool = False) -> None:
         """Arguments: ``mixed`` puts a member of the original into the group of every row that can have one."""
         self.timing = timing
         self.mixed = mixed
+        self.keep = keep
         self.seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
         self.random = random.Random(self.seed)
         self._cluster: DevCluster | None = None
@@ -79,6 +80,7 @@ class Lab:
         servers = Servers(cluster.zookeeper_connect, cluster.bootstrap_servers)
         with Group(servers, name, timing or self.timing, {name: partitions}, **options) as group:
             group.random.seed(self.random.random())
+            group.keep = self.keep
             yield group
 
     def populate(self, group: Group, count: int = 3, **options: Any) -> None:
@@ -121,7 +123,7 @@ class Report:
         for name in ("violations", "lost", "late", "past_gate", "recoveries", "slow", "closes"):
             getattr(into, name).extend(getattr(verdict, name))
         into.duplicates.update(verdict.duplicates)
-        for name in ("handed_out", "acked", "overlaps", "frozen_runs"):
+        for name in ("handed_out", "acked", "overlaps", "frozen_runs", "unseen"):
             setattr(into, name, getattr(into, name) + getattr(verdict, name))
         into.rounds = max(into.rounds, verdict.rounds)
         if verdict.violations:

@@ -1,6 +1,6 @@
 """All rows; importing this enters them."""
 
-from tests.faults import rows_links, rows_members, rows_nodes, rows_servers, rows_topics
+from tests.faults import rows_closing, rows_links, rows_members, rows_nodes, rows_servers, rows_topics
 from tests.faults.lab import ROWS
 
-__all__ = ["ROWS", "rows_links", "rows_members", "rows_nodes", "rows_servers", "rows_topics"]
+__all__ = ["ROWS", "rows_closing", "rows_links", "rows_members", "rows_nodes", "rows_servers", "rows_topics"]

@@ -104,7 +104,7 @@ class Member:
         self.work = float(config.get("work", 0.0))
         self.once: deque[tuple[str, float]] = deque()  # what befalls the next messages
         self.ended = threading.Event()
-        self.closing = threading.Lock()
+        self.closers: list[threading.Thread] = []
         self.listener = Listener(self.log)
         self.connector = ZookeeperConsumerConnector(config["properties"])
         self.connector.set_consumer_rebalance_listener(self.listener)
@@ -172,8 +172,8 @@ class Member:
         self.ended.set()
 
     def _leave(self, threads_before: list[str], descriptors_before: dict[str, str]) -> None:
-        for reader in self.readers:
-            reader.join(LEAVING_S)
+        for thread in (*self.closers, *self.readers):
+            thread.join(2 * LEAVING_S)
         stuck = [reader.name for reader in self.readers if reader.is_alive()]
         end = time.monotonic() + LEAVING_S
         while True:
@@ -288,10 +288,10 @@ class Member:
         if where == "main":
             self.ended.set()
         elif where == "thread":
-            self._start("harness-closing", self.close, "thread")
+            self.closers.append(self._start("harness-closing", self.close, "thread"))
         elif where == "twice":
             for number in range(2):
-                self._start(f"harness-closing-{number}", self.close, f"twice {number}")
+                self.closers.append(self._start(f"harness-closing-{number}", self.close, f"twice {number}"))
         elif where == "callback":
             self.listener.on_call = lambda: self.close("callback")
 

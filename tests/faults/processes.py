@@ -130,6 +130,10 @@ class Member(Recorded):
         event = self.tail.last("state")
         return "" if event is None else str(event["text"])
 
+    def terminate(self) -> None:
+        """Has it end cleanly (SIGTERM)."""
+        self.signal(signal.SIGTERM)
+
     def tell(self, do: str, **arguments: Any) -> None:
         """Gives it a command."""
         os.write(self._control, json.dumps({"do": do, **arguments}).encode() + b"\n")

@@ -47,6 +47,19 @@ def _line(runs: Sequence[Report]) -> tuple[str, ...]:
     )
 
 
+def some_of_each(violations: Sequence[str], most: int = 6) -> list[str]:
+    """The first violations of each invariant, and how many more there are."""
+    by_kind: dict[str, list[str]] = {}
+    for text in violations:
+        by_kind.setdefault(text.partition(":")[0] if text[:1] == "I" else "", []).append(text)
+    lines = []
+    for kind, texts in by_kind.items():
+        lines += texts[:most]
+        if len(texts) > most:
+            lines.append(f"{kind}: ... and {len(texts) - most} more")
+    return lines
+
+
 def details(report: Report) -> str:
     """Everything that one run has to say, for who looks into it."""
     verdict = report.verdict
@@ -62,14 +75,14 @@ def details(report: Report) -> str:
         f"  {verdict.acked} acknowledged, {verdict.handed_out} handed out, {len(verdict.lost)} lost, duplicates"
         f" {dict(verdict.duplicates)}, overlaps {verdict.overlaps}, most rebalances after one fault {verdict.rounds}"
     )
+    if verdict.unseen:
+        lines.append(f"  {verdict.unseen} ownerships that the watcher missed")
     lines += [f"  {figure}" for figure in report.figures]
     lines += [
         f"  slow: recovery from {kind} took {seconds:.2f} s, more than {bound:.2f} s (load average {report.load:.1f})"
         for kind, seconds, bound in verdict.slow
     ]
-    lines += [f"  WRONG: {text}" for text in verdict.violations[:20]]
-    if len(verdict.violations) > 20:
-        lines.append(f"  ... and {len(verdict.violations) - 20} more")
+    lines += [f"  WRONG: {text}" for text in some_of_each(verdict.violations)]
     if report.failure:
         lines.append(report.failure)
     return "\n".join(lines)

@@ -2,24 +2,66 @@
 
 from __future__ import annotations
 
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 
-from tests.faults.group import sleep
+from kazoo.client import KazooClient
+
+from tests.faults.group import Group, Open, sleep
 from tests.faults.history import SECOND
 from tests.faults.lab import Lab, Report, row
+from tests.faults.processes import Member
+from tests.timing import eventually, scaled
+
+
+@row("6", "a twin holds the session open")
+def twin(lab: Lab, report: Report) -> None:
+    seconds = lab.timing.times(5, 10)
+    with lab.group("6") as group:
+        group.start(3)
+        victim = group.members["b"]
+        before = victim.session
+        fault = group.fault("twin", victim, loses=False, heals=True)
+        begin = monotonic_ns()
+        other = KazooClient(group.servers.connect, client_id=before, timeout=lab.timing.session)
+        other.start(timeout=scaled(10))
+        try:
+            eventually(lambda: victim.session != before, 20, "the victim to give the contested session up")
+            report.tell(f"session given up after {(monotonic_ns() - begin) / SECOND:.1f} s")
+            sleep(max(0.0, seconds - (monotonic_ns() - begin) / SECOND))
+        finally:
+            other.stop()
+            other.close()
+        fault.healed()
+        group.settle()
+        fault.settled()
+        evictions = [e for e in victim.events if e["e"] == "state" and e["phase"] == "suspended" and e["t"] > begin]
+        report.tell(f"{len(evictions)} times suspended in {seconds} s")
+        report.require(len(evictions) <= 10 * seconds, "I8: the two evict each other without end")
+        group.finish()
+        report.judged(group, lab.rules(bounds={"twin": lab.timing.bound}, rounds=12 * seconds))
 
 
 @row("8", "a black hole to ZooKeeper, brokers fine", quick=True)
 def black_hole(lab: Lab, report: Report) -> None:
+    _cut_off(lab, report, "8", ("up", "down"))
+
+
+@row("11", "a half-open link: one direction swallowed")
+def half_open(lab: Lab, report: Report) -> None:
+    _cut_off(lab, report, "11", ("down",), ("up",), bound=hopeless(lab))
+
+
+def _cut_off(lab: Lab, report: Report, name: str, *holes: tuple[str, ...], bound: float | None = None) -> None:
     session = lab.timing.session
-    with lab.group("8") as group:
+    with lab.group(name) as group:
         lab.populate(group, linked=("b",))
         last = []
-        for _ in range(lab.timing.times(1, 4)):
+        for number in range(max(len(holes), lab.timing.times(1, 4))):
             victim = group.members["b"]
+            victim.tell("commit", times=4, timeout=session)
             fault = group.fault("black hole", victim)
             begin = monotonic_ns()
-            group.links["b"].zookeeper.swallow()
+            group.links["b"].zookeeper.swallow(*holes[number % len(holes)])
             group.abandoned(victim)
             sleep(session)
             after = [event["t"] - begin for event in victim.hand_outs(begin)]
@@ -30,6 +72,101 @@ def black_hole(lab: Lab, report: Report) -> None:
             group.settle()
             healed.settled()
         group.finish()
-        report.judged(group, lab.rules(bounds={"healing": 4.0}))
+        bounds = {"healing": 4.0, "black hole": bound or lab.rules().bound}
+        report.judged(group, lab.rules(bounds=bounds))
         report.tell(f"last hand-out {max(last):.2f} s after the cut ({max(last) / session:.2f} T)")
         report.require(max(last) < session, "I1: hand-outs went on for a whole session after the cut")
+
+
+@row("9", "a flapping link: away and back every 0.3 s")
+def flapping(lab: Lab, report: Report) -> None:
+    seconds = lab.timing.times(6, 20)
+    with lab.group("9") as group:
+        group.start(3, linked=("b",))
+        before, victim = group.owners(), group.members["b"]
+        link = group.links["b"].zookeeper
+        fault = group.fault("flapping", victim, loses=False, heals=True)
+        requests, connections = link.requests, link.connections
+        end = monotonic() + seconds
+        while monotonic() < end:
+            link.drop()
+            sleep(0.3)
+            link.carry()
+            sleep(0.3)
+        fault.healed()
+        group.settle()
+        fault.settled()
+        report.tell(
+            f"{(link.requests - requests) / seconds:.0f} requests and {(link.connections - connections) / seconds:.1f}"
+            f" connections a second"
+        )
+        report.require(group.owners() == before, "a flapping link moved partitions")
+        report.require((link.requests - requests) / seconds < 200, "I8: a storm of requests")
+        group.finish()
+        # each return is a look at the group
+        report.judged(group, lab.rules(bounds={"flapping": 3.0}, rounds=4 * seconds + 6))
+
+
+@row("10", "a slow ZooKeeper")
+def slow(lab: Lab, report: Report) -> None:
+    session = lab.timing.session
+    with lab.group("10") as group:
+        group.start(3, linked=("b",))
+        # an answer that takes more than a third of the session is one too many for the client's heartbeats
+        for delay in (session / 40, session / 10):
+            _works(lab, report, group, delay)
+        for delay in (session / 4, 3 * session / 4):
+            _gives_up(lab, report, group, delay)
+        group.finish()
+        unbounded = {"slow link": float("inf"), "join": float("inf"), "leave": float("inf")}
+        report.judged(group, lab.rules(bounds={**unbounded, "dead link": hopeless(lab)}, rounds=None))
+
+
+def hopeless(lab: Lab) -> float:
+    """Within this a member gives its share up that reaches ZooKeeper without hearing from it: its session lives on
+    until it stops asking for it.
+    """
+    return 4 * lab.timing.session + lab.timing.tick + 2.0
+
+
+def _works(lab: Lab, report: Report, group: Group, delay: float) -> None:
+    fault = group.fault("slow link", group.members["b"], loses=False, heals=True)
+    group.links["b"].zookeeper.carry(delay, jitter=delay / 4)
+    sleep(1.0)
+    group.plan("leave")
+    begin = monotonic_ns()
+    group.leave(group.members["c"])
+    group.settle()
+    seconds = (monotonic_ns() - begin) / SECOND
+    report.tell(f"{delay:.2f} s each way: a leave takes {seconds:.1f} s")
+    report.require(seconds <= scaled(12 * delay + 4), f"a leave took {seconds:.1f} s at {delay:.2f} s each way")
+    _heal(group, fault)
+
+
+def _gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
+    victim = group.members["b"]
+    fault = group.fault("dead link", victim)
+    begin = monotonic_ns()
+    group.links["b"].zookeeper.carry(delay, jitter=delay / 4)
+    eventually(lambda: "suspended" in victim.state or "rejoining" in victim.state, 20, "a suspended member")
+    victim.tell("commit", times=2, timeout=1.0)
+    group.abandoned(victim)
+    report.tell(f"{delay:.2f} s each way: given up after {(monotonic_ns() - begin) / SECOND:.1f} s")
+    _heal(group, fault)
+
+
+def _heal(group: Group, fault: Open) -> None:
+    group.links["b"].zookeeper.carry()
+    fault.healed()
+    _whole(group)
+    fault.settled()
+
+
+def _whole(group: Group) -> None:
+    if "c" not in group.members:
+        group.plan("join")
+        _ = group.join("c", ready=False)
+    for member in group.members.values():
+        assert isinstance(member, Member)
+        member.wait_for("ready")
+    group.settle()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import signal
+import threading
+from contextlib import ExitStack
 from time import monotonic_ns
 
-from tests.faults.checker import CLEAN, kept, said
+from tests.faults.checker import CLEAN, said
+from tests.faults.events import read_all
 from tests.faults.group import Group, sleep
-from tests.faults.history import SECOND
+from tests.faults.history import SECOND, History, history
 from tests.faults.lab import Lab, Report, row
+from tests.faults.processes import Member
 from tests.timing import eventually
 
 
@@ -85,8 +88,8 @@ def zombie(lab: Lab, report: Report) -> None:
         for _ in range(lab.timing.times(2, 5)):
             freeze_and_thaw(lab, group)
         group.finish()
-        found = report.judged(group, lab.rules(bounds={"thaw": 4.0}))
-    told_of_zombies(report, found)
+        report.judged(group, lab.rules(bounds={"thaw": 4.0}))
+    told_of_zombies(report)
 
 
 def freeze_and_thaw(lab: Lab, group: Group) -> None:
@@ -101,7 +104,7 @@ def freeze_and_thaw(lab: Lab, group: Group) -> None:
     again.settled()
 
 
-def told_of_zombies(report: Report, found: object) -> None:
+def told_of_zombies(report: Report) -> None:
     late, past = len(report.verdict.late), len(report.verdict.past_gate)
     report.tell(f"{report.verdict.frozen_runs} freezes: {late} late, {past} past the gate")
     for text in report.verdict.past_gate:
@@ -111,8 +114,6 @@ def told_of_zombies(report: Report, found: object) -> None:
 @row("4x50", "fifty zombies at 200 messages a second")
 def zombies(lab: Lab, report: Report) -> None:
     # three groups side by side, each with a load of its own
-    import threading
-
     groups, failures = 3, []
     each = -(-lab.timing.times(9, 50) // groups)
 
@@ -123,8 +124,6 @@ def zombies(lab: Lab, report: Report) -> None:
             group.finish()
         except BaseException as failure:
             failures.append(failure)
-
-    from contextlib import ExitStack
 
     with ExitStack() as stack:
         made = [stack.enter_context(lab.group("4x50", work=0.002)) for _ in range(groups)]
@@ -138,8 +137,8 @@ def zombies(lab: Lab, report: Report) -> None:
         if failures:
             raise failures[0]
         for group in made:
-            found = report.judged(group, lab.rules(bounds={"thaw": 4.0}))
-    told_of_zombies(report, found)
+            report.judged(group, lab.rules(bounds={"thaw": 4.0}))
+    told_of_zombies(report)
 
 
 @row("5", "the session expires", quick=True, mixed=True)
@@ -162,11 +161,8 @@ def expired(lab: Lab, report: Report) -> None:
         report.require(said(found, "rejoining|suspended"), "I9: no state told of the expiry")
 
 
-def _just_then(group: Group, victim: object, when: str) -> None:
+def _just_then(group: Group, victim: Member, when: str) -> None:
     """Waits for the moment: a commit that has just begun, a claim or a rebalance of somebody who joins."""
-    from tests.faults.processes import Member
-
-    assert isinstance(victim, Member)
     if when == "idle":
         sleep(group.random.uniform(0.0, 0.5))
         return
@@ -176,12 +172,11 @@ def _just_then(group: Group, victim: object, when: str) -> None:
         return
     # somebody leaves by an expiry of its own, so that the victim claims
     other = next(member for name, member in sorted(group.members.items()) if member is not victim)
-    twin = group.expire(other)
+    group.expire(other)
     if when == "claim":
         sleep(group.random.uniform(0.0, 0.1))
     else:
         sleep(group.random.uniform(0.05, 0.4))
-    del twin
 
 
 @row("7", "own leftovers: the client forgets a session that lives on", quick=True)
@@ -203,11 +198,102 @@ def leftovers(lab: Lab, report: Report) -> None:
         report.judged(group, lab.rules())
 
 
-def _so_far(group: Group) -> object:
-    from tests.faults.events import read_all
-    from tests.faults.history import history
-
+def _so_far(group: Group) -> History:
     return history(read_all(group.directory))
 
 
-__all__ = ["kept", "signal"]
+@row("26", "one consumer.id twice")
+def twice(lab: Lab, report: Report) -> None:
+    with lab.group("26") as group:
+        group.start(2)
+        first = group.members["a"]
+        second = group.join("again", ready=False, properties={"consumer.id": "a"})
+        eventually(lambda: "held by session" in second.state, 20, "a refusal")
+        report.tell(f"the second says: {second.state[:90]}")
+        del group.members["again"]
+        group.flow()
+        report.require(not second.hand_outs(), "I1: the second one of a name got messages")
+        fault = group.kill(first)
+        group.members["again"] = second
+        second.wait_for("ready")
+        group.settle()
+        fault.settled()
+        # one that comes while the name is taken for good gives up and says why
+        third = group.join("third", ready=False, properties={"consumer.id": "b", "rebalance.max.retries": 4})
+        error = third.wait_for("failed", 30)["error"]
+        report.require("ConsumerIdInUse" in error, f"I9: the third says {error}")
+        third.wait_end()
+        group.members.pop("third").kill()
+        group.finish()
+        report.judged(group, lab.rules())
+
+
+@row("29", "clocks that step, freeze and run fast")
+def clocks(lab: Lab, report: Report) -> None:
+    with lab.group("29") as group:
+        group.start(3)
+        before = group.owners()
+        lies = ({"step": 3600}, {"step": -3600}, {"freeze": True}, {"slew": 4.0})
+        fault = group.fault("clock", loses=False)
+        for lie, name in zip(lies, "abca", strict=True):
+            group.members[name].tell("clock", **lie)
+            sleep(lab.timing.session * 1.5)
+            group.flow()
+        fault.settled()
+        report.require(group.owners() == before, "a clock moved partitions")
+        group.finish()
+        report.judged(group, lab.rules(bounds={"clock": 2.0}, rounds=1 + int(lab.timing.session * 6 / 20)))
+
+
+@row("30", "user code that blocks or raises; resources that run out")
+def user_code(lab: Lab, report: Report) -> None:
+    session = lab.timing.session
+    with lab.group("30") as group:
+        group.start(3)
+        # a handler that blocks for three sessions, and a member that joins meanwhile
+        victim = group.members["a"]
+        victim.tell("befall", what="block", seconds=3 * session)
+        eventually(lambda: victim.tail.last("befallen"), 10, "a blocked handler")
+        fault = group.fault("blocked handler", victim, loses=False, heals=True)
+        begin = monotonic_ns()
+        group.join("d", ready=False)
+        group.members["d"].wait_for("ready")
+        group.settle(flowing=False)
+        report.tell(f"a join beside a blocked handler takes {(monotonic_ns() - begin) / SECOND:.1f} s with its start")
+        group.flow(among={tp for tp, (thread, _) in group.owners().items() if victim.consumer not in thread})
+        sleep(3 * session)
+        fault.healed()
+        group.settle()
+        fault.settled()
+        # a handler that raises: the message is not finished, its member leaves, another gets it
+        victim = group.members["b"]
+        fault = group.fault("failed handler", victim)
+        victim.tell("befall", what="raise")
+        failed = victim.wait_for("befallen")
+        report.require(victim.wait_end(), "I6: a member whose handler failed does not end")
+        group.members.pop("b").kill()
+        group.settle()
+        fault.settled()
+        again = [
+            e for m in group.members.values() for e in m.hand_outs() if (e["tp"], e["o"]) == (failed["tp"], failed["o"])
+        ]
+        report.require(bool(again), f"I2: {failed['tp']} {failed['o']}, whose handler failed, came to nobody else")
+        _without_resources(group, report)
+        group.settle()
+        group.finish()
+        found = report.judged(group, lab.rules(bounds={"blocked handler": 4.0}))
+        report.tell(f"{report.verdict.overlaps} messages in hand at another's claim")
+        report.require(bool(found.hand_outs), "nothing was handed out")
+
+
+def _without_resources(group: Group, report: Report) -> None:
+    """Members that cannot have what they need raise, and leave nothing behind: the checker looks at that."""
+    ended = 0
+    tries: list[dict[str, object]] = [{"limits": {"NOFILE": count}} for count in (7, 9, 11)]
+    tries += [{"no_threads": count} for count in (1, 2, 4, 5, 6, 8)]
+    for number, lack in enumerate(tries):
+        member = group.join(f"poor{number}", ready=False, properties={"rebalance.max.retries": 4}, **lack)
+        eventually(lambda m=member: m.tail.last("failed") or m.tail.last("ready"), 40, "an end or a beginning")  # type: ignore[misc]
+        ended += member.tail.last("failed") is not None
+        group.leave(member)
+    report.tell(f"of {len(tries)} members without descriptors or threads {ended} refused to start")

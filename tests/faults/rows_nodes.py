@@ -8,9 +8,11 @@ from pathlib import Path
 from time import monotonic_ns
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.security import make_acl
 
 from tests.faults.checker import said
-from tests.faults.events import read_all
+from tests.faults.events import Event, read_all
 from tests.faults.group import Group, sleep
 from tests.faults.history import SECOND, History, history
 from tests.faults.lab import Lab, Report, row
@@ -155,3 +157,176 @@ def _quiet(group: Group, report: Report, seconds: float) -> None:
         more = len(member.errors_text(100_000).splitlines()) - lines[name]
         report.tell(f"{name}: {cpu:.0%} of a processor, {more} log lines in {2 * seconds:.0f} s")
         report.require(more <= 20 * seconds, f"I8: {name} wrote {more} log lines while it waited")
+
+
+@row("16", "rights are taken away while we run")
+def refused(lab: Lab, report: Report) -> None:
+    with lab.group("16") as group:
+        group.start(3)
+        offset = f"/consumers/{group.name}/offsets/{group.name}/0"
+        fault = group.fault("rights", loses=False)
+        before = group.owners()
+        zookeeper, read_only = group.zookeeper, [make_acl("world", "anyone", read=True, admin=True)]
+        eventually(lambda: zookeeper.exists(offset) is not None, 10, "an offset node")
+        zookeeper.set_acls(offset, read_only)
+        stuck = int(zookeeper.get(offset)[0])
+        holder = next(m for m in group.members.values() if m.consumer in before[f"{group.name}-0"][0])
+        lines = len(holder.errors_text(100_000).splitlines())
+        sleep(4 * lab.timing.commit)
+        group.flow()
+        others = [int(zookeeper.get(f"{offset[:-1]}{number}")[0]) for number in range(1, 8)]
+        report.require(min(others) > stuck, "the other offsets are not committed any more")
+        said_so = f"{group.name}-0" in holder.errors_text(100_000)
+        report.require(said_so, "I9: nothing tells of the refused commit")
+        more = len(holder.errors_text(100_000).splitlines()) - lines
+        report.tell(f"{more} log lines in {4 * lab.timing.commit:.0f} s of refused commits")
+        zookeeper.set_acls(offset, [make_acl("world", "anyone", all=True)])
+        eventually(lambda: int(zookeeper.get(offset)[0]) > stuck, 20, "commits of partition 0 again")
+        fault.settled()
+        _no_claims(lab, report, group)
+        group.finish()
+        report.judged(group, lab.rules(bounds={"rights": 2.0, "rights to claim": 2.0}))
+
+
+def _no_claims(lab: Lab, report: Report, group: Group) -> None:
+    """Nobody may make owner nodes: what is owned flows on, what comes free waits, and is had once it may be."""
+    owners = f"/consumers/{group.name}/owners/{group.name}"
+    group.zookeeper.set_acls(owners, [make_acl("world", "anyone", read=True, delete=True, admin=True)])
+    dead = group.members["c"]
+    kept = {tp for tp, (thread, _) in group.owners().items() if dead.consumer not in thread}
+    group.leave(dead)
+    eventually(lambda: all("ACL" in m.state or "refused" in m.state for m in group.members.values()), 20, "word of it")
+    sleep(lab.timing.session)
+    report.require(group.owners().keys() <= kept, "somebody claimed without the right to")
+    fault = group.fault("rights to claim", loses=False, heals=True)
+    group.zookeeper.set_acls(owners, [make_acl("world", "anyone", all=True)])
+    fault.healed()
+    group.settle()
+    fault.settled()
+
+
+@row("24", "topics, brokers, offsets and owners that cannot be read")
+def unreadable_nodes(lab: Lab, report: Report) -> None:
+    with lab.group("24") as group:
+        zookeeper, base = group.zookeeper, f"/consumers/{group.name}/offsets/{group.name}"
+        bad = {0: b"", 1: b"abc", 2: b"9e9", 3: b"9223372036854775808"}
+        for number, data in bad.items():
+            zookeeper.create(f"{base}/{number}", data, makepath=True)
+        zookeeper.create("/brokers/ids/4711", b"no broker", ephemeral=True)
+        zookeeper.create("/brokers/ids/4712", b'{"version":9}', ephemeral=True)
+        zookeeper.create("/brokers/ids/words", b"{}", ephemeral=True)
+        odd = {f"{group.name}-odd{number}": data for number, data in enumerate(odd_contents("topic_node").values())}
+        for name, data in odd.items():
+            zookeeper.create(f"/brokers/topics/{name}", data)
+        try:
+            for name in "abc":
+                group.join(name, ready=False, whitelist=f"{group.name}.*", streams=1)
+            free = {f"{group.name}-{number}" for number in range(4, 8)}
+            group.flow(among=free)
+            stuck = [e for m in group.members.values() for e in m.hand_outs() if e["tp"] not in free and not _odd(e)]
+            report.require(not stuck, f"I3: an offset was guessed: {stuck[:3]}")
+            states = " ".join(m.state for m in group.members.values())
+            for number in bad:
+                report.require(f"{base}/{number}" in states, f"I9: nothing names {base}/{number}: {states[:300]}")
+            fault = group.fault("offsets repaired", loses=False, heals=True)
+            for number in bad:
+                zookeeper.set(f"{base}/{number}", b"0")
+            fault.healed()
+            group.flow()
+            fault.settled()
+        finally:
+            for name in odd:
+                zookeeper.delete(f"/brokers/topics/{name}", recursive=True)
+        group.finish()
+        report.judged(group, lab.rules(ordered=False, drop=frozenset(odd), bounds={"offsets repaired": 22.0}))
+
+
+def _odd(event: Event) -> bool:
+    return "-odd" in event["tp"]
+
+
+@row("25", "hostile sizes and names", harsh=True)
+def hostile_sizes(lab: Lab, report: Report) -> None:
+    with lab.group("25") as group:
+        group.start(2)
+        ids = f"/consumers/{group.name}/ids"
+        fault = group.fault("hostile nodes", loses=False)
+        zookeeper = group.zookeeper
+        registration = b'{"version":1,"subscription":{%s:%d},"pattern":"%s","timestamp":"1"}'
+        zookeeper.create(f"{ids}/{group.name}_large", b"x" * 1_000_000)
+        zookeeper.create(
+            f"{ids}/{group.name}_many-threads", registration % (f'"{group.name}"'.encode(), 10**9, b"static")
+        )
+        zookeeper.create(f"{ids}/{group.name}_regex", registration % (b'"(a+)+$"', 1, b"white_list"))
+        for name in ("per%25cent", "..dots..", "sp ace", "umläut"):
+            zookeeper.create(f"{ids}/{group.name}_{name}", registration % (b'"other"', 1, b"static"))
+        # the longest name a topic may have, and no end of matching it with that expression
+        lab.cluster.create_topic("a" * 200 + "_b", 1)
+        pending = [
+            zookeeper.create_async(f"{ids}/{group.name}_crowd-{number}", registration % (b'"other"', 1, b"static"))
+            for number in range(lab.timing.times(1000, 5000))
+        ]
+        for request in pending:
+            request.get(timeout=scaled(60))
+        group.flow()
+        begin = monotonic_ns()
+        group.join("c", ready=False)
+        group.members["c"].wait_for("ready", 60)
+        eventually(lambda: group.members["c"].hand_outs(), 60, f"hand-outs to the third: {group.describe}")
+        seconds = (monotonic_ns() - begin) / SECOND
+        most = max(e["rss"] for m in group.members.values() for e in m.events if e["e"] == "usage") / 1e6
+        report.tell(
+            f"with {len(pending)} strange members a join takes {seconds:.1f} s with its start, {most:.0f} MB at most"
+        )
+        report.require(most < 200, f"a member takes {most:.0f} MB")
+        fault.settled()
+        for name in zookeeper.get_children(ids):
+            if not any(name == member.consumer for member in group.members.values()):
+                zookeeper.delete_async(f"{ids}/{name}")
+        group.settle(60)
+        group.finish()
+        report.judged(group, lab.rules(bounds={"hostile nodes": 20.0}, rounds=None))
+
+
+@row("28", "an operator deletes and overwrites our nodes")
+def operator(lab: Lab, report: Report) -> None:
+    with lab.group("28") as group:
+        group.start(3)
+        zookeeper, base = group.zookeeper, f"/consumers/{group.name}"
+        owner = f"{base}/owners/{group.name}/0"
+        victim = next(m for m in group.members.values() if m.consumer in group.owners()[f"{group.name}-0"][0])
+
+        def deed(kind: str, *paths: str, data: bytes | None = None) -> None:
+            begin, before = monotonic_ns(), {path: zookeeper.exists(path).czxid for path in paths}
+            fault = group.fault(kind, victim if len(paths) == 1 else None)
+            for path in paths:
+                if data is None:
+                    zookeeper.delete(path, recursive=True)
+                else:
+                    zookeeper.set(path, data)
+            anew = lambda: all(_anew(zookeeper, path, czxid) for path, czxid in before.items())  # noqa: E731
+            eventually(anew, 20, f"{kind}: made again")
+            report.tell(f"{kind}: made again after {(monotonic_ns() - begin) / SECOND:.2f} s")
+            group.settle()
+            fault.settled()
+
+        deed("id deleted", f"{base}/ids/{victim.consumer}")
+        deed("owner deleted", owner)
+        deed("owner overwritten", owner, data=b"somebody_else-0")
+        deed("everything deleted", *(f"{base}/ids/{m.consumer}" for m in group.members.values()), owner)
+        fault = group.fault("group deleted")
+        for _ in range(3):  # they make their nodes again while we delete
+            with contextlib.suppress(KazooException):
+                zookeeper.delete(base, recursive=True)
+        group.settle(60)
+        fault.settled()
+        group.finish()
+        rules = lab.rules(
+            ordered=False, unowned=1.0, anew=frozenset({"group deleted"}), bounds={"group deleted": 5.0}, rounds=None
+        )
+        report.judged(group, rules)
+
+
+def _anew(zookeeper: KazooClient, path: str, czxid: int) -> bool:
+    stat = zookeeper.exists(path)
+    return stat is not None and stat.czxid != czxid

@@ -25,6 +25,7 @@ from tests.faults.group import Group, Open, Timing, sleep
 from tests.faults.history import SECOND, History, Process
 from tests.faults.lab import Lab
 from tests.faults.processes import Member
+from tests.faults.report import some_of_each
 from tests.timing import scaled
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -291,7 +292,9 @@ def report(verdict: Verdict, found: History, churn: Soak, where: str) -> str:
         f"closes {len(verdict.closes)}, slowest {max(verdict.closes, default=0.0):.2f} s",
         *leaks(found),
     ]
-    lines += [f"WRONG: {text}" for text in verdict.violations[:40]]
+    lines += [f"WRONG: {text}" for text in some_of_each(verdict.violations)]
+    if verdict.unseen:
+        lines.append(f"ownerships that the watcher missed {verdict.unseen}")
     if verdict.violations:
         lines.append(f"{len(verdict.violations)} violations; the logs are in {where}")
     lines.append("verdict: " + ("FAILED" if verdict.violations else "ok"))

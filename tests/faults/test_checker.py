@@ -131,6 +131,17 @@ def test_i1_a_hand_out_without_an_owner_node_is_late() -> None:
     assert log.judged(Rules(bound=4.0, unowned=1.0)).violations == [], "an operator's deed is noticed in time"
 
 
+def test_i1_a_claim_that_the_watcher_missed_counts() -> None:
+    log = takeover()
+    log.events = [event for event in log.events if not (event["e"] == "owner" and event["session"] == 12)]
+    assert any(text.startswith("I1") for text in log.judged().violations)
+    log.add("b", 4.0, "claim", tps={TP: 5}, refused={})
+    assert log.judged().violations == []
+    assert log.judged().unseen == 1
+    log.got("a", 4.05, 10)
+    assert len(log.judged().late) == 1
+
+
 def test_i1_a_hand_out_that_nobody_ever_owned() -> None:
     log = Log().member("a", 11).got("a", 1.0, 0)
     assert "before anybody owned it" in only(log.judged(), "I1")
@@ -254,6 +265,13 @@ def test_i6_closes_and_calls_have_limits() -> None:
     assert not any(text.startswith("I6") for text in stuck.judged().violations)
     call = Log().add("a", 1.0, "call", name="commit_offsets", seconds=4.0, limit=2.0, outcome="done")
     assert "commit_offsets took 4.00 s" in only(call.judged(), "I6")
+
+
+def test_i6_a_member_that_ends_by_itself() -> None:
+    log = Log().add("a", 1.0, "start", role="member")
+    assert "ended without a word" in only(log.judged(), "I6")
+    log.fault("kill", 2.0, "a")
+    assert log.judged().violations == []
 
 
 def test_i7_what_is_left_behind() -> None:

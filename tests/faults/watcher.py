@@ -19,6 +19,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
 
 from tests.faults.events import EventLog
 
@@ -39,7 +40,9 @@ class Watcher:
         self.client = self._connect()
 
     def _connect(self) -> KazooClient:
-        client = KazooClient(self.config["connect"], timeout=10.0, read_only=True)
+        # back as soon as the servers are, or it would see what happens then too late
+        soon = KazooRetry(max_tries=-1, delay=0.02, backoff=1, max_jitter=0.0, max_delay=0.05)
+        client = KazooClient(self.config["connect"], timeout=10.0, read_only=True, connection_retry=soon)
         client.start_async()
         return client
 
