@@ -85,6 +85,7 @@ class Committer:
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._next_auto = self._next_refresh = NEVER
+        self._failing = self._failure = ""
         self._ended = False
         self._thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
@@ -136,8 +137,10 @@ class Committer:
 
     @property
     def trouble(self) -> str:
-        """Why partitions wait for their start, in words for the user; empty where none does."""
-        return self._starts.trouble
+        """Why partitions wait for their start, or are not committed by themselves, in words for the user; empty where
+        nothing is wrong.
+        """
+        return "; ".join(filter(None, (self._starts.trouble, self._failure if self._failing else "")))
 
     def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         """Write the resolved start position of a partition that had none, before anything of it is handed out.
@@ -266,10 +269,15 @@ class Committer:
             return  # the session is away: what we own may be another's by now
         try:
             self._commit(self._positions.values(), lambda _: False, Deadline(self._timeout), patient=False)
+            self._failing = ""
         except RegistryUnavailableError as e:
             log.info("the automatic commit is put off: %s", e)
         except (RegistryError, OffsetCommitError) as e:
-            log.warning("the automatic commit failed: %s", e)
+            # each offset differs every time, what stands in the way does not
+            reason = str(e.__cause__ or type(e).__name__)
+            level = logging.DEBUG if reason == self._failing else logging.WARNING
+            log.log(level, "the automatic commit failed: %s", e)
+            self._failing, self._failure = reason, f"the automatic commit failed: {e}"
         except Exception:  # whatever it is, the thread that all commits need lives on
             log.exception("the automatic commit failed unexpectedly")
 
@@ -390,7 +398,7 @@ class Committer:
         offsets = {**unchanged, **changed}
         raise OffsetCommitError(
             "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
-        )
+        ) from failures[min(failures)]
 
     def _mark(self, position: PartitionPosition, offset: int) -> None:
         position.committed = offset

@@ -15,6 +15,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
+    NotPermittedError,
     OffsetCommitError,
     RegistryUnavailableError,
 )
@@ -229,6 +230,28 @@ def test_a_refused_commit_is_told_to_the_group(group: Group) -> None:
     with pytest.raises(OffsetCommitError):
         member.commit()
     assert member.refused == {T0: Outcome.OFFSET_MOVED}
+
+
+def test_a_commit_that_keeps_failing_is_logged_once_and_shown(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was logged at every interval, a line a second for as long as an operator needs, and shown nowhere."""
+    member = Stepped(group.owned(dual=True), group, interval=0.0)
+    position = member.own(T0, 5)
+    member.start(position)
+
+    def refuse(*_: object) -> None:
+        raise NotPermittedError("/consumers/g/offsets/t/0: refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.session, "transact", refuse)
+        for _ in range(5):
+            position.consumed = (position.consumed or 0) + 1
+            member.step()
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert member.committer.trouble == "the automatic commit failed: /consumers/g/offsets/t/0: refused"
+    member.step()
+    assert (member.committer.trouble, position.committed) == ("", 10)
 
 
 def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Group) -> None:
