@@ -57,30 +57,38 @@ def resident_mib(pid: int, *, peak: bool = False) -> float | None:
 
 
 class Tree(NamedTuple):
-    """A process and all that it started: CPU time that they and their ended children used, resident memory together."""
+    """A process and all that it started: CPU time that they and their ended children used, how much of it was that of
+    JVMs, and resident memory together.
+    """
 
     cpu_seconds: float
+    java_seconds: float
     resident_mib: float
 
 
 def tree(pid: int) -> Tree:
     """What a process and its descendants cost so far; pages that they share count for each."""
     children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
+    seconds: dict[int, float] = {}
+    java: dict[int, float] = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            head, _, rest = (folder / "stat").read_text().rpartition(")")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        children.setdefault(int(fields[1]), []).append(int(folder.name))
-        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+        fields, number = rest.split(), int(folder.name)
+        children.setdefault(int(fields[1]), []).append(number)
+        own, ended = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+        seconds[number] = (own + ended) / _TICKS
+        if head.endswith("(java"):
+            java[number] = own / _TICKS
     found = [pid]
     for parent in found:
         found.extend(children.get(parent, ()))
     resident = sum(resident_mib(one) or 0.0 for one in found)
-    return Tree(sum(ticks.get(one, 0) for one in found) / _TICKS, resident)
+    return Tree(*(sum(of.get(one, 0.0) for one in found) for of in (seconds, java)), resident)
 
 
 def _first(path: str, key: str) -> str | None:

@@ -38,6 +38,7 @@ _BULK = (
     Column("rows_per_second", "M rows/s", 1e-6),
     Column("seconds", "seconds"),
     Column("cpu_seconds_per_million", "CPU s/M"),
+    Column("java_cpu_seconds_per_million", "JVM"),
     Column("peak_mib", "MiB", digits=0),
 )
 _MICRO = (
@@ -83,12 +84,15 @@ def _bulk(
 ) -> dict[str, Callable[[int], Measures]]:
     def contestant(source: str) -> Callable[[int], Measures]:
         def query(_: int) -> Measures:
-            answer, cpu, peak = session.measured(what=what, source=source, topic=topic, group=f"g{next(numbers)}")
+            question = {"what": what, "source": source, "topic": topic, "group": f"g{next(numbers)}"}
+            answer, cpu, java, peak = session.measured(**question)
             if (answer["rows"], answer["bytes"]) != (plan.messages, size):
                 raise RuntimeError(f"{source} read {answer}, not {plan.messages} messages of {size} bytes")
             seconds = answer.get("trigger_seconds", answer["seconds"])
             rate = {"rows_per_second": plan.messages / seconds, "seconds": answer["seconds"]}
-            return {**rate, "cpu_seconds_per_million": cpu / plan.messages * 1e6, "peak_mib": peak}
+            million = plan.messages / 1e6
+            costs = {"cpu_seconds_per_million": cpu / million, "java_cpu_seconds_per_million": java / million}
+            return {**rate, **costs, "peak_mib": peak}
 
         return query
 
@@ -154,8 +158,8 @@ class Session:
         self._process.stdin.write(json.dumps(question) + "\n")
         return self._answer()
 
-    def measured(self, **question: Any) -> tuple[dict[str, Any], float, float]:
-        """The same. Returns: also CPU seconds and peak resident MiB of all processes of the session."""
+    def measured(self, **question: Any) -> tuple[dict[str, Any], float, float, float]:
+        """The same. Returns: also CPU seconds of all processes of the session, of its JVM alone; peak resident MiB."""
         end = threading.Event()
         pid = self._process.pid
         before = machine.tree(pid)
@@ -172,7 +176,8 @@ class Session:
         finally:
             end.set()
             sampler.join()
-        return answer, machine.tree(pid).cpu_seconds - before.cpu_seconds, max(peak)
+        after = machine.tree(pid)
+        return answer, after.cpu_seconds - before.cpu_seconds, after.java_seconds - before.java_seconds, max(peak)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
