@@ -18,5 +18,10 @@ The JSON file of results:
   the peer's process, from ready to its end), ``broker_cpu_seconds_per_million``, ``peak_mib`` (resident).
 - of latency: ``p50_ms``, ``p99_ms``, ``p999_ms``, ``highest_ms``, ``cpu_percent_of_a_core``.
 - of idle members: ``percent_of_a_core``, ``broker_percent_of_a_core``, ``resident_mib``.
-- of Spark: ``rows_per_second``, ``trigger_ms``, ``cpu_seconds_per_million``, ``peak_mib`` (all processes of the query).
+- of Spark: ``rows_per_second``, ``seconds`` (of the whole query), ``trigger_ms`` (the median trigger), ``p90_ms``,
+  ``cpu_seconds_per_million`` and ``peak_mib`` (all processes of the session), ``java_cpu_seconds_per_million`` (of its
+  JVM).
+
+Scenarios without cases: ``memory`` has ``loads`` (see ``memory.watch``), ``rebalance`` has ``steps`` and ``turns`` (see
+``tests.scale.real.measure``), ``profile`` has ``nanoseconds`` of CPU a message, by kind of messages and part.
 """

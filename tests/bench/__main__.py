@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from tests.bench import machine
+from tests.bench import machine, summary
 from tests.bench.plan import Plan
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="measure nothing: draw results, PICTURE.png RESULTS.json [RESULTS.json ...], medians of several runs",
+        help="measure nothing: PICTURE.png RESULTS.json [RESULTS.json ...]: draw the runs' medians, print a table",
     )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.scenario if name not in _SCENARIOS]
@@ -102,7 +102,9 @@ def main() -> int:
         return 0
     if arguments.plot is not None:
         picture, *results = arguments.plot
-        _draw([json.loads(path.read_text()) for path in results], picture)
+        runs = [json.loads(path.read_text()) for path in results]
+        print(summary.table(runs))
+        _draw(runs, picture)
         return 0
     # peers run in the root directory of the machine
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))

@@ -49,7 +49,8 @@ def test_the_cheap_scenarios_measure_everybody_write_and_draw(tmp_path: Path) ->
     assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
     picture = tmp_path / "both.png"
-    bench("--plot", str(picture), str(output), str(output))
+    said = bench("--plot", str(picture), str(output), str(output))
+    assert "| iterate: 20-300 B | zkconsumer |" in said
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
