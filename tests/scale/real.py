@@ -43,7 +43,6 @@ STEADY_S = 1.5
 LIMIT_S = 60.0
 # the original's own defaults, over those with which the tests hurry it
 DEFAULTS = {
-    "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
     "zookeeper.sync.time.ms": 2000,
     "rebalance.backoff.ms": 2000,
     "rebalance.max.retries": 4,
@@ -54,9 +53,16 @@ DEFAULTS = {
 _groups = itertools.count(1)
 
 
-def measure(turns: int = 1, partitions: int = 500, *, sides: tuple[str, ...] = (OURS, ORIGINAL)) -> dict[str, Any]:
+def measure(
+    turns: int = 1,
+    partitions: int = 500,
+    *,
+    sides: tuple[str, ...] = (OURS, ORIGINAL),
+    session_s: float = SESSION_S,
+) -> dict[str, Any]:
     """Both sides in turns. Returns: ``steps``, for each step and side the median, least and greatest seconds until it
-    was over and of the largest gap on partitions that kept their owner; ``turns`` holds every single figure.
+    was over ("seconds") and all flowed again ("flowing"), and of the largest gap on partitions that kept their owner;
+    ``turns`` holds every single figure.
     """
     found: list[dict[str, Any]] = []
     load = [machine.load()]
@@ -70,13 +76,15 @@ def measure(turns: int = 1, partitions: int = 500, *, sides: tuple[str, ...] = (
                     group = f"scale-{os.getpid()}-{next(_groups)}"
                     nodes = OwnerNodes(client, group, topic, partitions)
                     with ExitStack() as ends:
-                        steps = _Turn(side, cluster, client, group, topic, partitions, nodes, flow, ends).run()
+                        steps = _Turn(
+                            side, cluster, client, group, topic, partitions, nodes, flow, ends, session_s
+                        ).run()
                     found.append({"turn": turn, "side": side, "load_average": machine.load(), "steps": steps})
     load.append(machine.load())
     return {
         "partitions": partitions,
         "members": MEMBERS,
-        "session_timeout_s": SESSION_S,
+        "session_timeout_s": session_s,
         "fetch_wait_s": 0.1,
         "beat_s": BEAT_S,
         "load_average": load,
@@ -123,7 +131,9 @@ class _Turn:
         nodes: OwnerNodes,
         flow: Flow,
         ends: ExitStack,
+        session_s: float,
     ) -> None:
+        self._session_s = session_s
         self._side = side
         self._cluster = cluster
         self._client = client
@@ -189,7 +199,8 @@ class _Turn:
         return f"{self._group}_{name}-0"
 
     def _join(self, name: str) -> tuple[float, float]:
-        properties = {**DEFAULTS, "consumer.id": name}
+        session = {"zookeeper.session.timeout.ms": int(self._session_s * 1000)}
+        properties = {**DEFAULTS, **session, "consumer.id": name}
         wanted = {self._topic: 1}
         connect = self._cluster.zookeeper_connect
         member: MemberProcess
@@ -225,7 +236,7 @@ class _Turn:
         self._gone.append(member)
         acted = time()
         member.kill()
-        if not expired.wait(scaled(SESSION_S * 3)):
+        if not expired.wait(scaled(self._session_s * 3)):
             raise AssertionError(f"the session of {name} does not end")
         return acted, at[0]
 

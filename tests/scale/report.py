@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.scale.changes import CHANGES, ORIGINAL, OURS, Cost
 
+_WIDTH = 0.4
 _COLOURS = {OURS: "#2a6f97", ORIGINAL: "#8a949b"}
 _NAMES = {
     "join": "one joins",
@@ -49,20 +50,21 @@ def _ms(cost: Cost) -> str:
 
 
 def draw(costs: Sequence[Cost], picture: Path) -> None:
-    """Writes a PNG: requests, bytes and time by the size of the group, one line a change and side."""
+    """Writes a PNG: requests and time of each change, at the sizes in the order of ``costs``."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    changes = ("join", "kill", "all start")
-    figure, axes = plt.subplots(len(changes), 3, figsize=(13, 9), squeeze=False)
+    changes = [change for change in CHANGES if change != "rest"]
     measures = (("requests", "total", 1.0), ("kB both ways", "bytes", 1e-3), ("ms to the last owner", "seconds", 1e3))
-    for row, change in zip(axes, changes, strict=True):
-        for axis, (title, field, factor) in zip(row, measures, strict=True):
+    figure, axes = plt.subplots(len(measures), len(changes), figsize=(16, 8), squeeze=False, sharey="row")
+    for row, (title, field, factor) in zip(axes, measures, strict=True):
+        for axis, change in zip(row, changes, strict=True):
             _panel(axis, [cost for cost in costs if cost.change == change], field, factor)
             axis.set_title(f"{_NAMES[change]}: {title}", fontsize=9)
-    figure.suptitle("simulated; partitions x members, both scales logarithmic", fontsize=9)
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle("simulated; partitions x members; logarithmic", fontsize=9)
     figure.tight_layout()
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=80)
@@ -70,29 +72,16 @@ def draw(costs: Sequence[Cost], picture: Path) -> None:
 
 
 def _panel(axis: Any, costs: Sequence[Cost], field: str, factor: float) -> None:
-    for side, colour in _COLOURS.items():
-        line = sorted((c for c in costs if c.side == side), key=lambda c: (c.partitions * c.members, c.partitions))
-        sizes = [cost.partitions * cost.members for cost in line]
-        axis.plot(sizes, [getattr(cost, field) * factor for cost in line], "o-", color=colour, label=side, markersize=4)
-        if side == OURS:
-            axis.set_xticks(sizes, [f"{cost.partitions}x{cost.members}" for cost in line], fontsize=7, rotation=20)
-    axis.set_xscale("log")
+    sizes = list(dict.fromkeys((cost.partitions, cost.members) for cost in costs))
+    for side, offset in ((OURS, -_WIDTH / 2), (ORIGINAL, _WIDTH / 2)):
+        values = [
+            getattr(cost, field) * factor
+            for size in sizes
+            for cost in costs
+            if cost.side == side and (cost.partitions, cost.members) == size
+        ]
+        places = [place + offset for place in range(len(sizes))]
+        axis.bar(places, values, _WIDTH, color=_COLOURS[side], label=side)
     axis.set_yscale("log")
-    axis.minorticks_off()
-    axis.set_xticks(
-        sorted({cost.partitions * cost.members for cost in costs}),
-        _labels(costs),
-        fontsize=7,
-    )
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=7)
-
-
-def _labels(costs: Sequence[Cost]) -> list[str]:
-    named: dict[int, str] = {}
-    for cost in costs:
-        size = f"{cost.partitions}x{cost.members}"
-        known = named.setdefault(cost.partitions * cost.members, size)
-        if size not in known.split("\n"):
-            named[cost.partitions * cost.members] = f"{known}\n{size}"
-    return [named[product] for product in sorted(named)]
+    axis.set_xticks(range(len(sizes)), [f"{partitions}x{members}" for partitions, members in sizes], fontsize=7)
+    axis.grid(axis="y", alpha=0.3)
