@@ -76,6 +76,7 @@ class Contact:
         if self._is_silent():
             log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
             self._session_id = 0
+            self._barren = 0  # the next session shall not be judged by the connections of this one
             self._on_probation = True
             return Trigger.SILENT, "nothing was answered"
         same = event.session_id == self._session_id
