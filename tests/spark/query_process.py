@@ -122,6 +122,8 @@ class QueryProcess:
         return self.log.read_text(errors="replace")[-6000:]
 
     def close(self) -> None:
-        """Ends it in whatever way works."""
-        if self.running:
-            self.kill_all()
+        """Ends it in whatever way works. May be called again."""
+        if self._process is not None:
+            if self.running:
+                self.kill_all()
+            self._process.wait(scaled(20))  # closes what we hold of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -211,9 +212,15 @@ def test_filters_are_pushed_down_on_request(
         found = pushed.where(condition)
         assert sorted(found.collect()) == sorted(whole.where(condition).collect()), condition
         assert found.rdd.getNumPartitions() == max(1, tasks), condition
-    told = pushed.where("partition = 2 AND offset >= 90")._jdf.queryExecution().toString()
-    assert "PushedFilters: [" in told
-    assert "EqualTo(partition,2)" in told
+
+
+def test_what_is_pushed_down_exactly_is_not_looked_at_again(
+    _pushdown: None, reader: MakeReader, new_topic: NewTopic
+) -> None:
+    frame = reader(new_topic(2)).batch(pushdown="true")
+    for condition, again in (("partition = 1 AND offset >= 90", False), ("timestamp > timestamp_millis(5)", True)):
+        plan = frame.where(condition)._jdf.queryExecution().executedPlan().toString()
+        assert (re.search(r"\bFilter\b", plan) is not None) is again, plan
 
 
 def test_a_snapshot_is_read_and_then_committed_for_the_group(
