@@ -101,7 +101,8 @@ class Decoding:
             if count < rows.num_rows:
                 self._rest = rows.slice(count)
                 rows = rows.slice(0, count)
-                end = rows.column(_OFFSET)[count - 1].as_py() + 1
+                # never back, where offsets (which have no checksum) do not ascend: it would begin anew for ever
+                end = max(first, rows.column(_OFFSET)[count - 1].as_py() + 1)
         self.at = end
         whole = self._rest is None and self.failure is None and (self._exhausted or end >= self.chunk.next_offset)
         return Piece(self.chunk, first, end, rows, whole)
