@@ -266,7 +266,7 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
                 if before.legacy or again.legacy:
                     verdict.duplicates[SCALA] += 1
                     continue
-                fault = _cause(found, before, again)
+                fault = _cause(found, before, again, rules.anew)
                 verdict.duplicates[CLEAN if fault is None else fault.kind] += 1
                 if fault is None:
                     verdict.violations.append(
@@ -281,7 +281,7 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
                     )
 
 
-def _cause(found: History, before: HandOut, again: HandOut) -> Fault | None:
+def _cause(found: History, before: HandOut, again: HandOut, anew: frozenset[str]) -> Fault | None:
     """The first fault between two hand-outs of a message that concerns the one who had it first.
 
     A fault lasts until it is healed, and one that ends an ownership until the owner node is gone.
@@ -296,15 +296,15 @@ def _cause(found: History, before: HandOut, again: HandOut) -> Fault | None:
         hit = holder is not None and fault.loses and holder.begin <= fault.at <= holder.end != NEVER
         return max(healed, holder.end) if hit and holder is not None else healed
 
-    concerned = (
+    concerned = [
         fault
         for fault in found.faults
         if not fault.moves
         and fault.at <= again.at
         and fault.victim in (None, before.process.who)
-        and before.at <= end(fault)
-    )
-    return next(concerned, None)
+        and before.at <= (again.at if fault.kind in anew else end(fault))
+    ]
+    return next((fault for fault in concerned if fault.kind in anew), concerned[0] if concerned else None)
 
 
 # ---- I5 ----
@@ -481,7 +481,7 @@ def _all(found: History) -> Iterator[HandOut]:
 
 
 def _topic(tp: str) -> str:
-    return tp.rpartition("-")[0]
+    return re.sub(r"-(-?\d+)$", "", tp)
 
 
 def _place(hand_out: HandOut) -> str:

@@ -225,9 +225,9 @@ def unreadable_nodes(lab: Lab, report: Report) -> None:
             group.flow(among=free)
             stuck = [e for m in group.members.values() for e in m.hand_outs() if e["tp"] not in free and not _odd(e)]
             report.require(not stuck, f"I3: an offset was guessed: {stuck[:3]}")
-            states = " ".join(m.state for m in group.members.values())
+            told = " ".join(m.state + m.errors_text(100_000) for m in group.members.values())
             for number in bad:
-                report.require(f"{base}/{number}" in states, f"I9: nothing names {base}/{number}: {states[:300]}")
+                report.require(f"{base}/{number}" in told, f"I9: nothing names {base}/{number}")
             fault = group.fault("offsets repaired", loses=False, heals=True)
             for number in bad:
                 zookeeper.set(f"{base}/{number}", b"0")
