@@ -176,7 +176,7 @@ def test_a_failure_that_comes_after_the_limit_is_still_reported(
 
     listener.deeds["starting"] = late
     member = SteppedMember(server, "a", listener=listener, listener_limit=0.05)
-    settle([member], 1)
+    settle([member], 2)
     release.set()
     listener.deeds.clear()
     member.stop()

@@ -52,6 +52,7 @@ class Trigger(Enum):
     ROUND_BLOCKED = "others hold some of ours"
     ROUND_FAILED = "the round failed"
     ROUND_SUPERSEDED = "newer events"
+    ROUND_REGISTERED = "we are registered"
     RECONCILE_DUE = "reconciliation is due"
     CONNECTION_LOST = "connection lost"
     LEASE_ENDED = "lease ended"
@@ -120,6 +121,8 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
     on([State.REBALANCING], [Trigger.ROUND_BLOCKED], State.WAITING, Effect.LOOK_AGAIN)
     on([State.REBALANCING], [Trigger.ROUND_FAILED], State.FAILED, Effect.FORGET_VIEW, Effect.BACK_OFF)
     on([State.REBALANCING], [Trigger.ROUND_SUPERSEDED], State.CHANGED, Effect.BEGIN_NOW)
+    # of many that start together each would claim what the next takes away again; the others wait for quiet as well
+    on([State.REBALANCING], [Trigger.ROUND_REGISTERED], State.CHANGED, Effect.WAIT_QUIET)
     # against a watch that was lost, and against whatever was done to our nodes behind our back
     on([State.JOINING], [Trigger.RECONCILE_DUE], None, Effect.FORGET_VIEW, Effect.BEGIN_NOW)
     on(

@@ -401,6 +401,9 @@ class Rebalancer:
             return
         finally:
             self._unowned.gave(self._rounds.take_released())
+        if done is None:
+            self._on(Trigger.ROUND_REGISTERED, why)
+            return
         if done.superseded:
             self._on(Trigger.ROUND_SUPERSEDED, why)
             return

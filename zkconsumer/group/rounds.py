@@ -121,16 +121,20 @@ class Rounds:
         self._leaving: list[PartitionPosition] = []
         self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0
+        self._registered = False
 
-    def perform(self, lose: Lose) -> Round:
+    def perform(self, lose: Lose) -> Round | None:
         """One round. ``lose`` is told what turns out to be no longer ours.
 
+        Returns: None where it only registered us, which ends it.
         Raises: RegistryError, OffsetCommitError.
         """
         began = monotonic()
         deadline = Deadline(self._settings.request_timeout)
         self._newer()
-        registered = self._membership.register(deadline)
+        if self._membership.register(deadline):
+            self._registered = True
+            return None
         view = self._membership.view(deadline)
         self._lose_deleted(lose, deadline)
         todo, trouble = self._plan(view)
@@ -139,6 +143,7 @@ class Rounds:
         superseded = bool(todo.release and todo.claim) and self._newer() and self._superseded < SUPERSEDED_MOST
         self._superseded = self._superseded + 1 if superseded else 0
         claimed = Claimed() if superseded else self._take_over(todo, lose)
+        registered, self._registered = self._registered, False
         return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded)
 
     def take_released(self) -> Mapping[TopicPartition, ThreadId]:

@@ -22,7 +22,13 @@ from zkconsumer.core.rebalance import (
 )
 
 DESIGN = Path(__file__).parents[3] / "zkconsumer" / "DESIGN.md"
-OUTCOMES = {Trigger.ROUND_SETTLED, Trigger.ROUND_BLOCKED, Trigger.ROUND_FAILED, Trigger.ROUND_SUPERSEDED}
+OUTCOMES = {
+    Trigger.ROUND_SETTLED,
+    Trigger.ROUND_BLOCKED,
+    Trigger.ROUND_FAILED,
+    Trigger.ROUND_SUPERSEDED,
+    Trigger.ROUND_REGISTERED,
+}
 REJOINED = {Trigger.RECONNECTED, Trigger.NEW_SESSION}
 
 
