@@ -15,7 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, PacedLease, StreamQueue
+from zkconsumer.streams import KafkaStream, PacedLease, StreamQueue, pace
 from zkconsumer.streams.pace import BURST_S, TokenBucket
 
 
@@ -78,6 +78,50 @@ def test_nothing_is_held_while_a_token_is_waited_for_and_a_timeout_says_why() ->
     assert position.finished(including_held=True) == 1, "the one before is finished, and no other"
 
 
+def test_few_rows_at_a_time_pay_no_more_than_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: a batch took two tokens beside those of its rows, so batches of one row came at a third of the
+    pace, and where a burst is one token, a table that was asked for without waiting never came.
+    """
+    pytest.importorskip("pyarrow")
+    now = [1000.0]
+    monkeypatch.setattr(pace, "monotonic", lambda: now[0])
+    _, stream, _ = reading(10.0, 60)  # a burst is one token
+    batches = stream.batches(max_rows=1, timeout=0)
+    for number in range(5):
+        rows = next(batches) if number % 2 else stream.to_arrow(max_messages=1, timeout=0)
+        assert rows.column("offset").to_pylist() == [number]
+        with pytest.raises(ConsumerTimeoutException, match=r"consumed\.max\.per\.second"):
+            next(batches)
+        now[0] += 0.101
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_an_interrupt_while_a_token_is_taken_counts_nothing_that_nobody_saw(
+    monkeypatch: pytest.MonkeyPatch, waited: bool
+) -> None:
+    """What happened: the message was announced before its token was taken, so an interrupt in between left it in the
+    reader's hands, and ``commit_offsets()`` or ``shutdown()`` counted it as finished.
+    """
+    _, stream, position = reading(1e6, 3)
+    assert stream.get().offset == 0
+    take = TokenBucket.take
+    tries: list[int] = []
+
+    def interrupted(bucket: TokenBucket, now: float) -> bool:
+        tries.append(1)
+        if waited and len(tries) == 1:
+            return False
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TokenBucket, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.get()
+    assert TokenBucket.take is take
+    assert position.finished(including_held=True) == 1
+    assert [stream.get().offset for _ in range(2)] == [1, 2]
+
+
 def test_without_a_lease_no_token_is_spent() -> None:
     lease, stream, _ = reading(0.01, 3)
     lease.suspend()
@@ -96,4 +140,4 @@ def test_it_can_be_waited_for() -> None:
     assert not gate.valid
     while not gate.wait(Deadline(5.0)):
         pass
-    assert gate.until == lease.until
+    assert gate.take()

@@ -14,7 +14,6 @@ The original has nothing of the kind.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
@@ -164,7 +163,7 @@ class ColumnReader:
                 reader.finish(chunk)
                 continue
             start = reader.begin(chunk) if start is None else start
-            if monotonic() >= reader.lease.until:
+            if not reader.lease.valid:
                 reader.wait_at_gate(deadline)
                 continue
             decoding = self._decoding
@@ -182,17 +181,17 @@ class ColumnReader:
 
         Raises: ConsumerTimeoutException where the gate stays closed.
         """
-        lease = self._reader.lease
+        reader = self._reader
         while pieces and not self._queue.closed:
             announced = [piece._replace(rows=None) for piece in pieces]
             try:
-                now = monotonic()
                 for piece in announced:
                     position = piece.chunk.position
                     position.batch_until = position.held_until = piece.end
-                if now < lease.until and not any(piece.chunk.position.halted for piece in announced):
+                # in this order, or a token would be taken for nothing
+                if not any(piece.chunk.position.halted for piece in announced) and reader.lets_through():
                     self.in_hand = announced
-                    self._reader.handed_out(sum(piece.rows.num_rows for piece in pieces if piece.rows is not None))
+                    reader.handed_out(sum(piece.rows.num_rows for piece in pieces if piece.rows is not None))
                     return True
             except BaseException:  # an interrupt: nobody saw these rows
                 self._retract(announced)
@@ -200,8 +199,8 @@ class ColumnReader:
             self._retract(announced)
             self._put_back([piece for piece in pieces if piece.position.halted])
             pieces[:] = [piece for piece in pieces if not piece.position.halted]
-            if pieces and not lease.valid:
-                self._reader.wait_at_gate(deadline)
+            if pieces and not reader.lease.valid:
+                reader.wait_at_gate(deadline)
         return False
 
     def _retract(self, pieces: Sequence[Piece]) -> None:

@@ -3,8 +3,10 @@
 Threads: all readers of a member share one :class:`PacedLease`; a lock guards its bucket and nobody waits under it.
 
 How it costs nothing where it is not wanted: a stream looks at its lease before each message anyway, and a lease that
-says "no longer" while there is no token closes the same gate. What was handed out before is finished then, nothing is
-held, and a timeout or the end of the stream gets through, as when ZooKeeper is away. The original has no such limit.
+says "no longer" closes the same gate. What was handed out before is finished then, nothing is held, and a timeout or
+the end of the stream gets through, as when ZooKeeper is away. The token is taken at the gate, before the message is
+announced: an interrupt (Ctrl-C) while it is taken finds no message in hand that nobody got. The original has no such
+limit.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from zkconsumer.deadline import Deadline
 
 BURST_S = 0.1
 """Seconds whose messages may come at once."""
-_CLOSED = float("-inf")
 
 
 class Gate(Protocol):
@@ -73,37 +74,33 @@ class TokenBucket:
 class PacedLease:
     """A lease that lets through so many messages a second. Arguments: the ``lease``; ``rate`` a second, above 0.
 
-    Reading ``until`` takes a token: it is what a stream reads once for each message.
+    ``until`` is long past, so that streams come to the gate with each message; there :meth:`take` takes its token, and
+    ``lease`` says whether it may be handed out.
     """
 
+    until = float("-inf")
+
     def __init__(self, lease: Gate, rate: float) -> None:
-        self._lease = lease
+        self.lease = lease
         self._lock = Lock()
         self._bucket = TokenBucket(rate, monotonic())
 
-    @property
-    def until(self) -> float:
-        """That of the lease for one message more, or minus infinity where there is no token."""
-        until, now = self._lease.until, monotonic()
-        if now >= until:
-            return until
+    def take(self) -> bool:
+        """Take the token of one message; returns whether there was one. Without a lease there is none."""
+        if not self.lease.valid:
+            return False
         with self._lock:
-            return until if self._bucket.take(now) else _CLOSED
-
-    @property
-    def alive(self) -> bool:
-        """Whether the lease itself is valid, so that only the pace holds messages up."""
-        return self._lease.valid
+            return self._bucket.take(monotonic())
 
     @property
     def valid(self) -> bool:
         """Whether a message may be handed out now."""
-        return self._lease.valid and not self._missing()
+        return self.lease.valid and not self._missing()
 
     def wait(self, deadline: Deadline) -> bool:
         """Block until a message may be handed out, something changed, or the deadline has passed."""
-        if not self._lease.valid:
-            self._lease.wait(deadline)
+        if not self.lease.valid:
+            self.lease.wait(deadline)
         elif missing := self._missing():
             Event().wait(deadline.bounded(missing))
         return self.valid

@@ -48,6 +48,7 @@ class ChunkReader:
         self._name = name
         self.queue = queue
         self.lease = lease
+        self._pace = lease if isinstance(lease, PacedLease) else None
         self._settings = settings
         self._count = count
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
@@ -167,12 +168,16 @@ class ChunkReader:
         return position.consumed
 
     def _why_closed(self) -> str:
-        return _PACED if isinstance(self.lease, PacedLease) and self.lease.alive else _AWAY
+        return _PACED if self._pace is not None and self._pace.lease.valid else _AWAY
+
+    def lets_through(self) -> bool:
+        """Whether a message may be handed out now; then its token is taken, if there is a pace."""
+        return self.lease.valid if self._pace is None else self._pace.take()
 
     def handed_out(self, messages: int) -> None:
-        """So many were handed out at once, and the gate was asked once."""
-        if isinstance(self.lease, PacedLease):
-            self.lease.spend(messages)
+        """So many were handed out at once, and only the first of them has taken its token."""
+        if self._pace is not None:
+            self._pace.spend(messages - 1)
 
     def wait_at_gate(self, deadline: Deadline) -> None:
         """Wait for the lease, or until something else changed that the caller must look at.
@@ -190,14 +195,18 @@ class ChunkReader:
         The message is announced (``until`` is the end of its batch) only where this returns True.
         Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
         """
+        lease = self.lease if self._pace is None else self._pace.lease
         while True:
             if position.halted or self.queue.closed:
                 return False
-            self.lease.wait(Deadline(deadline.bounded(0.1)))
-            now = monotonic()  # and then no call, as in the loop that hands out
-            position.held_until = until
-            if not position.halted and now < self.lease.until:
-                return True
-            position.held_until = NOTHING_HELD
-            if deadline.expired:
+            if not (open_now := self.lets_through()):
+                self.lease.wait(Deadline(deadline.bounded(0.1)))
+                open_now = self.lets_through()
+            if open_now:
+                now = monotonic()  # and then no call, as in the loop that hands out
+                position.held_until = until
+                if not position.halted and now < lease.until:
+                    return True
+                position.held_until = NOTHING_HELD
+            elif deadline.expired:
                 raise ConsumerTimeoutException(self._why_closed())
