@@ -16,18 +16,20 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, merged
+from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged
 
 
 class Several:
     """Some streams with a partition each, numbered alike, and all of them as one."""
 
-    def __init__(self, count: int, *, timeout: float | None = 0, **options: Any) -> None:
+    def __init__(
+        self, count: int, *, timeout: float | None = 0, budget: QueueBudget | None = None, **options: Any
+    ) -> None:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None), self.lease, timeout=timeout, check_crc=True)
+            KafkaStream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout, check_crc=True)
             for n in range(count)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(count)]
@@ -144,6 +146,52 @@ def test_whoever_waits_is_woken_by_any_stream(three: Several) -> None:
     assert not reader.is_alive()
     assert got == [2, 0, 1, 1]
     assert three.merged._watched == () or not any(s.queue._watcher for s in three.streams)
+
+
+def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened: each told the queues once whom to wake, so after ``run()`` the loop over ``messages()`` heard of a
+    chunk only when it looked again, twice a second.
+    """
+    monkeypatch.setattr(merged, "LOOK_AGAIN", scaled(30))
+    assert three.rest() == []
+    other = MergedStreams(lambda: three.streams, timeout=0)
+    with pytest.raises(ConsumerTimeoutException):
+        other.get(timeout=0)
+    other.stop()
+    assert list(other) == []
+    for stream in three.streams:
+        stream.queue.asks_no_more()
+
+    def put() -> None:
+        eventually(lambda: all(stream.queue._hungry for stream in three.streams), 10, "somebody who waits")
+        three.put(1, 1)
+
+    putting = Thread(target=put)
+    putting.start()
+    begin = monotonic()
+    assert three.merged.get(timeout=scaled(20)).partition == 1
+    putting.join()
+    assert monotonic() - begin < scaled(15)
+
+
+def test_streams_are_asked_for_beyond_the_budget_only_while_the_reader_waits() -> None:
+    """What happened: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
+    the budget passed by as many messages.
+    """
+    budget = QueueBudget(160)
+    several = Several(9, budget=budget)
+    assert several.rest() == []
+    hungry = [stream.queue for stream in several.streams]
+    assert all(queue._hungry for queue in hungry), "the reader would take whatever comes first"
+    several.put(4, 1)
+    assert several.merged.get(timeout=0).partition == 4
+    assert not any(queue._hungry for queue in hungry), "it has something to do"
+    several.put(5, 2)
+    assert several.merged.get(timeout=0).partition == 5
+    assert not any(queue._hungry for queue in hungry), "none was asked while there was something"
+    several.close()
 
 
 def test_a_timeout_is_over_all_streams_and_leaves_it_usable(three: Several) -> None:
@@ -293,7 +341,7 @@ def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: p
 def test_a_signal_handler_sees_that_its_thread_is_asking(three: Several) -> None:
     three.merged._timeout = None
     seen: list[bool] = []
-    three.streams[1].queue.ask = lambda: bool(seen.append(three.merged.interrupted(get_native_id())))  # type: ignore[method-assign,func-returns-value]
+    three.streams[1].queue.watch = lambda _: seen.append(three.merged.interrupted(get_native_id()))  # type: ignore[method-assign,assignment]
     three.put(2, 1)
     assert next(three.merged).partition == 2
     assert seen == [True]

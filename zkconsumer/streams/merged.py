@@ -169,10 +169,14 @@ class MergedStreams(Generic[K, V]):
             if not streams and not self._lasting():
                 return None
             after = streams.index(self._last) + 1 if self._last in streams else 0
-            for stream in (*streams[after:], *streams[:after]):
-                if stream.queue.taken is not None or stream.queue.ask():
-                    self._last = stream
-                    return stream
+            for ask in (False, True):  # none is asked while there is something, or all were fetched beyond the budget
+                for stream in (*streams[after:], *streams[:after]):
+                    queue = stream.queue
+                    if queue.taken is not None or (queue.ask() if ask else queue.ready):
+                        self._last = stream
+                        for other in streams:
+                            other.queue.asks_no_more()
+                        return stream
             left = deadline.remaining()
             if left is not None and left <= 0:
                 raise ConsumerTimeoutException("no message within the timeout; the streams stay usable")
@@ -183,9 +187,9 @@ class MergedStreams(Generic[K, V]):
         streams = [stream for stream in self._streams() if not stream.queue.closed]
         if streams != self._watched:
             self._unwatch([stream for stream in self._watched if stream not in streams])
-            for stream in streams:
-                stream.queue.watch(self._wake.set)
             self._watched = streams
+        for stream in streams:  # each time: these may have been read through another object meanwhile
+            stream.queue.watch(self._wake.set)
         return streams
 
     @staticmethod

@@ -115,10 +115,19 @@ class StreamQueue:
             budget.short = False
             self._on_room()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the reader would get something now: a chunk, an error, the end of the stream."""
+        return bool(self._chunks) or self._closed or self._failure is not None
+
+    def asks_no_more(self) -> None:
+        """The reader has got something from another stream, so that this one may wait for its share."""
+        self._hungry = False
+
     def ask(self) -> bool:
         """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
         with self._changed:
-            if self._chunks or self._closed or self._failure is not None:
+            if self.ready:
                 return True
             self._hungry = True
         self._freed()
