@@ -109,6 +109,7 @@ class Fetcher:
         )
         self._budget = budget or Unlimited()
         self._session = FetchSession()
+        self._ends: dict[TopicPartition, int] = {}
         self._full_since: float | None = None
         self._capping = False
         self._connected = False
@@ -203,7 +204,8 @@ class Fetcher:
             self._connect()
             self._resolve(unresolved, initial=True)
         ready = [flow for flow in flows if flow.position.fetched is not None and not flow.position.paused]
-        welcome = self._welcome(ready)
+        # looked at again: room that was made before it was known that somebody wants it has woken nobody
+        welcome = self._welcome(ready) or self._welcome(ready)
         if not welcome:
             self._wait(IDLE_WAIT)
             return
@@ -297,6 +299,7 @@ class Fetcher:
             if flow is not None and not flow.position.revoked and flow.position.fetched == offset:
                 self._judge(flow, offset, size, part, told)
             # else it left, or moved, while the answer was under way
+        self._know_ends(asked, answer)
         self._rotate(told.served if plan.turns == 1 else [flow for flow, _ in plan.asked])
         if told.out_of_range:
             self._resolve(told.out_of_range, initial=False)
@@ -305,12 +308,27 @@ class Fetcher:
         if told.moved:
             self._return(told.moved)
 
+    def _know_ends(self, asked: Mapping[TopicPartition, tuple[Flow | None, int, int]], answer: FetchAnswer) -> None:
+        """In a session the broker tells the log's end when it has changed. A position that is new (after a seek) learns
+        it from what was told before.
+        """
+        ends = self._ends
+        for part in answer.partitions:
+            ends[TopicPartition(part.topic, part.partition)] = part.high_watermark if part.error == codes.NONE else -1
+        for tp, (flow, _, _) in asked.items():
+            if flow is not None and flow.position.log_end < 0:
+                flow.position.log_end = ends.get(tp, -1)
+
     def _exchange(self, wanted: Mapping[TopicPartition, Wanted], limit: int, wait: float) -> FetchAnswer | None:
         """One request and its answer; None where the broker has forgotten what it was told, and all is to be said
         anew.
         """
         settings = self._settings
+        if not self._session.incremental:
+            self._ends.clear()
         say = self._session.next(wanted)
+        for tp in say.forgotten:
+            self._ends.pop(tp, None)
         request = FetchRequest(
             say.positions,
             wait,

@@ -14,6 +14,7 @@ from tests.unit.brokers.scripted import Peer, ScriptedBroker
 from tests.unit.brokers.sets import Batch
 from tests.unit.fetch.one_partition import OnePartition
 from zkconsumer.brokers import errors
+from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 from zkconsumer.fetch.fetcher import Fetcher, Flow
 from zkconsumer.fetch.session import FetchSession, Named, Wanted
@@ -185,6 +186,27 @@ def test_only_what_has_moved_is_said() -> None:
     assert it.read() == [0, 1]
 
 
+def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
+    """What happened: after a seek to the end of an idle partition its lag stayed unknown until the next message, for a
+    broker does not repeat in a session what it has told.
+    """
+    it, broker = OnePartition(), Remembering()
+    with ScriptedBroker(broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            for _ in range(3):
+                fetcher.step()
+            it.position.revoked = True
+            moved = PartitionPosition(it.position.tp, it.position.thread, 2)
+            fetcher.add([Flow(moved, it.queue)])
+            fetcher.step()
+        finally:
+            fetcher.stop()
+    assert broker.said[-1] == Said(55, 3, {}, []), "nothing was said of it, and nothing answered"
+    assert (moved.log_end, moved.lag) == (2, 0)
+
+
 @pytest.mark.parametrize("refusal", [errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH])
 def test_a_broker_that_has_forgotten_is_told_everything(refusal: int) -> None:
     it, broker = OnePartition(), Remembering(0, 0, refusal)
@@ -225,6 +247,30 @@ def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> No
             assert budget.used == 0
         finally:
             fetcher.stop()
+
+
+def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
+    """What happened: a reader that freed its bytes between the fetcher's look at them and the mark that somebody was
+    refused woke nobody, and all stood still for a second.
+    """
+    it, broker = OnePartition(), Remembering()
+    budget = QueueBudget(1000)
+    looks: list[bool] = []
+    has_room = it.queue.has_room
+
+    def looked(free: int | None = None) -> bool:
+        looks.append(budget.allows(2000, 0) if not looks else has_room(free))
+        return looks[-1]
+
+    it.queue.has_room = looked  # type: ignore[method-assign]
+    with ScriptedBroker(broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            fetcher.step()
+        finally:
+            fetcher.stop()
+    assert (looks, it.read()) == ([False, True], [0])
 
 
 def test_the_next_request_is_on_its_way_before_anything_is_decoded() -> None:
