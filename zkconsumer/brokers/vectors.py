@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -170,7 +170,9 @@ def _together(blocks: Sequence[Block]) -> tuple[bytes, list[int]]:
         isinstance(part.data, memoryview) and part.data.obj is whole for part in blocks
     ):
         first = _address(whole)
-        return whole, [_address(part.data) - first for part in blocks]
+        begins = [_address(part.data) - first for part in blocks]
+        if all(one < other for one, other in pairwise(begins)):
+            return whole, begins
     return b"".join(part.data for part in blocks), [0, *accumulate(len(part.data) for part in blocks)][:-1]
 
 
@@ -206,7 +208,7 @@ def _chain(data: bytes, buffer: Any, spans: Sequence[tuple[int, int, int]]) -> A
 
     Raises StrangeBytesError or IndexError where they do.
     """
-    likely = _likely(buffer, np.array([begin for begin, _, _ in spans], np.int64))
+    likely = _likely(buffer, np.array([begin for begin, _, _ in spans], np.int64), spans[-1][1])
     following = _following(buffer, likely)
     firsts = likely.searchsorted([begin for begin, _, _ in spans]).tolist()
     # the indexes at which a likely place does not lead to the next one, or should not
@@ -236,15 +238,16 @@ def _chain(data: bytes, buffer: Any, spans: Sequence[tuple[int, int, int]]) -> A
     return np.concatenate(parts)
 
 
-def _likely(buffer: Any, begins: Any) -> Any:
-    """Where lengths of records probably stand, those among them that surely do (``begins``), in order.
+def _likely(buffer: Any, begins: Any, finish: int) -> Any:
+    """Where lengths of records probably stand, those among them that surely do (``begins``), in order; nothing before
+    the first of these and from ``finish`` on is looked at, since what was fetched may be many times that.
 
     A record without headers ends with 0 (their number); the next begins with its length, of one byte or two unless it
     is large, and then 0 (its attributes). Text has no 0 in it, and other data seldom in this way.
     """
     found = []
-    for low in range(0, len(buffer), _STRIP):
-        strip = buffer[low : low + _STRIP + 3]
+    for low in range(int(begins[0]), finish, _STRIP):
+        strip = buffer[low : min(low + _STRIP + 3, finish)]
         zeros = np.flatnonzero(strip == 0)
         if len(zeros) > len(strip) // _FEWEST_OTHERS:
             continue  # not worth being looked at

@@ -93,6 +93,20 @@ def test_long_batches_equal_the_records_read_one_by_one(
         assert rows_of(arrays, NAMES) == [row[:-1] for row in slowly(data, first, end)]
 
 
+def test_what_was_fetched_may_be_converted_in_parts_and_again() -> None:
+    data = b"".join(long_batch(base, [50, 150] * 50, None, 0) for base in (0, 100, 200))
+    rows = [row[:-1] for row in slowly(data)]
+    builder = ColumnBuilder()
+    parts = []
+    for batch in all_batches(data):
+        builder.add_batch(batch)
+        parts += rows_of(builder.take(), NAMES)
+    assert parts == rows
+    for batch in [*all_batches(data), *all_batches(data)]:
+        builder.add_batch(batch)
+    assert rows_of(builder.take(), NAMES) == rows + rows
+
+
 @given(SETS, st.data())
 def test_corrupt_bytes_are_told_as_one_by_one(written: MessageSet, data: st.DataObject) -> None:
     spoiled = bytearray(written.data)
