@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_native_id
@@ -156,20 +157,21 @@ class Member:
         May be called again, for what :meth:`open` began at the same time.
         """
         self._closing = True
-        if self.rebalancer is not None:
-            self.events.put(StopRequested(get_native_id(), finished))
-            if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
-                # it waits for an answer that does not come: take the session away under it
-                self.session.close(Deadline(deadline.bounded(1.0)))
-                self.rebalancer.join(deadline)
-        self.delivery.end()
-        self.lookup.close()
-        self.fetching.close(deadline)
-        if self.committer is not None:
-            self.committer.close(deadline)
-        self.session.close(deadline)
-        if self.listener is not None:
-            self.listener.close(deadline)
+        with ExitStack() as last:  # in reverse, and each step also if one before it failed
+            if self.listener is not None:
+                last.callback(self.listener.close, deadline)
+            last.callback(self.session.close, deadline)
+            if self.committer is not None:
+                last.callback(self.committer.close, deadline)
+            last.callback(self.fetching.close, deadline)
+            last.callback(self.lookup.close)
+            last.callback(self.delivery.end)
+            if self.rebalancer is not None:
+                self.events.put(StopRequested(get_native_id(), finished))
+                if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
+                    # it waits for an answer that does not come: take the session away under it
+                    self.session.close(Deadline(deadline.bounded(1.0)))
+                    self.rebalancer.join(deadline)
 
     @property
     def concern(self) -> str:

@@ -158,11 +158,9 @@ def _past_the_gate(found: History, hand_out: HandOut) -> bool:
 
 def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
     """I2: everything acknowledged is handed out, and no commit passes what is finished."""
-    handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
-    missing = [place for place in found.acked if place not in handed_out and _topic(place[0]) not in rules.drop]
-    verdict.lost = [f"{tp} {offset}" for tp, offset in sorted(missing)]
-    if missing:
-        verdict.violations.append(f"I2: {len(missing)} lost, such as {', '.join(verdict.lost[:5])}")
+    verdict.lost = _never_handed_out(found, rules)
+    if verdict.lost:
+        verdict.violations.append(f"I2: {len(verdict.lost)} lost, such as {', '.join(verdict.lost[:5])}")
     finished = {tp: _Finished(all_of_it) for tp, all_of_it in found.hand_outs.items()}
     for write in found.writes:
         if write.failed:
@@ -180,6 +178,17 @@ def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
             for before, after in pairwise(all_of_it):
                 if _number(after.value) < _number(before.value):
                     verdict.violations.append(f"I2: the offset of {tp} went back from {before.value} to {after.value}")
+
+
+def _never_handed_out(found: History, rules: Rules) -> list[str]:
+    handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
+    missing = [place for place in found.acked if place not in handed_out and _topic(place[0]) not in rules.drop]
+    lost = [f"{tp} {offset}" for tp, offset in sorted(missing)]
+    for tp, values in found.somewhere.items():
+        came = {hand_out.value for hand_out in found.hand_outs.get(tp, ())}
+        if _topic(tp) not in rules.drop:
+            lost += [f"{tp} {value!r}" for value in sorted(values - came)]
+    return lost
 
 
 class _Finished:

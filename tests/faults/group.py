@@ -162,7 +162,8 @@ class Group:
         """Starts a load on topics (all of the group's)."""
         producer = Producer(
             self.directory, "producer", len(self.producers), bootstrap=self.servers.bootstrap,
-            topics=dict(topics or self.topics), rate=rate or self.timing.rate, epoch=epoch,
+            topics=dict(topics or self.topics), rate=rate or self.timing.rate,
+            epoch=epoch or f"{len(self.producers)}:",
         )  # fmt: skip
         self.producers.append(producer.start())
         return producer
@@ -394,7 +395,8 @@ class Group:
         for producer in self.producers:
             if producer.running and not producer.wait_end(70):
                 raise AssertionError(f"the load does not end:\n{producer.errors_text()}")
-        acked = {(e["tp"], e["o"]) for p in self.producers for e in p.events if e["e"] == "acked"}
+        told = (e for p in self.producers for e in p.events if e["e"] == "acked")
+        acked = {(e["tp"], e["o"]) for e in told if e["o"] is not None}
 
         def all_of_it() -> bool:
             return not acked - self._handed_out()

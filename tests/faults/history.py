@@ -108,6 +108,8 @@ class History:
     written: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """(when, offset) of every write that was not refused, by partition."""
     acked: dict[tuple[str, int], str] = field(default_factory=dict)
+    somewhere: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What was acknowledged at an offset that nobody was told, by partition: the values."""
     faults: list[Fault] = field(default_factory=list)
     lost: dict[tuple[Process, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     resumed: dict[Process, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -194,7 +196,10 @@ def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Pr
         case "offset":
             found.offsets[event["name"]].append(Offset(at, event["data"], event["version"], event["mzxid"]))
         case "acked":
-            found.acked[event["tp"], event["o"]] = event["v"]
+            if event["o"] is None:  # acknowledged by a leader that had it from the one before, which told nobody where
+                found.somewhere[event["tp"]].add(event["v"])
+            else:
+                found.acked[event["tp"], event["o"]] = event["v"]
         case "commit" | "release":
             _wrote(found, event, process)
         case "lost":

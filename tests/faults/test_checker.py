@@ -163,6 +163,13 @@ def test_i2_what_was_acknowledged_and_never_handed_out_is_lost() -> None:
     assert log.judged(Rules(bound=4.0, drop=frozenset({"t"}))).violations == []
 
 
+def test_i2_what_was_acknowledged_at_an_unknown_offset_is_known_by_its_value() -> None:
+    log = takeover().add("producer", 0.5, "acked", tp=TP, o=None, v="7")
+    assert log.judged().violations == []
+    log.add("producer", 0.5, "acked", tp=TP, o=None, v="seven")
+    assert "1 lost, such as t-0 'seven'" in only(log.judged(), "I2")
+
+
 def test_i2_a_commit_beyond_what_is_finished() -> None:
     log = takeover().add("b", 4.1605, "commit", tps={TP: 12}, refused={})
     assert "committed t-0 at 12" in only(log.judged(), "I2")

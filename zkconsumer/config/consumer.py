@@ -160,8 +160,8 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
         "how often the group is looked at although nothing was reported", least=1, default=20_000, ours=True
     )
     offset_conflict: str = choice(
-        "what to do where somebody else wrote the offset of a partition we own: `adopt` reads it and goes on from there,"
-        " `overwrite` commits ours over it, `raise` makes the stream raise OffsetConflictError until a seek",
+        "what to do where somebody else wrote the offset of a partition we own: `adopt` reads it and goes on from"
+        " there, `overwrite` commits ours over it, `raise` makes the stream raise OffsetConflictError until a seek",
         {"adopt": "adopt", "overwrite": "overwrite", "raise": "raise"},
         default="adopt",
         ours=True,

@@ -112,7 +112,11 @@ class Retired:
         self._client = client
         self._connection = connection
         self._thread = Thread(target=self._stop, name="zkconsumer-zookeeper-close", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread is to be had, so nobody could cut the wire later
+            connection.cut()
+            self._stop()
 
     @property
     def alive(self) -> bool:
@@ -123,7 +127,8 @@ class Retired:
         """Wait for its end; towards the deadline the wire is cut under it, for kazoo waits for an answer of a server
         that is silent.
         """
-        self._thread.join(max(0.0, deadline.bounded(10.0) - FORCED_CLOSE))
+        if self.alive:
+            self._thread.join(max(0.0, deadline.bounded(10.0) - FORCED_CLOSE))
         if self.alive:
             self._connection.cut()
             self._thread.join(FORCED_CLOSE)

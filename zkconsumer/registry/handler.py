@@ -15,6 +15,15 @@ Files = Sequence[Any]
 class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Kazoo's own handler, which leaves its threads without names. Their owner is the session, their end its close."""
 
+    def start(self) -> None:
+        """Start the two threads for callbacks, or none. Raises RuntimeError where the system gives no more threads."""
+        try:
+            super().start()
+        except RuntimeError:
+            self._running = True  # or it would not stop the one that was started
+            self.stop()
+            raise
+
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Thread:
         """Start a thread for one of kazoo's loops."""
         role = "connection" if getattr(func, "__name__", "") == "zk_loop" else "callbacks"
