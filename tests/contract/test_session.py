@@ -14,13 +14,8 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.registry import fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.session import (
-    NodeEvent,
-    NodeEventKind,
-    Session,
-    SessionChanged,
-    SessionState,
-)
+from zkconsumer.registry.requests import NodeEvent, NodeEventKind
+from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.testing import FakeZooKeeper

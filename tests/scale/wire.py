@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from tests.scale.clock import Simulation
 from zkconsumer.deadline import Deadline
-from zkconsumer.registry.session import Node, NodeEvent, SessionChanged, Watch
+from zkconsumer.registry.requests import Node, NodeEvent, Watch
+from zkconsumer.registry.session import SessionChanged
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.testing.zookeeper import FakeSession, FakeZooKeeper
 

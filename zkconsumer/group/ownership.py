@@ -16,7 +16,8 @@ from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry import codecs, fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.session import Node, Session
+from zkconsumer.registry.requests import Node
+from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 
 log = logging.getLogger(__name__)

@@ -1,95 +1,43 @@
-"""One ZooKeeper session: connecting, deadlines on every request, the lease, and what happened to the session as events.
+"""One ZooKeeper session: connecting, the lease, what happened to the session as events, and another client in place of
+one that is of no use. What can be asked of it is in ``registry.requests``.
 
 Any thread may call the operations. Kazoo's own threads run our two callbacks, which only pass an event on or renew
-the lease: nothing there blocks, nothing there decides. Each operation sends at once, waits no longer than its
-deadline, and raises one of this package's errors; lists of paths are sent in one go and answered in one round trip
-(pipelined).
-
-The original (zkclient) retries every operation without limit across connection loss and even expiry, so that a claim
-begun in one session could be executed in the next. Here an operation fails, and who owns the group's state looks again.
+the lease: nothing there blocks, nothing there decides.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    SessionClosedRequireSaslError,
-    SessionExpiredError,
-)
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import (
-    ChrootMissingError,
-    NotPermittedError,
-    RegistryAuthenticationError,
-    RegistryError,
-    RegistryUnavailableError,
-    SessionLostError,
-)
+from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavailableError, SessionLostError
 from zkconsumer.registry.connection import Retired, ServerConnection
 from zkconsumer.registry.handler import NamedHandler
 from zkconsumer.registry.lease import Lease
+from zkconsumer.registry.requests import Requests, signed
 from zkconsumer.registry.security import NoSecrets, RegistrySecurity
-from zkconsumer.registry.transaction import NodeFailure, Transaction, failure_of
 
 log = logging.getLogger(__name__)
 
 RECONNECT_DELAY = 0.05
 RECONNECT_DELAY_MAX = 1.0
-PARENT_DATA = b""
 NEVER = float("inf")
 HEAD_START = 2 * RECONNECT_DELAY_MAX
 """Seconds that the old client has to connect after a server has accepted a new one."""
 CONTESTED_WITHIN = 5.0
 CONTESTED_AFTER = 4
 """So many connections granted and taken away again within so many seconds: another client has our session."""
-
-
-class NodeEventKind(Enum):
-    """What happened to a watched node."""
-
-    CREATED = "created"
-    DELETED = "deleted"
-    CHANGED = "changed"
-    CHILDREN = "children changed"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
-    """A watch fired; it has to be set again."""
-
-    kind: NodeEventKind
-    path: str
-
-
-Watch = Callable[[NodeEvent], None]
-
-_KINDS = {
-    EventType.CREATED: NodeEventKind.CREATED,
-    EventType.DELETED: NodeEventKind.DELETED,
-    EventType.CHANGED: NodeEventKind.CHANGED,
-    EventType.CHILD: NodeEventKind.CHILDREN,
-}
 
 
 class SessionState(Enum):
@@ -111,18 +59,7 @@ class SessionChanged:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node's content and those parts of its stat that decisions need."""
-
-    data: bytes
-    version: int
-    czxid: int
-    mzxid: int
-    ephemeral_owner: int
-
-
-class Session:
+class Session(Requests):
     """A connection to ZooKeeper that lives as long as the connector.
 
     Arguments: ``hosts`` is ``h1:p1,h2:p2/chroot``; ``timeout`` the session timeout to ask for, in seconds;
@@ -138,11 +75,10 @@ class Session:
         on_change: Callable[[SessionChanged], None],
         security: RegistrySecurity | None = None,
     ) -> None:
-        self.hosts = hosts
+        super().__init__(hosts, security or RegistrySecurity())
         self.lease = Lease()
         self._requested = timeout
         self._on_change = on_change
-        self._security = security or RegistrySecurity()
         self._client: KazooClient | None = None
         self._connection: ServerConnection | None = None
         self._closed = False
@@ -153,7 +89,6 @@ class Session:
         self._former: set[int] = set()
         self._last_id = 0
         self._evictions: deque[tuple[float, int]] = deque(maxlen=64)
-        self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
 
     # ---- life ----
 
@@ -241,7 +176,7 @@ class Session:
         """The current session's id as the servers show it (``ephemeralOwner``); 0 without one."""
         client = self._client
         identity = client.client_id if client is not None else None
-        return _signed(identity[0]) if identity is not None else 0
+        return signed(identity[0]) if identity is not None else 0
 
     @property
     def timeout(self) -> float:
@@ -382,137 +317,6 @@ class Session:
         if not self._closed:
             self._on_change(SessionChanged(event, self.session_id, self.lease.epoch))
 
-    # ---- requests ----
-
-    def read(
-        self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
-    ) -> list[Node | None]:
-        """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, on the
-        missing ones only with ``watch_missing``.
-        """
-        client = self._connected_client()
-        watcher = self._watcher(watch)
-        pending = _together([client.get_async(path, watcher) for path in paths], deadline)
-        found = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
-        if watch is not None and watch_missing:
-            # a missing node takes no data watch: leave one for its creation, and look again where it just came
-            missing = [index for index, node in enumerate(found) if node is None]
-            armed = _together([client.exists_async(paths[index], watcher) for index in missing], deadline)
-            for index, result in zip(missing, armed, strict=True):
-                if self._await(result, deadline, paths[index]) is not None:
-                    found[index] = self._await(client.get_async(paths[index], watcher), deadline, paths[index])
-        return [None if node is None else _node(node[0], node[1]) for node in found]
-
-    def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
-        """The names of a node's children, None where it does not exist; a watch is left in either case."""
-        client = self._connected_client()
-        watcher = self._watcher(watch)
-        names = self._await(client.get_children_async(path, watcher), deadline, path)
-        if (
-            names is None
-            and watch is not None
-            and self._await(client.exists_async(path, watcher), deadline, path) is not None
-        ):
-            names = self._await(client.get_children_async(path, watcher), deadline, path)
-        return None if names is None else tuple(names)
-
-    def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
-        """Like :meth:`read` without the contents."""
-        client = self._connected_client()
-        watcher = self._watcher(watch)
-        pending = _together([client.exists_async(path, watcher) for path in paths], deadline)
-        stats = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
-        return [None if stat is None else _node(b"", stat) for stat in stats]
-
-    def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
-        """Create a node whose parents exist; returns False where it exists already."""
-        client = self._connected_client()
-        try:
-            request = client.create_async(path, data, acl=self._security.acl(path), ephemeral=ephemeral)
-            self._await(request, deadline, path, missing_is_none=False)
-        except NodeExistsError:
-            return False
-        except NoNodeError as e:
-            raise RegistryError(f"{path}: its parent does not exist") from e
-        return True
-
-    def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
-        """Make persistent nodes, and their parents, where they are missing."""
-        client = self._connected_client()
-        levels: dict[int, set[str]] = {}
-        for path in paths:
-            parts = path.strip("/").split("/")
-            for depth in range(1, len(parts) + 1):
-                levels.setdefault(depth, set()).add("/" + "/".join(parts[:depth]))
-        missing = [p for p, node in zip(paths, self.stat(paths, deadline), strict=True) if node is None]
-        if not missing:
-            return
-        for depth in sorted(levels):
-            pending = [
-                (path, client.create_async(path, PARENT_DATA, acl=self._security.acl(path)))
-                for path in sorted(levels[depth])
-            ]
-            for path, result in pending:
-                try:
-                    self._await(result, deadline, path, missing_is_none=False)
-                except NodeExistsError:
-                    continue
-                except NotPermittedError:
-                    # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
-                    if self.stat([path], deadline)[0] is None:
-                        raise
-                except NoNodeError as e:
-                    raise RegistryError(f"{path}: its parent vanished while it was made") from e
-
-    def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
-        """Set a node's content if its version still is ``version`` (-1: any); returns False where it is not, or the
-        node is gone.
-        """
-        client = self._connected_client()
-        try:
-            return self._await(client.set_async(path, data, version), deadline, path) is not None
-        except BadVersionError:
-            return False
-
-    def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
-        """Delete a node if its version still is ``version`` (-1: any); returns whether it was deleted by this call."""
-        client = self._connected_client()
-        try:
-            self._await(client.delete_async(path, version), deadline, path, missing_is_none=False)
-        except (NoNodeError, BadVersionError, NotEmptyError):
-            return False
-        return True
-
-    def transact(self, build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
-        """Do all operations or none.
-
-        Returns one entry an operation: all None when everything was done; otherwise the cause at the operation that
-        failed, and None at the others (which were then rolled back).
-        """
-        client = self._connected_client()
-        request = client.transaction()
-        build(Transaction(request, self._security.acl))
-        if not request.operations:
-            return []
-        results = self._await(request.commit_async(), deadline)
-        return [failure_of(result) for result in results]
-
-    def _watcher(self, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
-        """Kazoo's form of a watch: always the same one for the same watch, so that setting it twice fires it once."""
-        if watch is None:
-            return None
-        known = self._watchers.get(watch)
-        if known is None:
-
-            def fired(event: WatchedEvent) -> None:
-                # the other kind of event says that the connection changed, which the session reports by itself
-                kind = _KINDS.get(event.type)
-                if kind is not None:
-                    watch(NodeEvent(kind, event.path))
-
-            known = self._watchers.setdefault(watch, fired)
-        return known
-
     def _connected_client(self) -> KazooClient:
         client = self._client
         if client is None:
@@ -521,39 +325,6 @@ class Session:
             raise RegistryUnavailableError(f"not connected to ZooKeeper ({self.hosts}); the client keeps trying")
         return client
 
-    def _await(self, result: Any, deadline: Deadline, path: str = "/", *, missing_is_none: bool = True) -> Any:
-        try:
-            return result.get(timeout=deadline.remaining())
-        except NoNodeError:
-            if missing_is_none:
-                return None
-            raise
-        except (NodeExistsError, BadVersionError, NotEmptyError):
-            raise
-        except (SessionExpiredError, ConnectionClosedError) as e:
-            raise SessionLostError(f"{path}: the ZooKeeper session ended during the request") from e
-        except SessionClosedRequireSaslError as e:
-            raise RegistryAuthenticationError(
-                f"ZooKeeper at {self.hosts!r} demands a login of another kind than ours ({self._security})"
-            ) from e
-        except (NoAuthError, AuthFailedError) as e:
-            raise NotPermittedError(
-                f"{path}: ZooKeeper refused the operation ({type(e).__name__}); check the node's ACL"
-            ) from e
-        except (ConnectionLoss, KazooTimeoutError) as e:
-            raise RegistryUnavailableError(f"{path}: ZooKeeper did not answer in time ({type(e).__name__})") from e
-        except KazooException as e:
-            raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
-
-
-def _together(results: list[Any], deadline: Deadline) -> list[Any]:
-    """Requests sent at once are answered in order, so wait for the last one: waking up for each costs more than the
-    answers themselves.
-    """
-    if results:
-        results[-1].wait(deadline.remaining())
-    return results
-
 
 def _kazoo_log() -> logging.Logger:
     """Where kazoo writes, with a filter against secrets."""
@@ -561,12 +332,3 @@ def _kazoo_log() -> logging.Logger:
     if not any(isinstance(present, NoSecrets) for present in kazoo_log.filters):
         kazoo_log.addFilter(NoSecrets())
     return kazoo_log
-
-
-def _node(data: bytes, stat: Any) -> Node:
-    return Node(data, stat.version, stat.czxid, stat.mzxid, _signed(stat.ephemeralOwner))
-
-
-def _signed(session_id: int) -> int:
-    # kazoo shows some ids unsigned, ephemeralOwner is signed: compare like with like
-    return session_id - (1 << 64) if session_id >= 1 << 63 else session_id

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.registry.session import Node, NodeEvent, NodeEventKind, Session
+from zkconsumer.registry.requests import Node, NodeEvent, NodeEventKind
+from zkconsumer.registry.session import Session
 
 
 class NodeCache:

@@ -16,15 +16,8 @@ from typing import Any
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, SessionLostError
-from zkconsumer.registry.session import (
-    Node,
-    NodeEvent,
-    NodeEventKind,
-    Session,
-    SessionChanged,
-    SessionState,
-    Watch,
-)
+from zkconsumer.registry.requests import Node, NodeEvent, NodeEventKind, Watch
+from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 
 _CHILD, _DATA = "child", "data"
