@@ -11,10 +11,9 @@ Threads: :meth:`Rebalancer.step` is the thread's; other threads only put events 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 
@@ -47,6 +46,7 @@ from zkconsumer.group.events import (
     SubscriptionChanged,
 )
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
+from zkconsumer.group.inbox import Inbox
 from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Ownership
@@ -55,6 +55,7 @@ from zkconsumer.group.reports import Reports
 from zkconsumer.group.rounds import RebalanceSettings, Round, Rounds, names
 from zkconsumer.group.schedule import Schedule
 from zkconsumer.group.state import ConnectorState, Phase
+from zkconsumer.group.subscribing import Changes
 from zkconsumer.group.unowned import Unowned
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.registry import paths
@@ -96,11 +97,11 @@ class Rebalancer:
         self._rebalanced = rebalanced
         self._group = group
         self._settings = settings
-        self._events = events
+        self._inbox = Inbox(events)
         self._session = session
         self._cache = cache
         self._membership = membership
-        self._delivery = delivery
+        self._changes = Changes(delivery)
         self._offsets = offsets
         self._ownership = Ownership(session, cache, group, reads_offsets=offsets.reads_nodes)
         self._holdings = Holdings(delivery, offsets, self._ownership, events.put)
@@ -120,14 +121,10 @@ class Rebalancer:
             reports=reports or Reports(),
             listening=self._listening,
             serve=self._serve,
-            held_by_who_asked=self._held_by_who_asked,
-            newer=self._newer,
+            held_by_who_asked=self._changes.held_by_who_asked,
+            newer=lambda: self._inbox.newer(self._matters_to_a_round),
         )
         self._progress = Progress(group, consumer)
-        self._postponed: list[Event] = []
-        self._examined = 0
-        self._changes: list[SubscriptionChanged] = []
-        self._later: list[SubscriptionChanged] = []
         self._state = State.JOINING
         self._contact = Contact(session)
         self._schedule = Schedule(settings)
@@ -178,12 +175,12 @@ class Rebalancer:
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for the next event or timer, at most ``longest`` seconds, and deal with it."""
-        events = deque(self._gather(longest))
+        events = self._inbox.gather(min(longest, max(0.0, self._next_timer() - monotonic())))
         try:
             while events:
                 self._handle(events.popleft())
         finally:
-            self._postponed = [*events, *self._postponed]  # an error in one is not to lose the others
+            self._inbox.put_back(events)  # an error in one is not to lose the others
         if self._stopping is not None:
             self._on(Trigger.STOPPED)
             return
@@ -217,12 +214,7 @@ class Rebalancer:
             self._next_touch = now + self._session.timeout / 6
             self._session.touch()
 
-    def _gather(self, longest: float) -> Iterable[Event]:
-        """The events there are; waits for one until the next timer."""
-        self._examined = 0
-        if self._postponed:
-            postponed, self._postponed = self._postponed, []
-            return postponed
+    def _next_timer(self) -> float:
         timers = [self._next_touch, self._next_reconcile]
         if self._may_begin:
             timers += [self._schedule.due, self._unowned.next_look]
@@ -230,28 +222,12 @@ class Rebalancer:
             timers.append(self._contact.next_look)
             if self._state is State.SUSPENDED:
                 timers.append(self._session.lease.ends_at)
-        try:
-            events = [self._events.get(timeout=max(0.0, min(min(timers) - monotonic(), longest)))]
-            while True:
-                try:
-                    events.append(self._events.get_nowait())
-                except Empty:
-                    return events
-        except Empty:
-            return []
+        return min(timers)
 
-    def _newer(self) -> bool:
-        """Whether events that a round would have to know of came since this was last asked."""
-        while True:
-            try:
-                self._postponed.append(self._events.get_nowait())
-            except Empty:
-                break
-        came, self._examined = self._postponed[self._examined :], len(self._postponed)
-        return any(
-            isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain)
-            or (isinstance(event, NodeChanged) and self._meaning(event.path) in _ABOUT_THE_GROUP)
-            for event in came
+    def _matters_to_a_round(self, event: Event) -> bool:
+        """Whether a round under way would have to know of this."""
+        return isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain) or (
+            isinstance(event, NodeChanged) and self._meaning(event.path) in _ABOUT_THE_GROUP
         )
 
     # ---- what happens, as triggers ----
@@ -275,12 +251,9 @@ class Rebalancer:
             case SeekRequested():
                 self._seek(event)
             case SubscriptionChanged():
-                if any(change.leaving for change in self._changes):
-                    self._later.append(event)  # it may want again what is leaving, whose streams must end before that
-                    return
-                self._membership.subscribe(event.registration)
-                self._changes.append(event)
-                self._on(Trigger.DEMANDED, "subscribing to other topics")
+                if self._changes.ask(event):
+                    self._membership.subscribe(event.registration)
+                    self._on(Trigger.DEMANDED, "subscribing to other topics")
 
     def _start_known(self, event: StartsFound | StartResolved | StartStored) -> None:
         match event:
@@ -411,7 +384,8 @@ class Rebalancer:
         self._contact.answered()
         self._next_reconcile = monotonic() + self._settings.interval
         self._conclude(done, why)
-        self._apply_changes()
+        # they are events again: the table knows no others while a round is performed
+        self._inbox.postpone(*self._changes.apply())
         self._rebalanced(done.seconds)
         self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
 
@@ -436,37 +410,15 @@ class Rebalancer:
         if not self.first_round.done() and not patient:
             self.first_round.set_result(None)
 
-    def _apply_changes(self) -> None:
-        changes, self._changes = self._changes, []
-        for change in changes:
-            change.applied()
-            change.done.set_result(None)
-        # they are events again: the table knows no others while a round is performed
-        self._postponed += self._later
-        self._later = []
-
-    def _held_by_who_asked(self, position: PartitionPosition) -> bool:
-        """Whether the thread that unsubscribes from this topic reads it: it waits for us, so its message counts as
-        finished.
-        """
-        return any(
-            position.topic in change.leaving and self._delivery.held_by(position, change.holder)
-            for change in self._changes
-        )
-
     def _serve(self, seconds: float) -> bool:
         """While the listener is waited for: do what it may ask of us, and let everything else wait its turn."""
         self._touch()
-        try:
-            event = self._events.get(timeout=seconds)
-        except Empty:
-            pass
-        else:
-            if isinstance(event, SeekRequested):
-                self._seek(event)
-            elif not isinstance(event, ListenerReturned):
-                self._postponed.append(event)
-        return any(isinstance(event, StopRequested) for event in self._postponed)
+        event = self._inbox.wait(seconds)
+        if isinstance(event, SeekRequested):
+            self._seek(event)
+        elif event is not None and not isinstance(event, ListenerReturned):
+            self._inbox.postpone(event)
+        return self._inbox.holds(StopRequested)
 
     def _look_at_unowned(self) -> None:
         try:
@@ -498,7 +450,7 @@ class Rebalancer:
         assert request is not None
         self._show(Phase.CLOSED)
 
-        self._postponed = [request]  # hurries the listener
+        self._inbox.postpone(request)  # hurries the listener
         self._rounds.let_go(request)
         self._fail_requests()
         if not self.first_round.done():
@@ -508,13 +460,8 @@ class Rebalancer:
     def _fail_requests(self) -> None:
         """Nobody shall wait for an answer that does not come."""
         closed = ConnectorClosedException("the connector was shut down")
-        for change in (*self._changes, *self._later):
-            change.done.set_exception(closed)
-        while True:
-            try:
-                event = self._postponed.pop() if self._postponed else self._events.get_nowait()
-            except Empty:
-                return
+        self._changes.fail(closed)
+        for event in self._inbox.drain():
             if isinstance(event, SeekRequested | SubscriptionChanged):
                 event.done.set_exception(closed)
 

@@ -268,5 +268,5 @@ def _node(data: bytes, stat: Any) -> Node:
 
 
 def signed(session_id: int) -> int:
-    """A session's id as ``ephemeralOwner`` shows it; kazoo shows some unsigned, and like is to be compared with like."""
+    """A session's id as ``ephemeralOwner`` shows it: signed, where kazoo shows some unsigned."""
     return session_id - (1 << 64) if session_id >= 1 << 63 else session_id

@@ -1,0 +1,60 @@
+"""Changes of the subscription that are asked for, until they are in force.
+
+The group's thread's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.group.events import SubscriptionChanged
+
+
+class Readers(Protocol):
+    """Who reads what."""
+
+    def held_by(self, position: PartitionPosition, thread: int) -> bool:
+        """Whether that thread reads the stream of this partition."""
+
+
+class Changes:
+    """The changes that the next round brings into force, and those that have to wait for them."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._asked: list[SubscriptionChanged] = []
+        self._later: list[SubscriptionChanged] = []
+
+    def ask(self, change: SubscriptionChanged) -> bool:
+        """Somebody asks for a change; returns whether it may be registered now. It may not while topics leave: it may
+        want again what is leaving, whose streams must end before that.
+        """
+        now = not any(asked.leaving for asked in self._asked)
+        (self._asked if now else self._later).append(change)
+        return now
+
+    def apply(self) -> Sequence[SubscriptionChanged]:
+        """A round has brought what was asked into force; returns what had to wait for that."""
+        asked, self._asked = self._asked, []
+        for change in asked:
+            change.applied()
+            change.done.set_result(None)
+        later, self._later = self._later, []
+        return later
+
+    def held_by_who_asked(self, position: PartitionPosition) -> bool:
+        """Whether the thread that unsubscribes from this topic reads it: it waits for us, so its message counts as
+        finished.
+        """
+        return any(
+            position.topic in change.leaving and self._readers.held_by(position, change.holder)
+            for change in self._asked
+        )
+
+    def fail(self, error: Exception) -> None:
+        """Nothing will be brought into force any more."""
+        for change in (*self._asked, *self._later):
+            change.done.set_exception(error)
+        self._asked, self._later = [], []
