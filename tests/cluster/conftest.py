@@ -46,7 +46,8 @@ def _java() -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[DevCluster]:
     """ZooKeeper with ticks of 500 ms and a Kafka 3.9.1 broker, up for the whole session."""
-    with DevCluster(tick_ms=TICK_MS) as shared:
+    # Half a minute after its start a broker deletes messages with times of years ago, as some tests produce them.
+    with DevCluster(tick_ms=TICK_MS, broker_properties={"log.retention.ms": "-1"}) as shared:
         yield shared
 
 
