@@ -1,0 +1,112 @@
+"""The files of a migration: what the Java tool writes is read, and what we write comes back unchanged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
+from zkconsumer.core.migration.model import Entry, Store
+from zkconsumer.core.migration.planning import Saved
+from zkconsumer.model import TopicPartition
+
+OFFSETS = {TopicPartition("b", 10): 0, TopicPartition("a", 0): 2**63 - 1, TopicPartition("b", 9): 7}
+TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True).filter(lambda name: name not in (".", ".."))
+
+
+def test_the_lines_are_those_of_the_java_tool() -> None:
+    assert format_csv(OFFSETS) == f"a,0,{2**63 - 1}\nb,9,7\nb,10,0\n"
+    assert format_csv({TopicPartition("b", 9): 7}, "g") == "g,b,9,7\n"
+
+
+def test_quotes_as_the_java_tool_writes_them_around_long_names_are_read() -> None:
+    text = '"a-topic-with-more-than-24-characters",0,5\r\n"t","1","6"\n\n'
+    assert parse_csv(text, "g") == {
+        TopicPartition("a-topic-with-more-than-24-characters", 0): 5,
+        TopicPartition("t", 1): 6,
+    }
+
+
+def test_of_lines_with_groups_those_of_ours_count() -> None:
+    assert parse_csv("g,t,0,5\nother,t,0,6\ng,t,1,7\n", "g") == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
+
+
+@given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1)))
+def test_what_is_written_is_read_back(offsets: dict[TopicPartition, int]) -> None:
+    assert parse_csv(format_csv(offsets), "g") == offsets
+    assert parse_csv(format_csv(offsets, "g"), "g") == offsets
+    assert parse_csv(format_csv(offsets, "g"), "h") == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("t,0", "is wanted"),
+        ("t,x,5", "'x' is no partition"),
+        ("t,0,-1", "'-1' is no offset"),
+        ("t,0,9223372036854775808", "is no offset"),
+        ("t,2147483648,1", "is no partition"),
+        ("a/b,0,5", "no topic"),
+        (",0,5", "no topic"),
+        ("g,t,0,5,6", "is wanted"),
+        ("u,0,6", "u-0 was named before"),
+        ('"t,0,5', "line 2"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as raised:
+        parse_csv(f"u,0,5\n{line}\n", "g")
+    assert str(raised.value).startswith("line ")
+
+
+ENTRIES = st.builds(
+    Entry,
+    st.none() | st.integers(-1, 2**63 - 1),
+    st.text(max_size=5),
+    st.binary(max_size=8).map(lambda data: data.decode("utf-8", "surrogateescape")),
+    st.text(max_size=5),
+    st.integers(-1, 5),
+)
+SAVED = st.builds(Saved, st.none() | ENTRIES, st.none() | st.integers(0, 2**63 - 1))
+
+
+@given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 99)), SAVED), st.sampled_from(Store))
+def test_a_backup_is_read_back_exactly(saved: dict[TopicPartition, Saved], store: Store) -> None:
+    backup = Backup("g", store, "h:2181/root", "2026-01-02T03:04:05Z", saved)
+    text = format_backup(backup)
+    assert text.isascii()
+    assert parse_backup(text) == backup
+
+
+def test_a_backup_can_be_read_by_people() -> None:
+    saved = {TopicPartition("t", 0): Saved(None, 7)}
+    lines = format_backup(Backup("g", Store.KAFKA, "h", "now", saved)).splitlines()
+    assert '    {"topic": "t", "partition": 0, "before": null, "wrote": 7}' in lines
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: [],
+        lambda document: {**document, "format": "another"},
+        lambda document: {**document, "version": 2},
+        lambda document: {**document, "store": "elsewhere"},
+        lambda document: {key: value for key, value in document.items() if key != "group"},
+        lambda document: {**document, "partitions": {}},
+        lambda document: {**document, "partitions": [{"topic": "t"}]},
+        lambda document: {**document, "partitions": [{"topic": "t", "partition": True, "before": None, "wrote": 1}]},
+        lambda document: {**document, "partitions": [{"topic": "t", "partition": 0, "before": None, "wrote": "1"}]},
+    ],
+)
+def test_a_damaged_backup_is_refused(damage) -> None:
+    document = json.loads(format_backup(Backup("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): Saved(None, 7)})))
+    with pytest.raises(ValueError):
+        parse_backup(json.dumps(damage(document)))
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(ValueError):
+        parse_backup("topic,0,5")

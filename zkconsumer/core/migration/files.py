@@ -1,0 +1,157 @@
+"""The files of a migration as text: the Java tool's CSV, and what puts a run's changes back. Pure; any thread."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zkconsumer.core.migration.model import Entry, Store
+from zkconsumer.core.migration.planning import Saved
+from zkconsumer.core.names import name_problem
+from zkconsumer.model import TopicPartition
+
+_FORMAT = "zkconsumer migrate, what was there before"
+_VERSION = 1
+_LARGEST = (1 << 63) - 1
+
+
+def format_csv(offsets: Mapping[TopicPartition, int], group: str | None = None) -> str:
+    """``topic,partition,offset`` lines, with ``group`` as a first column where it is given; no heading.
+
+    The form of ``kafka-consumer-groups.sh --reset-offsets --export`` and ``--from-file``.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    first = [] if group is None else [group]
+    writer.writerows([*first, tp.topic, tp.partition, offset] for tp, offset in sorted(offsets.items()))
+    return text.getvalue()
+
+
+def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
+    """The offsets of ``group`` in lines of either form of :func:`format_csv`; those of other groups are left out.
+
+    Raises ValueError naming the line that cannot be read, or that names a partition for the second time.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    reader = csv.reader(io.StringIO(text), strict=True)
+    try:
+        for row in reader:
+            if row and (len(row) != 4 or row[0] == group):
+                tp, offset = _row(row[-3:] if len(row) == 4 else row)
+                if tp in offsets:
+                    raise ValueError(f"{tp} was named before")
+                offsets[tp] = offset
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from None
+    return offsets
+
+
+def _row(row: list[str]) -> tuple[TopicPartition, int]:
+    if len(row) != 3:
+        raise ValueError(f"topic,partition,offset (or group,topic,partition,offset) is wanted, not {','.join(row)!r}")
+    topic, partition, offset = (text.strip() for text in row)
+    problem = name_problem(topic)
+    if problem is not None:
+        raise ValueError(f"{topic!r} is no topic: {problem}")
+    if not _is_number(partition, 2**31 - 1):
+        raise ValueError(f"{partition!r} is no partition")
+    if not _is_number(offset, _LARGEST):
+        raise ValueError(f"{offset!r} is no offset")
+    return TopicPartition(topic, int(partition)), int(offset)
+
+
+def _is_number(text: str, largest: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) <= largest
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What one run wrote over: in which store, of which group, on which cluster (``zookeeper.connect``), when."""
+
+    group: str
+    store: Store
+    cluster: str
+    when: str
+    saved: Mapping[TopicPartition, Saved]
+
+
+def format_backup(backup: Backup) -> str:
+    """A backup as JSON text, one line a partition; :func:`parse_backup` reads it back."""
+    head = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "group": backup.group,
+        "store": backup.store.value,
+        "zookeeper.connect": backup.cluster,
+        "when": backup.when,
+    }
+    lines = [
+        json.dumps({"topic": tp.topic, "partition": tp.partition, **_saved(backup.saved[tp])})
+        for tp in sorted(backup.saved)
+    ]
+    partitions = ",\n    ".join(lines)
+    return json.dumps(head, indent=2)[:-2] + f',\n  "partitions": [\n    {partitions}\n  ]\n}}\n'
+
+
+def _saved(saved: Saved) -> dict[str, Any]:
+    before = saved.before
+    if before is None:
+        return {"before": None, "wrote": saved.wrote}
+    kept = {"text": before.text, "metadata": before.metadata, "leader_epoch": before.leader_epoch}
+    return {"before": {"offset": before.offset, "problem": before.problem, **kept}, "wrote": saved.wrote}
+
+
+def parse_backup(text: str) -> Backup:
+    """A backup from its text. Raises ValueError saying what is wrong with it."""
+    try:
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.get("format") != _FORMAT:
+            raise ValueError("it was not written by zkconsumer migrate")
+        if document["version"] != _VERSION:
+            raise ValueError(f"it has version {document['version']!r}, this program knows {_VERSION}")
+        return Backup(
+            _text(document["group"]),
+            Store(document["store"]),
+            _text(document["zookeeper.connect"]),
+            _text(document["when"]),
+            dict(_parsed(entries) for entries in _partitions(document["partitions"])),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is damaged: {error!r}") from None
+
+
+def _partitions(value: object) -> Iterable[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise TypeError("partitions")
+    return value
+
+
+def _parsed(entry: dict[str, Any]) -> tuple[TopicPartition, Saved]:
+    before, wrote = entry["before"], entry["wrote"]
+    tp = TopicPartition(_text(entry["topic"]), _whole(entry["partition"]))
+    kept = None
+    if before is not None:
+        kept = Entry(
+            None if before["offset"] is None else _whole(before["offset"]),
+            _text(before["problem"]),
+            _text(before["text"]),
+            _text(before["metadata"]),
+            _whole(before["leader_epoch"]),
+        )
+    return tp, Saved(kept, None if wrote is None else _whole(wrote))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    return value

@@ -1,0 +1,250 @@
+"""What to write where, and what somebody has to decide first. Pure; any thread.
+
+An offset is never guessed: a position that is not in its log, or one that would set the group back, is written only as
+the user said, and until everything is decided nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.core.migration.model import Entries, Entry, Logs, LogSpan, Store
+from zkconsumer.model import TopicPartition
+
+
+class OutOfRange(Enum):
+    """What becomes of a position outside its log."""
+
+    REFUSE = "refuse"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    KEEP = "keep"
+    SKIP = "skip"
+
+
+class Ahead(Enum):
+    """What becomes of a partition that is further in the store to write to."""
+
+    REFUSE = "refuse"
+    OVERWRITE = "overwrite"
+    SKIP = "skip"
+
+
+class Verdict(Enum):
+    """What is to be done about one partition."""
+
+    SAME = "same"
+    WRITE = "write"
+    REMOVE = "remove"
+    LEFT = "left"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One partition's part of a plan.
+
+    ``before`` is what the store to write to holds now (None: nothing), ``after`` what it is to hold, with WRITE;
+    ``reason`` says why, in words for the user.
+    """
+
+    partition: TopicPartition
+    verdict: Verdict
+    source: Entry | None = None
+    before: Entry | None = None
+    after: Entry | None = None
+    log: LogSpan | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """What to do to one store."""
+
+    target: Store
+    steps: Sequence[Step]
+
+    def of(self, *verdicts: Verdict) -> list[Step]:
+        """The steps with these verdicts."""
+        return [step for step in self.steps if step.verdict in verdicts]
+
+    @property
+    def changes(self) -> list[Step]:
+        """What would be done."""
+        return self.of(Verdict.WRITE, Verdict.REMOVE)
+
+    @property
+    def undecided(self) -> list[Step]:
+        """What the user has to decide before anything is done."""
+        return self.of(Verdict.UNDECIDED)
+
+
+def plan_move(
+    target: Store,
+    source: Entries,
+    held: Entries,
+    logs: Logs,
+    *,
+    out_of_range: OutOfRange = OutOfRange.REFUSE,
+    ahead: Ahead = Ahead.REFUSE,
+) -> MovePlan:
+    """Have ``target``, which holds ``held``, hold what ``source`` says.
+
+    Arguments: ``logs`` of all partitions that exist; one that is missing there does not.
+    """
+    steps = [
+        _step(tp, source.get(tp), held.get(tp), logs.get(tp), out_of_range, ahead) for tp in sorted({*source, *held})
+    ]
+    return MovePlan(target, steps)
+
+
+def _step(
+    tp: TopicPartition,
+    source: Entry | None,
+    before: Entry | None,
+    log: LogSpan | None,
+    out_of_range: OutOfRange,
+    ahead: Ahead,
+) -> Step:
+    verdict, reason, wanted = _wanted(source, log, out_of_range)
+    if wanted is not None:
+        verdict, also = _against(wanted, before, ahead)
+        reason = "; ".join(filter(None, (reason, also)))
+    after = Entry(wanted) if wanted is not None and verdict is Verdict.WRITE else None
+    return Step(tp, verdict, source, before, after, log, reason)
+
+
+def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tuple[Verdict, str, int | None]:
+    """The position to write, or None with the verdict; in either case with what there is to say."""
+    if log is None:
+        return Verdict.LEFT, "the partition does not exist (any more)", None
+    if source is None:
+        return Verdict.LEFT, "the source holds nothing of it", None
+    if source.offset is None:
+        return Verdict.UNDECIDED, f"{source.problem}; repair it, delete it, or leave the partition out by --topic", None
+    if source.offset < 0:
+        return Verdict.LEFT, f"{source.offset} is no position, it stands for auto.offset.reset", None
+    if source.offset in log:
+        return Verdict.WRITE, "", source.offset
+    outside = f"{source.offset} is not in the log, {log}"
+    match policy:
+        case OutOfRange.REFUSE:
+            return Verdict.UNDECIDED, f"{outside}; say --out-of-range earliest, latest, keep or skip", None
+        case OutOfRange.SKIP:
+            return Verdict.LEFT, outside, None
+        case OutOfRange.KEEP:
+            return Verdict.WRITE, outside, source.offset
+        case _:
+            offset = log.start if policy is OutOfRange.EARLIEST else log.end
+            return Verdict.WRITE, f"{outside}; {policy.value} is {offset}", offset
+
+
+def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict, str]:
+    """What to do where the store to write to holds ``before``."""
+    held = None if before is None else before.valid
+    if held == wanted:
+        return Verdict.SAME, ""
+    if held is None or held < wanted:
+        return Verdict.WRITE, ""
+    match policy:
+        case Ahead.REFUSE:
+            return Verdict.UNDECIDED, f"it would be set back, from {held} to {wanted}; say --ahead overwrite or skip"
+        case Ahead.SKIP:
+            return Verdict.LEFT, f"it would be set back, from {held} to {wanted}"
+        case _:
+            return Verdict.WRITE, f"set back by {held - wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What stood where a run wrote: ``before`` (None: nothing) and the offset it wrote (None: it removed)."""
+
+    before: Entry | None
+    wrote: int | None
+
+
+def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: Entries, *, force: bool) -> MovePlan:
+    """Put back what stood there before a run. What somebody changed since is left undecided unless ``force``."""
+    steps = []
+    for tp in sorted(saved):
+        before, wrote, now = saved[tp].before, saved[tp].wrote, held.get(tp)
+        if now == before:
+            steps.append(Step(tp, Verdict.SAME, before, now))
+            continue
+        reason = ""
+        if now != (None if wrote is None else held_as(target, wrote)):
+            reason = f"it was changed since: {'absent' if now is None else now} now, {_written(wrote)} by that run"
+            if not force:
+                steps.append(Step(tp, Verdict.UNDECIDED, before, now, reason=f"{reason}; say --force to set it back"))
+                continue
+        verdict = Verdict.REMOVE if before is None else Verdict.WRITE
+        steps.append(Step(tp, verdict, before, now, before, reason=reason))
+    return MovePlan(target, steps)
+
+
+def _written(wrote: int | None) -> str:
+    return "removed" if wrote is None else f"{wrote} written"
+
+
+def held_as(target: Store, offset: int) -> Entry:
+    """What a store holds after we wrote an offset."""
+    return Entry(offset, text=str(offset)) if target is Store.ZOOKEEPER else Entry(offset)
+
+
+class Agreement(Enum):
+    """What a comparison of the two stores says of one partition."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    ONLY_ZOOKEEPER = "only in ZooKeeper"
+    ONLY_KAFKA = "only in Kafka"
+    UNREADABLE = "unreadable"
+    GONE = "does not exist (any more)"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One partition in both stores."""
+
+    partition: TopicPartition
+    agreement: Agreement
+    zookeeper: Entry | None
+    kafka: Entry | None
+    log: LogSpan | None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it makes no difference which store a member starts from."""
+        return self.agreement in (Agreement.SAME, Agreement.GONE)
+
+    @property
+    def note(self) -> str:
+        """What else is to be known of it, in words."""
+        offsets = {e.valid for e in (self.zookeeper, self.kafka) if e is not None and e.valid is not None}
+        outside = sorted(offset for offset in offsets if self.log is not None and offset not in self.log)
+        return f"{', '.join(map(str, outside))} not in the log" if outside else ""
+
+
+def compare(zookeeper: Entries, kafka: Entries, logs: Logs) -> list[Compared]:
+    """Both stores, partition by partition. No valid offset (-1) counts as none: members treat it so."""
+    found = []
+    for tp in sorted({*zookeeper, *kafka}):
+        here, there = zookeeper.get(tp), kafka.get(tp)
+        found.append(Compared(tp, _agreement(here, there, exists=tp in logs), here, there, logs.get(tp)))
+    return found
+
+
+def _agreement(zookeeper: Entry | None, kafka: Entry | None, *, exists: bool) -> Agreement:
+    if not exists:
+        return Agreement.GONE
+    if any(entry is not None and entry.offset is None for entry in (zookeeper, kafka)):
+        return Agreement.UNREADABLE
+    here = None if zookeeper is None else zookeeper.valid
+    there = None if kafka is None else kafka.valid
+    if here == there:
+        return Agreement.SAME
+    if there is None:
+        return Agreement.ONLY_ZOOKEEPER
+    return Agreement.ONLY_KAFKA if here is None else Agreement.DIFFERS
