@@ -180,7 +180,13 @@ def end_cleanly_on_sigterm() -> None:
         return
 
     def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        leave_sigterm_alone()
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, end)
+
+
+def leave_sigterm_alone() -> None:
+    """The process ends already: no signal of Spark's shall cut short what it still does. Only on the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -7,6 +7,7 @@ holds is neither pickled nor needed for reading.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from zkconsumer.spark.cluster import Cluster
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.partition import read_partition
-from zkconsumer.spark.run import StreamRun, end_cleanly_on_sigterm
+from zkconsumer.spark.run import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,16 +38,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_run": None}
 
     def _running(self) -> StreamRun:
-        if self._run is None:
+        run = self._run
+        if run is None:
             end_cleanly_on_sigterm()
             run = StreamRun(self._options, Cluster(self._options.config, self._options.isolation_level))
+            atexit.register(run.close)  # a signal may come between any two lines, also of stop()
+            self._run = run
             try:
                 run.open()
             except BaseException:
-                run.close()
+                self.stop()
                 raise
-            self._run = run
-        return self._run
+        return run
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """A constant: Spark asks again when it replays the first batch, and must get the same answer."""
@@ -83,6 +86,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """The query ends."""
-        run, self._run = self._run, None
+        run = self._run
         if run is not None:
+            leave_sigterm_alone()
             run.close()
+            self._run = None
+            atexit.unregister(run.close)

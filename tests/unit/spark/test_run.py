@@ -334,6 +334,51 @@ def test_the_driver_process_ends_cleanly_although_spark_sends_sigterm_twice() ->
     assert (done.returncode, done.stdout) == (0, "stopped\n")
 
 
+_SIGNALLED = """
+import os, signal, sys, threading
+from zkconsumer.spark import stream
+from zkconsumer.spark.options import parse
+
+when = sys.argv[1]
+
+def kill(now):
+    if now == when:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(0.1)
+
+class Run:
+    def __init__(self, options, cluster):
+        self.left = False
+    def open(self):
+        kill("opening")
+    def plan(self, end):
+        kill("planning")
+        return []
+    def close(self):
+        if not self.left:
+            self.left = True
+            kill("leaving")
+            print("left", flush=True)
+
+stream.StreamRun = Run
+reader = stream.StreamReader(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t"}), None)
+try:
+    reader.partitions({}, {})
+finally:
+    kill("stopping")
+    reader.stop()
+"""
+
+
+@pytest.mark.parametrize("when", ["opening", "planning", "stopping", "leaving", "never"])
+def test_the_group_is_left_once_whenever_the_signal_comes(when: str) -> None:
+    # Spark closes its connection and sends a signal; so the first may come in the middle of stop(), which was cut off.
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALLED, when], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
 def test_signals_are_left_alone_on_other_threads() -> None:
     import threading
 
