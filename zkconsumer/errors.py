@@ -27,7 +27,13 @@
     │   ├── BrokerAuthenticationError       a broker refused our login, or its certificate is not to be trusted
     │   ├── NoBrokersError                  no broker is registered in ZooKeeper
     │   ├── NoReachableEndpointError        a broker registered no endpoint of the wanted protocol
+    │   ├── MalformedMemberError            a member of the group sent its leader, or was sent, what cannot be read
     │   └── BrokerResponseError             the broker answered with an error code
+    │       └── GroupError                  one of a group's coordinator; one class a code:
+    │           NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvailableError,
+    │           RebalanceInProgressError, UnknownMemberIdError, IllegalGenerationError, MemberIdRequiredError,
+    │           FencedInstanceIdError, GroupAuthorizationError, InconsistentGroupProtocolError,
+    │           GroupMaxSizeReachedError, InvalidGroupIdError, InvalidSessionTimeoutError, UnstableOffsetCommitError
     ├── OffsetOutOfRangeError               an offset is not in the log (any more); never guessed around
     ├── OffsetCommitError                   offsets could not be written
     ├── OffsetConflictError                 somebody else wrote the offset of a partition we own (offset.conflict=raise)
@@ -179,6 +185,15 @@ class NoReachableEndpointError(BrokerError):
     """A broker registered no endpoint of the wanted security protocol."""
 
 
+class MalformedMemberError(BrokerError):
+    """A member of a coordinated group sent bytes that cannot be read. Arguments: the ``member`` and the ``reason``."""
+
+    def __init__(self, member: str, reason: str) -> None:
+        super().__init__(f"member {member!r}: {reason}")
+        self.member = member
+        self.reason = reason
+
+
 class BrokerResponseError(BrokerError):
     """A broker answered with an error code. Arguments: ``code`` (int16) and what was asked."""
 
@@ -186,6 +201,68 @@ class BrokerResponseError(BrokerError):
         super().__init__(f"{asked}: the broker answered {name} ({code})")
         self.code = code
         self.name = name
+
+
+class GroupError(BrokerResponseError):
+    """A group's coordinator answered with an error code; ``core.coordinated.remedies`` says what to do about each."""
+
+
+class NotCoordinatorError(GroupError):
+    """The broker does not coordinate this group (any more)."""
+
+
+class CoordinatorLoadInProgressError(GroupError):
+    """The coordinator has just become one and still reads the group."""
+
+
+class CoordinatorNotAvailableError(GroupError):
+    """There is no coordinator at present: the topic of offsets is being made, or a partition of it has no leader."""
+
+
+class RebalanceInProgressError(GroupError):
+    """The group rebalances: whoever wants to stay in it joins again."""
+
+
+class UnknownMemberIdError(GroupError):
+    """The coordinator does not know this member (any more): it left, or was thrown out."""
+
+
+class IllegalGenerationError(GroupError):
+    """The generation is not the group's present one, so that what was owned in it is somebody else's now."""
+
+
+class MemberIdRequiredError(GroupError):
+    """A first join is answered with a member id, under which to join again (KIP-394). ``member_id`` is it."""
+
+    member_id: str = ""
+
+
+class FencedInstanceIdError(GroupError):
+    """Another member has joined under our ``group.instance.id``."""
+
+
+class GroupAuthorizationError(GroupError):
+    """We are not allowed to use this group."""
+
+
+class InconsistentGroupProtocolError(GroupError):
+    """The group's members offer no strategy that we offer too, or the group is not one of consumers."""
+
+
+class GroupMaxSizeReachedError(GroupError):
+    """The group has as many members as the broker's ``group.max.size`` allows."""
+
+
+class InvalidGroupIdError(GroupError):
+    """The broker takes no group of this name, an empty one say."""
+
+
+class InvalidSessionTimeoutError(GroupError):
+    """The session timeout is outside of what the broker allows (``group.min.session.timeout.ms`` and ``max``)."""
+
+
+class UnstableOffsetCommitError(GroupError):
+    """A transaction has written offsets of the group and not ended yet."""
 
 
 class OffsetOutOfRangeError(ZkConsumerError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from zkconsumer import errors as classes
 from zkconsumer.errors import BrokerResponseError
 
 UNKNOWN_SERVER_ERROR: Final = -1
@@ -27,6 +28,12 @@ COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 COORDINATOR_NOT_AVAILABLE: Final = 15
 NOT_COORDINATOR: Final = 16
 INVALID_TOPIC_EXCEPTION: Final = 17
+ILLEGAL_GENERATION: Final = 22
+INCONSISTENT_GROUP_PROTOCOL: Final = 23
+INVALID_GROUP_ID: Final = 24
+UNKNOWN_MEMBER_ID: Final = 25
+INVALID_SESSION_TIMEOUT: Final = 26
+REBALANCE_IN_PROGRESS: Final = 27
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
 CLUSTER_AUTHORIZATION_FAILED: Final = 31
@@ -44,14 +51,13 @@ FENCED_LEADER_EPOCH: Final = 74
 UNKNOWN_LEADER_EPOCH: Final = 75
 UNSUPPORTED_COMPRESSION_TYPE: Final = 76
 OFFSET_NOT_AVAILABLE: Final = 78
+MEMBER_ID_REQUIRED: Final = 79
+GROUP_MAX_SIZE_REACHED: Final = 81
+FENCED_INSTANCE_ID: Final = 82
+UNSTABLE_OFFSET_COMMIT: Final = 88
 
 _NAMES: Final[dict[int, str]] = {code: key for key, code in list(globals().items()) if isinstance(code, int)} | {
     13: "NETWORK_EXCEPTION",
-    22: "ILLEGAL_GENERATION",
-    24: "INVALID_GROUP_ID",
-    25: "UNKNOWN_MEMBER_ID",
-    26: "INVALID_SESSION_TIMEOUT",
-    27: "REBALANCE_IN_PROGRESS",
     28: "INVALID_COMMIT_OFFSET_SIZE",
     32: "INVALID_TIMESTAMP",
     41: "NOT_CONTROLLER",
@@ -60,7 +66,9 @@ _NAMES: Final[dict[int, str]] = {code: key for key, code in list(globals().items
     69: "GROUP_ID_NOT_FOUND",
     73: "TOPIC_DELETION_DISABLED",
     77: "STALE_BROKER_EPOCH",
-    82: "FENCED_INSTANCE_ID",
+    68: "NON_EMPTY_GROUP",
+    80: "PREFERRED_LEADER_NOT_AVAILABLE",
+    86: "GROUP_SUBSCRIBED_TO_TOPIC",
     89: "THROTTLING_QUOTA_EXCEEDED",
     100: "UNKNOWN_TOPIC_ID",
 }
@@ -78,7 +86,7 @@ _RETRIABLE: Final = frozenset(
         COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE,
         NOT_COORDINATOR,
-        27,
+        REBALANCE_IN_PROGRESS,
         41,
         KAFKA_STORAGE_ERROR,
         FETCH_SESSION_ID_NOT_FOUND,
@@ -88,10 +96,28 @@ _RETRIABLE: Final = frozenset(
         UNKNOWN_LEADER_EPOCH,
         77,
         OFFSET_NOT_AVAILABLE,
+        UNSTABLE_OFFSET_COMMIT,
         89,
         100,
     }
 )
+
+_CLASSES: Final[dict[int, type[BrokerResponseError]]] = {
+    COORDINATOR_LOAD_IN_PROGRESS: classes.CoordinatorLoadInProgressError,
+    COORDINATOR_NOT_AVAILABLE: classes.CoordinatorNotAvailableError,
+    NOT_COORDINATOR: classes.NotCoordinatorError,
+    ILLEGAL_GENERATION: classes.IllegalGenerationError,
+    INCONSISTENT_GROUP_PROTOCOL: classes.InconsistentGroupProtocolError,
+    INVALID_GROUP_ID: classes.InvalidGroupIdError,
+    UNKNOWN_MEMBER_ID: classes.UnknownMemberIdError,
+    INVALID_SESSION_TIMEOUT: classes.InvalidSessionTimeoutError,
+    REBALANCE_IN_PROGRESS: classes.RebalanceInProgressError,
+    GROUP_AUTHORIZATION_FAILED: classes.GroupAuthorizationError,
+    MEMBER_ID_REQUIRED: classes.MemberIdRequiredError,
+    GROUP_MAX_SIZE_REACHED: classes.GroupMaxSizeReachedError,
+    FENCED_INSTANCE_ID: classes.FencedInstanceIdError,
+    UNSTABLE_OFFSET_COMMIT: classes.UnstableOffsetCommitError,
+}
 
 
 def name(code: int) -> str:
@@ -109,5 +135,8 @@ def retriable(code: int) -> bool:
 
 
 def error(code: int, asked: str) -> BrokerResponseError:
-    """The exception that carries a code. Arguments: ``asked`` names the broker and the question."""
-    return BrokerResponseError(code, name(code), asked)
+    """The exception that carries a code, of the code's own class if it has one.
+
+    Arguments: ``asked`` names the broker and the question.
+    """
+    return _CLASSES.get(code, BrokerResponseError)(code, name(code), asked)

@@ -1,0 +1,120 @@
+"""The plain fields of Kafka's messages: integers, texts, bytes and arrays, read with distrust. Pure; any thread.
+
+Only what members of a group send each other through their coordinator is read here; it comes from foreign programs, so
+every length is held against what is left before anything is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import TypeVar
+
+from zkconsumer.model import TopicPartition
+
+T = TypeVar("T")
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+
+
+class Reader:
+    """Reads fields one after the other; ValueError where the bytes end too early or make no sense."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._data) - self._at
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        if size < 0 or size > self.left:
+            raise ValueError(f"{size} bytes are announced at byte {self._at}, {self.left} are there")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def int16(self) -> int:
+        """A signed number of two bytes."""
+        return int(_INT16.unpack(self.take(2))[0])
+
+    def int32(self) -> int:
+        """A signed number of four bytes."""
+        return int(_INT32.unpack(self.take(4))[0])
+
+    def nullable_string(self) -> str | None:
+        """A text, or None."""
+        size = self.int16()
+        return None if size == -1 else self.take(size).decode()
+
+    def string(self) -> str:
+        """A text."""
+        found = self.nullable_string()
+        if found is None:
+            raise ValueError(f"no text at byte {self._at - 2}")
+        return found
+
+    def nullable_bytes(self) -> bytes | None:
+        """A byte string, or None."""
+        size = self.int32()
+        return None if size == -1 else self.take(size)
+
+    def array(self, one: Callable[[], T]) -> list[T]:
+        """What ``one`` reads, as often as is announced."""
+        count = self.int32()
+        if count < 0 or count > self.left:  # every entry takes a byte at least
+            raise ValueError(f"{count} entries are announced at byte {self._at - 4}, {self.left} bytes are there")
+        return [one() for _ in range(count)]
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions, grouped by topic."""
+        return [tp for topic in self.array(self._topic) for tp in topic]
+
+    def _topic(self) -> list[TopicPartition]:
+        topic = self.string()
+        found = [TopicPartition(topic, number) for number in self.array(self.int32)]
+        if any(tp.partition < 0 for tp in found):
+            raise ValueError(f"a negative partition of topic {topic!r}")
+        return found
+
+
+def int16(value: int) -> bytes:
+    """A signed number of two bytes."""
+    return _INT16.pack(value)
+
+
+def int32(value: int) -> bytes:
+    """A signed number of four bytes."""
+    return _INT32.pack(value)
+
+
+def string(value: str | None) -> bytes:
+    """A text, or None."""
+    if value is None:
+        return int16(-1)
+    data = value.encode()
+    return int16(len(data)) + data
+
+
+def nullable_bytes(value: bytes | None) -> bytes:
+    """A byte string, or None."""
+    return int32(-1) if value is None else int32(len(value)) + value
+
+
+def array(entries: Iterable[bytes]) -> bytes:
+    """Entries that are bytes already."""
+    written = list(entries)
+    return int32(len(written)) + b"".join(written)
+
+
+def partitions(wanted: Iterable[TopicPartition]) -> bytes:
+    """Partitions, grouped by topic; topics in the order in which they first appear."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in wanted:
+        topics.setdefault(topic, []).append(number)
+    return array(string(topic) + array(map(int32, numbers)) for topic, numbers in topics.items())
