@@ -5,6 +5,7 @@ Two things are asked everywhere: no message is missing in the group, and none is
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +21,11 @@ from tests.cluster.our_member import OurMember
 from tests.spark.conftest import Reader, Sink, offsets_of, runners
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark import member as member_module
 from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import parse
+from zkconsumer.spark.ranges import Span, encode_progress
 
 MakeReader = Callable[[str], Reader]
 QUICK = {"processingTime": "50 milliseconds"}
@@ -342,3 +346,30 @@ def test_a_member_whose_spark_is_gone_leaves_although_nobody_tells_it(
         assert member.claim([], patient=True) == frozenset()
     finally:
         member.leave()
+
+
+def test_a_batch_that_ended_just_before_its_query_is_committed_by_what_the_checkpoint_tells(
+    cluster: DevCluster,
+    zookeeper: Any,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(member_module, "_ATTEND", 3600.0)  # the attendant looks only when all ends
+    topic, group = new_topic(1), new_group()
+    given = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}
+    member = GroupMember(parse({**given, "checkpointLocation": str(tmp_path)}))
+    where = TopicPartition(topic, 0)
+    try:
+        member.join()
+        assert member.claim([where], patient=True) == {where}
+        assert member.begin({where: 0}) == {where}
+        batch = {where: Span(0, 7)}
+        member.reserve(batch)
+        for folder, content in (("offsets", f"v1\n{{}}\n{json.dumps(encode_progress(batch))}"), ("commits", "v1\n{}")):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "0").write_text(content)
+    finally:
+        member.leave()
+    assert offsets_of(zookeeper, group, topic) == {0: 7}

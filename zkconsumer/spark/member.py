@@ -41,6 +41,7 @@ SETTLE_WITHIN: Final = 30.0
 """Seconds that a query which reads only what is there now (availableNow), or repeats a batch, waits for its share."""
 _POLL: Final = 0.05
 _ATTEND: Final = 0.5
+_LAST_LOOK: Final = 1.0
 
 
 class BatchDelivery(Delivery):
@@ -120,6 +121,8 @@ class GroupMember:
     def leave(self) -> None:
         """Commit what is finished, release, deregister; within seconds. May be called again."""
         self._ending.set()
+        if self._attendant.is_alive():
+            self._attendant.join(_LAST_LOOK)
         self._member.close(Deadline(CLOSE_WITHIN), finished=False)
         if self._attendant.is_alive():
             self._attendant.join(CLOSE_WITHIN)
@@ -221,15 +224,19 @@ class GroupMember:
 
     def _attend(self) -> None:
         parent = self._parent()
-        while not self._ending.wait(min(_ATTEND, self._member.keeper.look_at_the_time())):
-            try:
-                self._look_at_the_checkpoint()
-            except Exception:  # whatever it is, it only means to wait for Spark to tell
-                log.exception("the end of a batch could not be looked for")
-            if self._parent() != parent:
-                log.warning("Spark is gone; leaving the group")
-                self._ending.set()
-                self._member.close(Deadline(CLOSE_WITHIN), finished=False)
+        while self._parent() == parent and not self._ending.wait(min(_ATTEND, self._member.keeper.look_at_the_time())):
+            self._look_for_an_end()
+        self._look_for_an_end()  # of the last batch, of which Spark tells no more
+        if not self._ending.is_set():
+            log.warning("Spark is gone; leaving the group")
+            self._ending.set()
+            self._member.close(Deadline(CLOSE_WITHIN), finished=False)
+
+    def _look_for_an_end(self) -> None:
+        try:
+            self._look_at_the_checkpoint()
+        except Exception:  # whatever it is, it only means to wait for Spark to tell
+            log.exception("the end of a batch could not be looked for")
 
     def _look_at_the_checkpoint(self) -> None:
         running = self._running
