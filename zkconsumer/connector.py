@@ -44,7 +44,7 @@ from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.serving import Serving
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import MemberParts, new_member
 
 CLOSE_WITHIN = 5.0
 """Seconds within which :meth:`ZookeeperConsumerConnector.shutdown` returns, in any state of ZooKeeper and the
@@ -93,7 +93,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self._closer = 0
         self._in_background = False
         self._closed: SimpleQueue[bool] = SimpleQueue()
-        self._member: Member | None = None
+        self._member: MemberParts | None = None
         self._offset_store = offset_store
         self._listener: ConsumerRebalanceListener | None = None
         self._registration = Registration(STATIC, {})
@@ -217,7 +217,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self._join_group(member, registration)
         return made
 
-    def _create_once(self, what: str) -> Member:
+    def _create_once(self, what: str) -> MemberParts:
         with self._create_lock:
             if self._closing:
                 raise ConnectorClosedException("the connector was shut down; make a new one")
@@ -225,19 +225,19 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                 raise MessageStreamsExistException(
                     f"{what}: this connector has created its streams; one connector does so once"
                 )
-            member = Member(self.config, self.consumer_id, self._offset_store, self._listener)
+            member = new_member(self.config, self.consumer_id, self._offset_store, self._listener)
             member.metrics.gauges(lambda: member_gauges(member))
             self._member = member
             self._created = True
             return member
 
     def _make_all_streams(
-        self, member: Member, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
+        self, member: MemberParts, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
     ) -> dict[str, list[KafkaStream[Any, Any]]]:
         return {topic: self._make_streams(member, topic, count, message) for topic, count in topics.items()}
 
     def _make_streams(
-        self, member: Member, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]]
+        self, member: MemberParts, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]]
     ) -> list[KafkaStream[Any, Any]]:
         config = self.config
         streams: list[KafkaStream[Any, Any]] = [
@@ -259,7 +259,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         member.delivery.add(topic, streams)
         return streams
 
-    def _join_group(self, member: Member, registration: Registration) -> None:
+    def _join_group(self, member: MemberParts, registration: Registration) -> None:
         self._registration = registration
         try:
             if self._closing:
@@ -316,7 +316,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         if state.phase is Phase.CLOSED:
             return state
         starts = member.committer.trouble if member.committer is not None else ""
-        troubles = (state.detail, member.concern, member.session.trouble, member.fetching.trouble, starts)
+        troubles = (state.detail, member.concern, member.trouble, member.fetching.trouble, starts)
         detail = "; ".join(filter(None, troubles))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
 

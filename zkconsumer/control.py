@@ -17,7 +17,7 @@ from zkconsumer.errors import ConnectorClosedException, PartitionNotOwnedError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import TopicPartition
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import MemberParts
 
 _PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
 
@@ -25,7 +25,7 @@ _PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "larges
 class PartitionControl:
     """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
 
-    _member: Member | None
+    _member: MemberParts | None
     _closing: bool
 
     # ---- looking ----
@@ -176,7 +176,7 @@ class PartitionControl:
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._live().request_timeout if timeout is None else timeout)
 
-    def _live(self) -> Member:
+    def _live(self) -> MemberParts:
         if self._closing:
             raise ConnectorClosedException("the connector was shut down")
         if self._member is None:

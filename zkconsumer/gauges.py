@@ -13,7 +13,7 @@ from math import inf
 
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.version import VERSION
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import MemberParts
 
 _Found = Iterator[tuple[MetricName, Value]]
 CONNECTOR = ("kafka.consumer", "ZookeeperConsumerConnector")
@@ -22,7 +22,7 @@ UNKNOWN_LAG = -1
 """``ConsumerLag`` of a partition whose lag is not known, as in the original before its first fetch."""
 
 
-def member_gauges(member: Member) -> _Found:
+def member_gauges(member: MemberParts) -> _Found:
     """All gauges of a member now."""
     client = (("clientId", member.config.client_id),)
     group = (*client, ("groupId", member.config.group_id))
@@ -41,7 +41,7 @@ def member_gauges(member: Member) -> _Found:
     yield MetricName(*OURS, "PausedPartitionsCount", group), sum(p.paused for p in positions.values())
 
 
-def _streams(member: Member, client: tuple[tuple[str, str], ...]) -> _Found:
+def _streams(member: MemberParts, client: tuple[tuple[str, str], ...]) -> _Found:
     queued = skipped = 0
     for topic, number, stream in member.delivery.streams():
         tags = (*client, *((("topic", topic),) if topic else ()), ("threadId", str(number)))
@@ -52,7 +52,7 @@ def _streams(member: Member, client: tuple[tuple[str, str], ...]) -> _Found:
     yield MetricName(*OURS, "SkippedCount", client), skipped
 
 
-def _lags(member: Member, client: tuple[tuple[str, str], ...]) -> _Found:
+def _lags(member: MemberParts, client: tuple[tuple[str, str], ...]) -> _Found:
     lags = member.lags()
     for tp, lag in sorted(lags.items()):
         tags = (*client, ("topic", tp.topic), ("partition", str(tp.partition)))

@@ -25,7 +25,7 @@ from zkconsumer.decoders import Decoder, K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ConsumerId
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import MemberParts
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Serving:
 
     config: ConsumerConfig
     consumer_id: ConsumerId
-    _member: Member | None
+    _member: MemberParts | None
     _closing: bool
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
@@ -131,7 +131,7 @@ class Serving:
             raise ValueError("no topics: name at least one, or leave them out to read the streams created before")
         self.create_message_streams(wanted, key_decoder, value_decoder)
 
-    def _serving_member(self) -> Member:
+    def _serving_member(self) -> MemberParts:
         if self._closing:
             raise ConnectorClosedException("the connector was shut down")
         if self._member is None:
@@ -188,7 +188,7 @@ class Serving:
 class _Run:
     """One call of ``run``: its workers, who reads what, and what went wrong."""
 
-    def __init__(self, connector: Serving, handler: Handler, member: Member, workers: int) -> None:
+    def __init__(self, connector: Serving, handler: Handler, member: MemberParts, workers: int) -> None:
         self._connector = connector
         self._handler = handler
         self._member = member

@@ -1,14 +1,12 @@
-"""One member's parts, made from a configuration and put together. No algorithm, no decision.
+"""One member's parts, however its group is coordinated: fetching, delivery, committer, listener. No algorithm.
 
-Threads: :class:`Member` is made and opened by the application's thread, closed by whichever shuts down; in between it
-only holds the parts, which guard themselves.
+Threads: a member is made and opened by the application's thread, closed by whichever shuts down; in between it only
+holds the parts, which guard themselves.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -16,87 +14,77 @@ from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_native_id
-from typing import Any
+from typing import Any, Protocol
 
-from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.brokers import BrokerChannel, channel_security
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.assignors.strategy import advertisement, assignment_strategy
+from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
 from zkconsumer.errors import (
     ConnectorClosedException,
-    ConsumerIdInUseError,
     ConsumerRebalanceFailedException,
-    NoReachableEndpointError,
     RegistryUnavailableError,
+    ZkConsumerError,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.lookup import OffsetLookup
 from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.group.events import (
     CommitsRefused,
-    Event,
     ListenerReturned,
-    NodeChanged,
     SeekRequested,
     StartResolved,
     StopRequested,
     SubscriptionChanged,
 )
-from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.group.model import ModelMembership
-from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
-from zkconsumer.group.reports import Reports
+from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread
+from zkconsumer.group.state import ConnectorState
 from zkconsumer.metrics import Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.kafka import KafkaOffsets
 from zkconsumer.offsets.owned import OwnedOffsets
-from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
-from zkconsumer.registry import paths
-from zkconsumer.registry.brokers import registered_brokers
-from zkconsumer.registry.security import registry_security
-from zkconsumer.registry.session import Session
-from zkconsumer.registry.watches import NodeCache
+from zkconsumer.registry.lease import Lease
 from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
 from zkconsumer.streams.pace import Gate
-from zkconsumer.version import VERSION
 
 log = logging.getLogger(__name__)
 
-BACKOFF_MAX = 10.0
+
+class GroupThread(Protocol):
+    """The one thread that owns what concerns the group, as the façade sees it."""
+
+    state: ConnectorState
+    first_round: Future[None]
+    """Done when the first rebalance has run; an error where there cannot be one."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def join(self, deadline: Deadline) -> bool:
+        """Wait for its end after a :class:`StopRequested`; returns whether it ended."""
+
+    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        """What is owned now (a copy)."""
 
 
-class Member:
-    """The parts of one member of a group: session, fetching, delivery, and once opened committer and rebalancer.
+class MemberParts:
+    """The parts of one member of a group that are the same whoever coordinates it.
 
     Nothing is connected or started before :meth:`open`. Raises ConfigException where a file that the configuration
     names cannot be used, MissingExtraError where a login needs a library.
     """
 
     def __init__(
-        self,
-        config: ConsumerConfig,
-        consumer: ConsumerId,
-        offset_store: OffsetStore | None = None,
-        listener: ConsumerRebalanceListener | None = None,
+        self, config: ConsumerConfig, consumer: ConsumerId, lease: Lease, listener: ConsumerRebalanceListener | None
     ) -> None:
         self.config = config
-        self._offset_store = offset_store
         self.consumer = consumer
-        self.group = own_group(config)
-        self.strategy = assignment_strategy(config)
+        self.lease = lease
         self.metrics = Metrics()
-        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.events: SimpleQueue[Any] = SimpleQueue()
         self._security = channel_security(config)
-        self.session = Session(
-            config.zookeeper_connect,
-            timeout=config.zookeeper_session_timeout_ms / 1000,
-            on_change=self.events.put,
-            security=registry_security(config),
-        )
         self.budget = QueueBudget(config.queued_max_bytes)
         self.fetching = FetchManager(
             consumer,
@@ -108,7 +96,7 @@ class Member:
             metrics=self.metrics,
             budget=self.budget,
         )
-        lease, rate = self.session.lease, config.consumed_max_per_second
+        rate = config.consumed_max_per_second
         self.gate: Gate = PacedLease(lease, rate) if rate else lease
         self.delivery = Delivery(consumer, self.fetching, lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
@@ -118,14 +106,52 @@ class Member:
             else None
         )
         self.committer: Committer | None = None
-        self.rebalancer: Rebalancer | None = None
-        self._membership: ModelMembership | None = None
+        self.rebalancer: GroupThread | None = None
         self._closing = False
+
+    # ---- what depends on who coordinates
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that a request on ZooKeeper may take."""
-        return max(self.session.timeout, 5.0)
+        """Seconds that a request on whoever coordinates may take."""
+        raise NotImplementedError
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong between us and whoever coordinates, in words for the user; empty where nothing is."""
+        raise NotImplementedError
+
+    @property
+    def concern(self) -> str:
+        """What is strange in the group, in words for the user; empty where nothing is."""
+        return ""
+
+    def _connect(self) -> None:
+        raise NotImplementedError
+
+    def _disconnect(self, deadline: Deadline) -> None:
+        raise NotImplementedError
+
+    def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
+        raise NotImplementedError
+
+    def _offsets(self) -> OwnedOffsets:
+        raise NotImplementedError
+
+    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
+        raise NotImplementedError
+
+    def _registering(self, registration: Registration) -> Callable[[], Registration]:
+        raise NotImplementedError
+
+    def _joining_limit(self) -> float:
+        raise NotImplementedError
+
+    def _why_not_joined(self, detail: str) -> ZkConsumerError | None:
+        """A better error than that the group could not be joined, where there is one."""
+        return None
+
+    # ---- its life
 
     def open(self, registration: Registration) -> None:
         """Connect, start all threads, and wait for the first rebalance.
@@ -135,7 +161,7 @@ class Member:
         """
         log.debug("%s: effective configuration: %s", self.consumer, self.config.masked())
         self._check_open()
-        self.session.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
+        self._connect()
         self.committer = self._committer()
         self.rebalancer = self._rebalancer(registration, self.committer)
         self._check_open()  # from here on close() finds the rebalancer, and stops it
@@ -160,7 +186,7 @@ class Member:
         with ExitStack() as last:  # in reverse, and each step also if one before it failed
             if self.listener is not None:
                 last.callback(self.listener.close, deadline)
-            last.callback(self.session.close, deadline)
+            last.callback(self._disconnect, deadline)
             if self.committer is not None:
                 last.callback(self.committer.close, deadline)
             last.callback(self.fetching.close, deadline)
@@ -169,14 +195,25 @@ class Member:
             if self.rebalancer is not None:
                 self.events.put(StopRequested(get_native_id(), finished))
                 if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
-                    # it waits for an answer that does not come: take the session away under it
-                    self.session.close(Deadline(deadline.bounded(1.0)))
+                    # it waits for an answer that does not come: take the connection away under it
+                    self._disconnect(Deadline(deadline.bounded(1.0)))
                     self.rebalancer.join(deadline)
 
-    @property
-    def concern(self) -> str:
-        """What is strange in the group, in words for the user; empty where nothing is."""
-        return "" if self._membership is None else self._membership.concern
+    def _await_first_round(self, rebalancer: GroupThread) -> None:
+        limit = self._joining_limit()
+        try:
+            rebalancer.first_round.result(limit)
+        except (FutureTimeoutError, CancelledError) as e:
+            detail = rebalancer.state.detail
+            better = self._why_not_joined(detail)
+            if better is not None:
+                raise better from e
+            raise ConsumerRebalanceFailedException(
+                f"{self.consumer} could not join group {self.config.group_id!r} within {limit:.0f} s: "
+                f"{detail or rebalancer.state}"
+            ) from e
+
+    # ---- what may be asked
 
     def count(self, topic: str, messages: int, size: int) -> None:
         """Note what a stream has handed out; called at the end of each chunk."""
@@ -218,7 +255,7 @@ class Member:
         once; the future is set when it is so.
         """
         change = SubscriptionChanged(
-            self._advertising(registration),
+            self._registering(registration),
             frozenset(leaving),
             get_native_id(),
             lambda: self.delivery.retire(retired),
@@ -250,7 +287,7 @@ class Member:
         return Committer(
             self.consumer,
             self._offsets(),
-            self.session.lease,
+            self.lease,
             interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
             timeout=self.request_timeout,
             count_held=config.consumed_on == "return",
@@ -260,27 +297,6 @@ class Member:
             barred=self.delivery.refuse,
         )
 
-    def _offsets(self) -> OwnedOffsets:
-        """Where offsets are kept, by ``offsets.storage`` or the user's own store."""
-        config = self.config
-        in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
-        return OwnedOffsets(
-            ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
-            KafkaOffsets(
-                self.group,
-                self._brokers,
-                self._coordinator_channel,
-                self._meter("KafkaCommitsPerSec").mark,
-                self.fetching.load,
-            )
-            if in_kafka
-            else self._offset_store,
-            dual=config.dual_commit_enabled,
-            expires=in_kafka,
-            backoff=config.offsets_channel_backoff_ms / 1000,
-            max_retries=config.offsets_commit_max_retries,
-        )
-
     def _coordinator_channel(self, endpoint: Endpoint) -> BrokerChannel:
         return BrokerChannel(
             endpoint,
@@ -288,87 +304,6 @@ class Member:
             socket_timeout=self.config.offsets_channel_socket_timeout_ms / 1000,
             security=self._security,
         )
-
-    def _rebalancer(self, registration: Registration, committer: Committer) -> Rebalancer:
-        config = self.config
-        cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        self._membership = membership = ModelMembership(
-            self.session,
-            cache,
-            self.group,
-            self.consumer,
-            self._advertising(registration),
-            shared=config.group_id,
-            exclude_internal_topics=config.exclude_internal_topics,
-            wants_racks=self.strategy.wants_racks,
-        )
-        return Rebalancer(
-            self.consumer,
-            self.group,
-            rebalance_settings(config, self.request_timeout),
-            events=self.events,
-            session=self.session,
-            cache=cache,
-            membership=membership,
-            delivery=self.delivery,
-            offsets=committer,
-            assign=self.strategy,
-            reports=Reports(self.strategy.name, self.strategy.concern),
-            rebalanced=self.metrics.timer(self._named("RebalanceRateAndTime")).update,
-            listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
-        )
-
-    def _advertising(self, registration: Registration) -> Callable[[], Registration]:
-        """What to register: the subscription, what strategies may want to know of us, and the time of the call."""
-
-        def stamped() -> Registration:
-            known = advertisement(
-                self.config,
-                host=socket.gethostname(),
-                address=self.session.local_address,
-                room=self.config.machine_room,
-                version=VERSION,
-            )
-            return replace(registration, timestamp=str(time.time_ns() // 1_000_000), extra=known)
-
-        return stamped
-
-    def _await_first_round(self, rebalancer: Rebalancer) -> None:
-        config = self.config
-        attempts = config.rebalance_max_retries * config.rebalance_backoff_ms
-        limit = max(attempts, 1.5 * config.zookeeper_session_timeout_ms) / 1000
-        try:
-            rebalancer.first_round.result(limit)
-        except (FutureTimeoutError, CancelledError) as e:
-            if self._membership is not None and self._membership.refusal is not None:
-                raise self._membership.refusal from e
-            detail = rebalancer.state.detail
-            if "consumer.id" in detail:
-                raise ConsumerIdInUseError(detail) from e
-            raise ConsumerRebalanceFailedException(
-                f"{self.consumer} could not join group {config.group_id!r} within {limit:.0f} s: "
-                f"{detail or rebalancer.state}"
-            ) from e
-
-    def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        config = self.config
-        found: list[Endpoint] = []
-        unreachable: NoReachableEndpointError | None = None
-        for broker in registered_brokers(self.session, deadline):
-            try:
-                found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
-            except NoReachableEndpointError as e:
-                unreachable = e  # it harms only its own partitions (in the original: those of all brokers)
-        if not found and unreachable is not None:
-            raise unreachable
-        return found
-
-
-def own_group(config: ConsumerConfig) -> str:
-    """Where a member registers, owns and commits: its group, or, broadcasting, a group of its own."""
-    if config.message_model == "broadcasting" and config.consumer_id is not None:
-        return paths.broadcast_group(config.group_id, config.consumer_id)
-    return config.group_id
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:
@@ -385,20 +320,4 @@ def fetch_settings(config: ConsumerConfig) -> FetchSettings:
         backoff=config.refresh_leader_backoff_ms / 1000,
         isolation_level=1 if config.isolation_level == "read_committed" else 0,
         skip_corrupt=config.corrupt_message_policy == "skip",
-    )
-
-
-def rebalance_settings(config: ConsumerConfig, request_timeout: float) -> RebalanceSettings:
-    """What of the configuration concerns the group; ``request_timeout`` in seconds."""
-    return RebalanceSettings(
-        quiet=config.rebalance_quiet_ms / 1000,
-        backoff=min(0.2, config.rebalance_backoff_ms / 1000),
-        backoff_max=min(BACKOFF_MAX, max(0.2, config.rebalance_backoff_ms / 1000)),
-        drain=config.rebalance_drain_timeout_ms / 1000,
-        interval=config.rebalance_interval_ms / 1000,
-        request_timeout=request_timeout,
-        auto_commit=config.auto_commit_enable,
-        exclude_internal_topics=config.exclude_internal_topics,
-        patience=config.rebalance_max_retries * config.rebalance_backoff_ms / 1000 + 1.0,
-        conflict=config.offset_conflict,
     )
