@@ -173,12 +173,14 @@ class BrokerChannel:
             raise errors.error(answer.error, f"{self._connection.name}, Fetch")
         return answer
 
-    def exchange(self, api: Api, request: Any, deadline: Deadline) -> Any:
+    def exchange(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> Any:
         """Send a request of ``protocol`` and decode its answer, for what this package builds on a channel (a login).
 
-        Fetch answers that come first are kept for ``receive_fetch``. Raises BrokerUnavailableError, BrokerError.
+        Arguments: ``max_wait`` in seconds is how much longer than usual the broker may be silent, where that is what
+        is asked of it. Fetch answers that come first are kept for ``receive_fetch``. Raises BrokerUnavailableError,
+        BrokerError.
         """
-        correlation_id = self._send(api, request, deadline)
+        correlation_id = self._send(api, request, deadline, max_wait)
         try:
             while True:
                 expected, size = self._receive_head(deadline)

@@ -105,6 +105,7 @@ def _sized(data: bytes | None, compact: bool, length: Struct) -> bytes:
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
+_HEAD = Struct(">hhi")
 
 BOOL = _number(">?")
 INT8 = _number(">b")
@@ -218,3 +219,47 @@ def _read_structure(fields: Sequence[Field], version: int, reader: BodyReader) -
 
 def _read_one(kind: Kind | tuple[Field, ...], version: int, reader: BodyReader) -> Any:
     return kind.read(reader) if isinstance(kind, Kind) else _read_structure(kind, version, reader)
+
+
+class Call:
+    """A request as a channel takes it: a message in one version with its values."""
+
+    def __init__(self, message: Message, version: int, values: Values) -> None:
+        self.API_VERSION = version
+        self.name = f"{message.name} {version}"
+        self._message = message
+        self._values = values
+
+    @property
+    def RESPONSE_TYPE(self) -> Call:  # noqa: N802 - the name that the client library's classes have
+        """What decodes the answer."""
+        return self
+
+    def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
+        """The header that goes with the version."""
+        return _Header(self._message, self.API_VERSION, correlation_id, client_id)
+
+    def encode(self) -> bytes:
+        """The body."""
+        return self._message.write_request(self.API_VERSION, self._values)
+
+    def decode(self, payload: bytes) -> dict[str, Any]:
+        """The answer, from behind its correlation id on. Raises ValueError for bytes that are none."""
+        if self._message.compact(self.API_VERSION):
+            reader = BodyReader(payload, compact=True)
+            reader.tags()
+            payload = reader.take(reader.left)
+        return self._message.read_response(self.API_VERSION, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    message: Message
+    version: int
+    correlation_id: int
+    client_id: str
+
+    def encode(self) -> bytes:
+        head = _HEAD.pack(self.message.key, self.version, self.correlation_id)
+        name = self.client_id.encode()  # never compact, so that a broker can read the head of any version
+        return head + _INT16.pack(len(name)) + name + (b"\0" if self.message.compact(self.version) else b"")

@@ -200,7 +200,7 @@ def decode(request: Any, payload: bytes, who: str) -> Any:
     try:
         return request.RESPONSE_TYPE.decode(payload)
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError) as failure:
-        kind = type(request).__name__
+        kind = getattr(request, "name", type(request).__name__)
         raise BrokerError(f"{who}: its answer to {kind} cannot be read: {failure!r}") from failure
 
 
