@@ -1,0 +1,1 @@
+"""How the vectors of this repository's own making were recorded: ``python -m tests.vectors.recording``."""
