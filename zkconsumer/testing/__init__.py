@@ -1,5 +1,22 @@
-"""Fakes for tests: a ZooKeeper in memory whose sessions can be suspended, expired and watched at will."""
+"""Fakes for tests: Kafka and ZooKeeper in memory, with time, faults and the order of events in the test's hand."""
 
+from zkconsumer.testing.broker import FakeBroker
+from zkconsumer.testing.clock import ManualClock
+from zkconsumer.testing.cluster import FakeCluster
+from zkconsumer.testing.faults import Parked, Recorded
+from zkconsumer.testing.members import GroupView, MemberView
+from zkconsumer.testing.sequencer import Sequencer
 from zkconsumer.testing.zookeeper import FakeSession, FakeZooKeeper
 
-__all__ = ["FakeSession", "FakeZooKeeper"]
+__all__ = [
+    "FakeBroker",
+    "FakeCluster",
+    "FakeSession",
+    "FakeZooKeeper",
+    "GroupView",
+    "ManualClock",
+    "MemberView",
+    "Parked",
+    "Recorded",
+    "Sequencer",
+]

@@ -1,0 +1,160 @@
+"""What a test does to requests on their way: errors instead of answers, and requests that stand still until told.
+
+Any thread may call everything; one lock guards the lists, and nobody waits under it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from threading import Event, Lock
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from zkconsumer.testing.wire import Message
+
+_SLICE = 0.05
+
+
+class Recorded(NamedTuple):
+    """A request as a broker got it."""
+
+    broker: int
+    api: str
+    version: int
+    client_id: str | None
+    body: Message
+
+
+class Fate(Enum):
+    """What becomes of a parked request."""
+
+    RELEASED = "released"
+    DROPPED = "dropped"
+
+
+@dataclass
+class _Wanted:
+    """Which requests are meant; None means any."""
+
+    api: str
+    broker: int | None
+    client_id: str | None
+
+    def fits(self, request: Recorded) -> bool:
+        return (
+            self.api == request.api
+            and self.broker in (None, request.broker)
+            and self.client_id in (None, request.client_id)
+        )
+
+
+class Parked:
+    """A place where one request, or the answer to it, waits until :meth:`release` or :meth:`drop`.
+
+    As a context manager it releases at the end of the block, whatever happened in it.
+    """
+
+    def __init__(self, wanted: Any, at: str) -> None:
+        self.at = at
+        self.request: Recorded | None = None
+        self._wanted: _Wanted = wanted
+        self._arrived = Event()
+        self._decided = Event()
+        self._fate = Fate.RELEASED
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the request is there."""
+        return self._arrived.is_set()
+
+    def wait(self, timeout: float = 10.0) -> Recorded:
+        """Wait, at most so many seconds, until such a request stands here. Raises TimeoutError."""
+        if not self._arrived.wait(timeout):
+            raise TimeoutError(f"no {self._wanted.api} came to be parked in {timeout:g} s")
+        assert self.request is not None
+        return self.request
+
+    def release(self) -> None:
+        """Let it go on. A place that nobody has come to takes nobody any more."""
+        self._decided.set()
+
+    def drop(self) -> None:
+        """Close the connection instead: the client never learns what came of its request."""
+        self._fate = Fate.DROPPED
+        self._decided.set()
+
+    def hold(self, request: Recorded, stop: Event) -> Fate:
+        """The broker's side: stand here until the test has decided or the broker stops."""
+        self.request = request
+        self._arrived.set()
+        while not self._decided.wait(_SLICE):
+            if stop.is_set():
+                return Fate.DROPPED
+        return self._fate
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.release()
+
+
+@dataclass
+class _Failure:
+    wanted: _Wanted
+    code: int
+    left: int
+
+
+class Faults:
+    """What is staged for the requests of a cluster."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._failures: list[_Failure] = []
+        self._places: list[Parked] = []
+        self._seen: list[Recorded] = []
+
+    def fail(self, api: str, code: int, times: int, broker: int | None, client_id: str | None) -> None:
+        """Answer the next ``times`` requests with an error."""
+        with self._lock:
+            self._failures.append(_Failure(_Wanted(api, broker, client_id), code, times))
+
+    def park(self, api: str, at: str, broker: int | None, client_id: str | None) -> Parked:
+        """A place for the next request; ``at`` is "request" (not handled yet) or "answer" (handled, not answered)."""
+        if at not in ("request", "answer"):
+            raise ValueError(f'at must be "request" or "answer", not {at!r}')
+        parked = Parked(_Wanted(api, broker, client_id), at)
+        with self._lock:
+            self._places.append(parked)
+        return parked
+
+    def record(self, request: Recorded) -> None:
+        """Remember a request."""
+        with self._lock:
+            self._seen.append(request)
+
+    def seen(self) -> list[Recorded]:
+        """All requests so far."""
+        with self._lock:
+            return list(self._seen)
+
+    def code_for(self, request: Recorded) -> int:
+        """The error that this request is to be answered with, 0 for none."""
+        with self._lock:
+            for failure in self._failures:
+                if failure.left > 0 and failure.wanted.fits(request):
+                    failure.left -= 1
+                    return failure.code
+        return 0
+
+    def place_for(self, request: Recorded, at: str) -> Parked | None:
+        """The place where this request has to stand, which it takes."""
+        with self._lock:
+            self._places = [place for place in self._places if not place._decided.is_set()]
+            for place in self._places:
+                if place.at == at and place._wanted.fits(request):
+                    self._places.remove(place)
+                    return place
+        return None

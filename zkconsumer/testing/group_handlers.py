@@ -1,0 +1,305 @@
+"""How a fake broker answers the requests about groups: between the protocol's messages and ``Groups``.
+
+Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zkconsumer.testing import coordinator as errors
+from zkconsumer.testing import group_messages as messages
+from zkconsumer.testing.calls import Answer, Call, Handler
+from zkconsumer.testing.members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
+from zkconsumer.testing.wire import Message
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_NEEDS_MEMBER_ID = 4  # JoinGroup from this version on
+_SKIPS_ASSIGNMENT = 9
+_PROTOCOL_MAY_BE_NULL = 7
+_MANY_LEAVE = 3
+_ERROR_AT_TOP = 2  # of an OffsetFetch
+_OLD_RETENTION = -1
+
+
+def find_coordinator(call: Call) -> Message:
+    """Who coordinates a group."""
+    if call.body["key_type"] != 0:  # transactions: nobody
+        return {"error_code": errors.NOT_AVAILABLE}
+    found = call.cluster.coordinator(call.body["key"])
+    if found is None:
+        return {"error_code": errors.NOT_AVAILABLE}
+    host, port = call.cluster.address(found)
+    return {"node_id": found, "host": host, "port": port}
+
+
+def join_group(call: Call) -> Message:
+    """JoinGroup; waits for the others."""
+    body = call.body
+    if error := call.cluster.group_error(call.broker_id, body["group_id"]):
+        return _joined(call, JoinAnswer(error, body["member_id"], -1 if call.cluster.modern else 0))
+    session = body["session_timeout_ms"] / 1000
+    rebalance = session if body["rebalance_timeout_ms"] < 0 else body["rebalance_timeout_ms"] / 1000
+    request = JoinRequest(
+        body["member_id"],
+        body["group_instance_id"],
+        call.client_id,
+        call.client_host,
+        session,
+        rebalance,
+        body["protocol_type"],
+        tuple((offered["name"], offered["metadata"]) for offered in body["protocols"]),
+        needs_member_id=call.version >= _NEEDS_MEMBER_ID,
+        skips_assignment=call.version >= _SKIPS_ASSIGNMENT,
+    )
+    answer = Answer()
+    call.groups.join(body["group_id"], request, answer)
+    return _joined(call, answer.wait(call.stop))
+
+
+def _joined(call: Call, answer: JoinAnswer) -> Message:
+    null = call.version >= _PROTOCOL_MAY_BE_NULL
+    return {
+        "error_code": answer.error,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol if null else answer.protocol or "",
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+            for member_id, instance_id, metadata in answer.members
+        ],
+    }
+
+
+def sync_group(call: Call) -> Message:
+    """SyncGroup; waits for the leader."""
+    body = call.body
+    error = call.cluster.group_error(call.broker_id, body["group_id"])
+    if error:
+        if error == errors.LOADING:  # the rebalance was lost with the old coordinator
+            error = errors.REBALANCING if call.cluster.modern else errors.UNKNOWN_MEMBER
+        return _synced(SyncAnswer(error))
+    request = SyncRequest(
+        body["member_id"],
+        body["group_instance_id"],
+        body["generation_id"],
+        {assigned["member_id"]: assigned["assignment"] for assigned in body["assignments"]},
+        body["protocol_type"],
+        body["protocol_name"],
+    )
+    answer = Answer()
+    call.groups.sync(body["group_id"], request, answer)
+    return _synced(answer.wait(call.stop))
+
+
+def _synced(answer: SyncAnswer) -> Message:
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol,
+        "assignment": answer.assignment,
+    }
+
+
+def heartbeat(call: Call) -> Message:
+    """Heartbeat. While the group is being loaded every one is taken for good."""
+    body = call.body
+    error = call.cluster.group_error(call.broker_id, body["group_id"])
+    if error == errors.LOADING:
+        error = errors.NONE
+    elif not error:
+        error = call.groups.heartbeat(
+            body["group_id"], body["member_id"], body["group_instance_id"], body["generation_id"]
+        )
+    return {"error_code": error}
+
+
+def leave_group(call: Call) -> Message:
+    """LeaveGroup, of one member or of several."""
+    body = call.body
+    group_id = body["group_id"]
+    if error := call.cluster.group_error(call.broker_id, group_id):
+        return {"error_code": error}
+    if call.version < _MANY_LEAVE:
+        return {"error_code": call.groups.leave(group_id, body["member_id"], None)}
+    members = []
+    for leaving in body["members"]:
+        error = call.groups.leave(group_id, leaving["member_id"], leaving["group_instance_id"])
+        members.append({**leaving, "error_code": error})
+    return {"members": members}
+
+
+def describe_groups(call: Call) -> Message:
+    """DescribeGroups: the members' own data only of a stable group."""
+    groups = []
+    for group_id in call.body["groups"]:
+        error = call.cluster.group_error(call.broker_id, group_id)
+        if error:
+            groups.append({"group_id": group_id, "error_code": error})
+        else:
+            groups.append(_described(call.groups.view(group_id, everything=False)))
+    return {"groups": groups}
+
+
+def _described(view: GroupView) -> Message:
+    return {
+        "group_id": view.group_id,
+        "group_state": view.state,
+        "protocol_type": view.protocol_type,
+        "protocol_data": view.protocol,
+        "members": [_described_member(member) for member in view.members.values()],
+    }
+
+
+def _described_member(member: MemberView) -> Message:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "member_metadata": member.metadata,
+        "member_assignment": member.assignment,
+    }
+
+
+def list_groups(call: Call) -> Message:
+    """ListGroups: those that this broker coordinates."""
+    wanted = call.body["states_filter"]
+    return {
+        "groups": [
+            {"group_id": view.group_id, "protocol_type": view.protocol_type, "group_state": view.state}
+            for view in call.groups.views()
+            if not wanted or view.state in wanted
+        ]
+    }
+
+
+def delete_groups(call: Call) -> Message:
+    """DeleteGroups."""
+    results = []
+    for group_id in call.body["groups_names"]:
+        error = call.cluster.group_error(call.broker_id, group_id) or call.groups.delete(group_id)
+        results.append({"group_id": group_id, "error_code": error})
+    return {"results": results}
+
+
+def offset_commit(call: Call) -> Message:
+    """OffsetCommit. What is said of a partition that does not exist is refused, the rest written."""
+    body = call.body
+    wanted = {
+        (topic["name"], partition["partition_index"]): (
+            partition["committed_offset"],
+            partition["committed_leader_epoch"],
+            partition["committed_metadata"] or "",
+        )
+        for topic in body["topics"]
+        for partition in topic["partitions"]
+    }
+    if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
+        return _by_topic(body["topics"], dict.fromkeys(wanted, error))
+    known = {place: offset for place, offset in wanted.items() if call.cluster.log(*place) is not None}
+    retention = body["retention_time_ms"]
+    results = call.groups.commit(
+        body["group_id"],
+        (body["member_id"] or "", body["group_instance_id"], body["generation_id"]),
+        known,
+        None if retention == _OLD_RETENTION else retention / 1000,
+    )
+    return _by_topic(body["topics"], dict.fromkeys(wanted, _UNKNOWN_TOPIC_OR_PARTITION) | results)
+
+
+def _by_topic(topics: Iterable[Message], results: dict[tuple[str, int], int]) -> Message:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": partition["partition_index"],
+                        "error_code": results[topic["name"], partition["partition_index"]],
+                    }
+                    for partition in topic["partitions"]
+                ],
+            }
+            for topic in topics
+        ]
+    }
+
+
+def offset_fetch(call: Call) -> Message:
+    """OffsetFetch, of some partitions or of all."""
+    body = call.body
+    if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
+        return _refuse_offset_fetch(call, error)
+    places = None
+    if body["topics"] is not None:
+        places = [(topic["name"], number) for topic in body["topics"] for number in topic["partition_indexes"]]
+    topics: dict[str, list[Message]] = {}
+    for (topic, number), committed in call.groups.committed(body["group_id"], places).items():
+        entry: Message = {"partition_index": number}
+        if committed is not None:
+            entry |= {
+                "committed_offset": committed.offset,
+                "committed_leader_epoch": committed.leader_epoch,
+                "metadata": committed.metadata,
+            }
+        topics.setdefault(topic, []).append(entry)
+    return {"topics": [{"name": topic, "partitions": entries} for topic, entries in topics.items()]}
+
+
+# ---- errors instead of answers ----
+
+
+def _refuse_offset_fetch(call: Call, code: int) -> Message:
+    """Before version 2 an error of the group stands with each partition."""
+    if call.version >= _ERROR_AT_TOP:
+        return {"error_code": code}
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [{"partition_index": n, "error_code": code} for n in topic["partition_indexes"]],
+            }
+            for topic in call.body["topics"] or ()
+        ]
+    }
+
+
+def _refuse_offset_commit(call: Call, code: int) -> Message:
+    topics = call.body["topics"]
+    places = [(t["name"], p["partition_index"]) for t in topics for p in t["partitions"]]
+    return _by_topic(topics, dict.fromkeys(places, code))
+
+
+def _refuse(call: Call, code: int) -> Message:
+    del call
+    return {"error_code": code}
+
+
+def _refuse_join(call: Call, code: int) -> Message:
+    return _joined(call, JoinAnswer(code, call.body["member_id"]))
+
+
+def _refuse_describe(call: Call, code: int) -> Message:
+    return {"groups": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups"]]}
+
+
+def _refuse_delete(call: Call, code: int) -> Message:
+    return {"results": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups_names"]]}
+
+
+GROUP_HANDLERS: tuple[Handler, ...] = (
+    Handler(messages.FIND_COORDINATOR, find_coordinator, _refuse),
+    Handler(messages.JOIN_GROUP, join_group, _refuse_join),
+    Handler(messages.SYNC_GROUP, sync_group, _refuse),
+    Handler(messages.HEARTBEAT, heartbeat, _refuse),
+    Handler(messages.LEAVE_GROUP, leave_group, _refuse),
+    Handler(messages.DESCRIBE_GROUPS, describe_groups, _refuse_describe),
+    Handler(messages.LIST_GROUPS, list_groups, _refuse),
+    Handler(messages.DELETE_GROUPS, delete_groups, _refuse_delete),
+    Handler(messages.OFFSET_COMMIT, offset_commit, _refuse_offset_commit),
+    Handler(messages.OFFSET_FETCH, offset_fetch, _refuse_offset_fetch),
+)

@@ -1,0 +1,264 @@
+"""How a fake broker answers the requests that are not about groups: who leads what, messages in and out, topics.
+
+Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.testing import log_messages as messages
+from zkconsumer.testing.apis import supported
+from zkconsumer.testing.calls import BrokerStopped, Call, Handler
+from zkconsumer.testing.logs import Appended, PartitionLog
+from zkconsumer.testing.wire import Message
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+_LEADER_NOT_AVAILABLE = 5
+_NOT_LEADER = 6
+_INVALID_TOPIC = 17
+_TOPIC_EXISTS = 36
+_INVALID_PARTITIONS = 37
+_UNSUPPORTED_VERSION = 35
+_FENCED_EPOCH = 74
+_UNKNOWN_EPOCH = 76
+_NO_TRANSACTIONS = 53
+_LATEST, _EARLIEST = -1, -2
+
+
+def api_versions(call: Call) -> Message:
+    """Which requests are understood in which versions."""
+    return {"api_keys": supported(call.cluster.modern)}
+
+
+def metadata(call: Call) -> Message:
+    """Brokers, topics, leaders."""
+    cluster = call.cluster
+    wanted = call.body["topics"]
+    everything = wanted is None or (call.version == 0 and not wanted)
+    names = cluster.topics() if everything else [topic["name"] for topic in wanted]
+    return {
+        "brokers": [
+            {"node_id": broker_id, "host": host, "port": port} for broker_id, host, port in cluster.addresses()
+        ],
+        "cluster_id": cluster.cluster_id,
+        "controller_id": min((broker_id for broker_id, *_ in cluster.addresses()), default=-1),
+        "topics": [_topic(cluster.logs(name), name, [b for b, *_ in cluster.addresses()]) for name in names],
+    }
+
+
+def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Message:
+    if logs is None:
+        return {"name": name, "error_code": _UNKNOWN_TOPIC_OR_PARTITION}
+    partitions = []
+    for number, log in enumerate(logs):
+        replicas = alive or [log.leader]
+        partitions.append(
+            {
+                "partition_index": number,
+                "error_code": 0 if log.leader >= 0 else _LEADER_NOT_AVAILABLE,
+                "leader_id": log.leader,
+                "leader_epoch": log.epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+            }
+        )
+    return {"name": name, "partitions": partitions}
+
+
+def produce(call: Call) -> Message | None:
+    """Messages in. No answer where none is wanted (acks 0)."""
+
+    def one(topic: str, partition: Message) -> Message:
+        log, error = _led(call, topic, partition["index"])
+        done = Appended(error)
+        if log is not None and not error:
+            done = log.append(partition["records"] or b"")
+        return {
+            "index": partition["index"],
+            "error_code": done.error,
+            "base_offset": done.offset,
+            "log_start_offset": 0,
+        }
+
+    answer = {"responses": _each(call.body["topics"], "name", one)}
+    call.cluster.arrived()
+    return answer if call.body["acks"] else None
+
+
+def fetch(call: Call) -> Message:
+    """Messages out; waits for some, in real time. No fetch sessions are kept, which the answer says."""
+    deadline = Deadline(max(call.body["max_wait_ms"], 0) / 1000)
+    while True:
+        mark = call.cluster.arrivals()
+        size, urgent, answer = _fetched(call)
+        if urgent or size >= call.body["min_bytes"] or deadline.expired:
+            return answer
+        if call.stop.is_set():
+            raise BrokerStopped
+        call.cluster.await_arrival(mark, deadline)
+
+
+def _fetched(call: Call) -> tuple[int, bool, Message]:
+    """How many bytes there are, whether there is something that must not wait, and the answer."""
+    left = call.body["max_bytes"]
+    size, urgent = 0, False
+
+    def one(topic: str, partition: Message) -> Message:
+        nonlocal size, urgent
+        number = partition["partition"]
+        log, error = _led(call, topic, number, partition["current_leader_epoch"])
+        entry: Message = {"partition_index": number, "error_code": error}
+        if log is not None and not error:
+            room = min(partition["partition_max_bytes"], left - size)
+            records = b""
+            if room > 0 or not size:
+                entry["error_code"], records = log.read(partition["fetch_offset"], room)
+            size += len(records)
+            entry |= {
+                "high_watermark": log.end,
+                "last_stable_offset": log.end,
+                "log_start_offset": log.start,
+                "records": records,
+            }
+        urgent |= bool(entry["error_code"])
+        return entry
+
+    return size, urgent, {"responses": _each(call.body["topics"], "topic", one)}
+
+
+def list_offsets(call: Call) -> Message:
+    """Offsets by time."""
+
+    def one(topic: str, partition: Message) -> Message:
+        number, timestamp = partition["partition_index"], partition["timestamp"]
+        log, error = _led(call, topic, number, partition["current_leader_epoch"])
+        if log is None or error:
+            return {"partition_index": number, "error_code": error}
+        if timestamp == _LATEST:
+            found = (log.end, -1)
+        elif timestamp == _EARLIEST:
+            found = (log.start, -1)
+        else:
+            found = log.offset_at(timestamp)
+        return {"partition_index": number, "offset": found[0], "timestamp": found[1], "leader_epoch": log.epoch}
+
+    return {"topics": _each(call.body["topics"], "name", one)}
+
+
+def init_producer_id(call: Call) -> Message:
+    """A producer's id, for idempotence; there are no transactions."""
+    if call.body["transactional_id"] is not None:
+        return {"error_code": _NO_TRANSACTIONS}
+    return {"producer_id": call.cluster.next_producer_id(), "producer_epoch": 0}
+
+
+def create_topics(call: Call) -> Message:
+    """CreateTopics; configurations are taken and ignored, and so is the number of replicas."""
+    results = []
+    for topic in call.body["topics"]:
+        name = topic["name"]
+        count = len(topic["assignments"]) or max(topic["num_partitions"], 1)
+        error = _TOPIC_EXISTS if call.cluster.logs(name) is not None else 0 if name else _INVALID_TOPIC
+        if not error and not call.body["validate_only"]:
+            call.cluster.create_topic(name, count)
+        results.append({"name": name, "error_code": error, "num_partitions": count, "replication_factor": 1})
+    return {"topics": results}
+
+
+def delete_topics(call: Call) -> Message:
+    """DeleteTopics; offsets of groups there go as well."""
+    results = []
+    for name in call.body["topic_names"]:
+        known = call.cluster.logs(name) is not None
+        if known:
+            call.cluster.delete_topic(name)
+        results.append({"name": name, "error_code": 0 if known else _UNKNOWN_TOPIC_OR_PARTITION})
+    return {"responses": results}
+
+
+def create_partitions(call: Call) -> Message:
+    """CreatePartitions."""
+    results = []
+    for topic in call.body["topics"]:
+        logs = call.cluster.logs(topic["name"])
+        error = _UNKNOWN_TOPIC_OR_PARTITION if logs is None else 0
+        if logs is not None and topic["count"] <= len(logs):
+            error = _INVALID_PARTITIONS
+        if not error and not call.body["validate_only"]:
+            call.cluster.add_partitions(topic["name"], topic["count"])
+        results.append({"name": topic["name"], "error_code": error})
+    return {"results": results}
+
+
+# ---- inside ----
+
+
+def _led(call: Call, topic: str, number: int, epoch: int = -1) -> tuple[PartitionLog | None, int]:
+    """A partition's log, and the error where this broker does not lead it or the client knows another leader's time."""
+    log = call.cluster.log(topic, number)
+    if log is None:
+        return None, _UNKNOWN_TOPIC_OR_PARTITION
+    if log.leader != call.broker_id:
+        return log, _NOT_LEADER
+    if epoch >= 0 and epoch != log.epoch:
+        return log, _FENCED_EPOCH if epoch < log.epoch else _UNKNOWN_EPOCH
+    return log, 0
+
+
+def _each(topics: Iterable[Message], name: str, one: Callable[[str, Message], Message]) -> list[Message]:
+    return [{name: topic[name], "partitions": [one(topic[name], p) for p in topic["partitions"]]} for topic in topics]
+
+
+# ---- errors instead of answers ----
+
+
+def _refuse(call: Call, code: int) -> Message:
+    del call
+    return {"error_code": code}
+
+
+def _refuse_metadata(call: Call, code: int) -> Message:
+    topics = [{**topic, "error_code": code, "partitions": ()} for topic in metadata(call)["topics"]]
+    return {**metadata(call), "topics": topics}
+
+
+def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callable[[Call, int], Message]:
+    def refuse(call: Call, code: int) -> Message:
+        def one(_: str, partition: Message) -> Message:
+            return {told: partition[asked], "error_code": code}
+
+        return {answer: _each(call.body["topics"], name, one)}
+
+    return refuse
+
+
+def _refuse_names(answer: str, names: Callable[[Call], Iterable[Any]]) -> Callable[[Call, int], Message]:
+    return lambda call, code: {answer: [{"name": name, "error_code": code} for name in names(call)]}
+
+
+LOG_HANDLERS: tuple[Handler, ...] = (
+    Handler(messages.API_VERSIONS, api_versions, _refuse),
+    Handler(messages.METADATA, metadata, _refuse_metadata),
+    Handler(messages.PRODUCE, produce, _refuse_partitions("responses", "name", "index", "index")),
+    Handler(messages.FETCH, fetch, _refuse_partitions("responses", "topic", "partition", "partition_index")),
+    Handler(
+        messages.LIST_OFFSETS,
+        list_offsets,
+        _refuse_partitions("topics", "name", "partition_index", "partition_index"),
+    ),
+    Handler(messages.INIT_PRODUCER_ID, init_producer_id, _refuse),
+    Handler(
+        messages.CREATE_TOPICS,
+        create_topics,
+        _refuse_names("topics", lambda call: [topic["name"] for topic in call.body["topics"]]),
+    ),
+    Handler(messages.DELETE_TOPICS, delete_topics, _refuse_names("responses", lambda call: call.body["topic_names"])),
+    Handler(
+        messages.CREATE_PARTITIONS,
+        create_partitions,
+        _refuse_names("results", lambda call: [topic["name"] for topic in call.body["topics"]]),
+    ),
+)
