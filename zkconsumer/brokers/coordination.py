@@ -44,10 +44,15 @@ _GROUP = 0
 
 
 class StoredOffset(NamedTuple):
-    """The answer for one partition: -1 where nothing is stored; an error code other than 0 means that it is unknown."""
+    """The answer for one partition: -1 where nothing is stored; an error code other than 0 means that it is unknown.
+
+    ``metadata`` and ``leader_epoch`` (-1: unknown) are what a committer may have put beside the offset; we put nothing.
+    """
 
     offset: int
-    error: int
+    error: int = errors.NONE
+    metadata: str = ""
+    leader_epoch: int = -1
 
 
 def base_versions(generation: int) -> Versions:

@@ -12,16 +12,25 @@ leaves out what was asked is an error and never "nothing there".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from zkconsumer.brokers import errors, protocol
 from zkconsumer.brokers.channel import BrokerChannel
 from zkconsumer.brokers.coordination import StoredOffset
+from zkconsumer.brokers.group_answers import (
+    OF_0_9,
+    Coordinator,
+    DescribedMember,
+    GroupDescription,
+    Joined,
+    Membership,
+    Versions,
+    negotiated_versions,
+)
 from zkconsumer.brokers.group_messages import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
-    GROUP_MESSAGES,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
@@ -38,19 +47,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, MemberIdRequiredError
 from zkconsumer.model import Endpoint, TopicPartition
 
-Versions = Mapping[Message, int]
-
-_OPTIONAL: Final = frozenset({DELETE_GROUPS, OFFSET_DELETE})
-"""What only tools ask; brokers before 1.1 and 2.4 know them not."""
-
-_LEAST: Final[Mapping[Message, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
-"""Version 0 of these means ZooKeeper, written by the broker."""
-
-_OF_0_9: Final[Versions] = {
-    **{message: 0 for message in GROUP_MESSAGES if message not in _OPTIONAL},
-    OFFSET_COMMIT: 2,
-    OFFSET_FETCH: 1,
-}
+__all__ = ["Coordinator", "DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership"]
 
 _OF_THE_GROUP: Final = frozenset(
     {
@@ -69,67 +66,6 @@ _OF_THE_GROUP: Final = frozenset(
 
 _INT32_MAX: Final = 2**31 - 1
 _UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: nothing but the deadline ends such a wait
-
-
-class Membership(NamedTuple):
-    """Who speaks: a member of a group in a generation, or nobody yet (-1 and no member id)."""
-
-    group: str
-    generation: int = -1
-    member_id: str = ""
-    instance_id: str | None = None
-
-
-class Coordinator(NamedTuple):
-    """The broker that coordinates a group, as the one that was asked knows it."""
-
-    broker_id: int
-    host: str
-    port: int
-
-
-class Joined(NamedTuple):
-    """The answer to a join. Only the leader learns of the ``members``.
-
-    ``skip_assignment``: the group goes on with the assignment it has, which a static leader that comes back is to
-    leave alone (KIP-814).
-    """
-
-    generation: int
-    protocol: str
-    leader: str
-    member_id: str
-    members: tuple[JoinedMember, ...] = ()
-    skip_assignment: bool = False
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether we lead the group."""
-        return bool(self.member_id) and self.leader == self.member_id
-
-
-class DescribedMember(NamedTuple):
-    """A member as the coordinator describes it to anybody."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class GroupDescription(NamedTuple):
-    """A group as its coordinator sees it.
-
-    ``state`` is Empty, PreparingRebalance, CompletingRebalance (AwaitingSync before 1.1), Stable or Dead; the last one
-    also where there is no such group.
-    """
-
-    state: str
-    protocol_type: str
-    protocol: str
-    members: tuple[DescribedMember, ...]
 
 
 class GroupChannel:
@@ -157,7 +93,7 @@ class GroupChannel:
     def connect(self, deadline: Deadline) -> None:
         """Connect and agree on versions."""
         self._channel.connect(deadline)
-        self._versions = _OF_0_9
+        self._versions = OF_0_9
         if self.endpoint.generation >= protocol.ASK_FROM_GENERATION:
             request = protocol.api_versions_request()
             answer = self._channel.exchange(protocol.API_VERSIONS, request, deadline)
@@ -256,9 +192,10 @@ class GroupChannel:
             self._check(code, f"leaving group {who.group!r}")
 
     def commit(
-        self, who: Membership, offsets: Mapping[TopicPartition, int], deadline: Deadline
+        self, who: Membership, offsets: Mapping[TopicPartition, int | StoredOffset], deadline: Deadline
     ) -> Mapping[TopicPartition, int]:
-        """Write offsets, as a member, or as nobody while the group has no members.
+        """Write offsets, as a member, or as nobody while the group has no members; a :class:`StoredOffset` with what
+        stands beside it.
 
         Returns the error code of each partition, 0 where it is written. An error of the group, which the answer
         repeats for every partition, is raised: nothing is written then.
@@ -268,7 +205,7 @@ class GroupChannel:
             "topics": [
                 {
                     "name": topic,
-                    "partitions": [{"partition_index": p, "committed_offset": offset} for p, offset in parts],
+                    "partitions": [{"partition_index": p, **_committed(offset)} for p, offset in parts],
                 }
                 for topic, parts in _by_topic(offsets.items()).items()
             ],
@@ -298,7 +235,10 @@ class GroupChannel:
         self._check(answer.get("error_code", errors.NONE), f"offsets of group {group!r}")
         found = {
             TopicPartition(topic["name"], one["partition_index"]): StoredOffset(
-                one["committed_offset"], one["error_code"]
+                one["committed_offset"],
+                one["error_code"],
+                one["metadata"] or "",
+                one.get("committed_leader_epoch", -1),
             )
             for topic in answer["topics"] or ()
             for one in topic["partitions"] or ()
@@ -385,27 +325,18 @@ class GroupChannel:
             raise BrokerError(f"{self._channel.name}: its answer to {what} says nothing of {missing[0]}")
 
 
-def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Versions:
-    """The highest version of each request that both sides know, without those of tools that the broker has not.
-
-    Arguments: the broker's lowest and highest version by the request's number; its name. Raises BrokerError.
-    """
-    chosen: dict[Message, int] = {}
-    for message in GROUP_MESSAGES:
-        low, high = ranges.get(message.key, (0, -1))
-        best = min(high, message.highest)
-        if best >= max(low, message.lowest, _LEAST.get(message, 0)):
-            chosen[message] = best
-        elif message not in _OPTIONAL:
-            raise BrokerError(f"{who} speaks {message.name} {low} to {high}, this client up to {message.highest}")
-    return chosen
-
-
 def _by_topic(parts: Iterable[tuple[TopicPartition, Any]]) -> dict[str, list[tuple[int, Any]]]:
     topics: dict[str, list[tuple[int, Any]]] = {}
     for tp, part in parts:
         topics.setdefault(tp.topic, []).append((tp.partition, part))
     return topics
+
+
+def _committed(offset: int | StoredOffset) -> dict[str, Any]:
+    if not isinstance(offset, StoredOffset):
+        return {"committed_offset": offset}
+    beside = {"committed_metadata": offset.metadata, "committed_leader_epoch": offset.leader_epoch}
+    return {"committed_offset": offset.offset, **beside}
 
 
 def _codes(answer: Values) -> dict[TopicPartition, int]:
