@@ -10,6 +10,7 @@ from time import monotonic
 import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from tests.timing import eventually
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.rebalance import State
 from zkconsumer.deadline import Deadline
@@ -497,3 +498,25 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
         settle([member])
     assert member.session.session_id == before
     assert len(member.owned) == 4
+
+
+def test_a_session_is_given_up_where_a_connection_stands_and_nothing_is_answered(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""
+    server.session_timeout = 0.2
+    member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
+    settle([member, other])
+    before = member.session.session_id
+    monkeypatch.setattr(member.session, "touch", lambda: None)
+    member.session.lease.lapse()
+
+    def given_up() -> bool:
+        member.step()
+        return member.session.session_id != before
+
+    eventually(given_up, 20, "the session to be given up")
+    monkeypatch.undo()
+    settle([member, other])
+    assert set(member.owned) == {tp(0), tp(1)}
+    assert set(other.owned) == {tp(2), tp(3)}

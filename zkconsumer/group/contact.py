@@ -1,9 +1,10 @@
 """What becomes of our ZooKeeper session, as triggers; and when to believe no more that it is of use.
 
 The group's thread's only. The session's own events say what kazoo knows. What it does not know is told here: that no
-server accepts this client any more (restored or wiped servers), and that connections come about on which nothing is
-answered (a slow link, or one that works in one direction): each of them renews the session at the server, so that
-nobody else could ever own what we cannot consume.
+server accepts this client any more (restored or wiped servers), and that a connection stands, or connections come
+about, on which nothing is answered (a slow link, or one that works in one direction): what we send renews the session
+at the server, so that nobody else could ever own what we cannot consume. Kazoo does not notice while we ask for
+something every now and then: it sends pings, whose answers it misses, only when nothing else is sent.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ STUCK_AFTER = 3
 """Session timeouts without a connection after which another client is tried."""
 LOOK_FOR_REPLACEMENT = 0.5
 """Seconds between two looks at how that goes."""
+SILENCE = 0.5
+"""Session timeouts after the lease's end without an answer in time, after which the session is given up where our
+requests may still reach the server, and keep it alive there.
+"""
 BARREN = 3
 """Connections in a row on which nothing was answered, from which on the session is given up."""
 PROBATION = 0.7
@@ -37,6 +42,8 @@ class Contact:
         self._session_id = 0
         self._barren = 0
         self._on_probation = False
+        self._unheard_since = NEVER
+        self._silences = 0
         self.epoch = 0
         self.next_look = NEVER
         """When the client counts as stuck (monotonic seconds), unless it connects before."""
@@ -48,6 +55,7 @@ class Contact:
     def answered(self) -> None:
         """A round succeeded."""
         self._barren = 0
+        self._silences = 0
         self._on_probation = False
 
     def looked(self) -> None:
@@ -58,6 +66,32 @@ class Contact:
     def register_from(self) -> float:
         """When we may register again (monotonic seconds), as seen from a connection that came about now."""
         return monotonic() + self._session.timeout * PROBATION if self._on_probation else 0.0
+
+    def gives_up(self) -> bool:
+        """Whether it is time to give the session up, since nothing was answered in time for so long although servers
+        take what we send. Ask at every step: it is counted from when we could see it, or a pause of this process would
+        count.
+        """
+        session, now = self._session, monotonic()
+        taken = session.connected or session.unanswered
+        if not self._session_id or not taken or now < session.lease.safe_until:
+            self._unheard_since = NEVER
+            return False
+        if self._unheard_since == NEVER or self._unheard_since < session.lease.safe_until:
+            self._unheard_since = now
+        if now < self._unheard_since + SILENCE * session.timeout:
+            return False
+        log.warning("ZooKeeper takes what we send and answers nothing; the session is given up")
+        self._silences += 1
+        self._on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        """The next session shall not be judged by the connections of this one."""
+        self._session_id = 0
+        self._barren = 0
+        self._unheard_since = NEVER
 
     def lost_event(self) -> SessionChanged:
         """The event that tells of the connection there is, should it have been lost."""
@@ -75,13 +109,13 @@ class Contact:
             return None  # it was lost again since, of which an event tells that is still to come
         if self._is_silent():
             log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
-            self._session_id = 0
-            self._barren = 0  # the next session shall not be judged by the connections of this one
+            self._forget()
             self._on_probation = True
             return Trigger.SILENT, "nothing was answered"
         same = event.session_id == self._session_id
         self._session_id, self.epoch = event.session_id, event.epoch
         self.next_look = NEVER
+        self._unheard_since = NEVER
         if same:
             return Trigger.RECONNECTED, "connected to ZooKeeper again"
         return Trigger.NEW_SESSION, "a new ZooKeeper session"

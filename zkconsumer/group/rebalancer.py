@@ -185,6 +185,8 @@ class Rebalancer:
             self._on(Trigger.STOPPED)
             return
         self._touch()
+        if self._contact.gives_up():
+            self._on(Trigger.SILENT, "nothing was answered")
         now = monotonic()
         if self._state in DISCONNECTED:
             if self._state is State.SUSPENDED and now >= self._session.lease.ends_at:

@@ -17,6 +17,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
@@ -26,6 +27,12 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+PATIENCE = 0.25
+PATIENCE_MOST = 1.5
+"""The first answer on a connection is waited for that part of the time that kazoo would wait (a session's timeout,
+shared by the servers), and at most so many seconds; twice as long after each try in vain. A server that takes a
+connection while it starts, and never answers on it, would else cost the session of whoever was sent to it.
+"""
 FORCED_CLOSE = 0.5
 """Seconds before the deadline of a close at which the wire is cut."""
 
@@ -35,7 +42,8 @@ class ServerConnection(PipeliningConnection):
 
     ``negotiated`` is the session timeout that the server granted, in seconds; ``ready`` whether requests can be
     answered; ``settled`` is set once a first connection is ready or is refused; ``trouble`` says why there is none,
-    empty while there is one; ``failures`` counts the tries that brought none;
+    empty while there is one; ``failures`` counts the tries that brought none, ``unanswered`` those since the last
+    connection that a server took and did not answer;
     ``refusal`` is the error where that is the fault of a login or of a certificate.
     """
 
@@ -43,6 +51,7 @@ class ServerConnection(PipeliningConnection):
     ready: bool = False
     trouble: str = ""
     failures: int = 0
+    unanswered: int = 0
     refusal: RegistryAuthenticationError | None = None
 
     def prepare(self, who: str, on_ready: Callable[[], None] | None) -> None:
@@ -65,6 +74,7 @@ class ServerConnection(PipeliningConnection):
             raise
         except (ConnectionDropped, KazooTimeoutError) as failure:
             self.failures += 1
+            self.unanswered += isinstance(failure, KazooTimeoutError)
             self.trouble = str(failure)
             if isinstance(failure.__context__, ssl.SSLCertVerificationError):
                 self._refused(str(failure.__context__))
@@ -79,11 +89,16 @@ class ServerConnection(PipeliningConnection):
         # kazoo returns two thirds of what the server granted, in milliseconds
         self.negotiated = read_timeout * 1.5 / 1000.0
         self.ready, self.trouble, self.refusal = True, "", None
-        self._dropped, self._refusals = False, 0
+        self._dropped, self._refusals, self.unanswered = False, 0, 0
         self.settled.set()
         if self._on_ready is not None:
             self._on_ready()
         return read_timeout, connect_timeout
+
+    def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
+        if isinstance(request, Connect):
+            timeout = min(timeout, min(timeout * PATIENCE, PATIENCE_MOST) * 2.0 ** min(self.unanswered, 10))
+        return super()._invoke(timeout, request, xid)
 
     def _refused(self, why: str) -> None:
         """Nobody but an operator cures this: tell it once, and try ever more seldom."""

@@ -26,7 +26,7 @@ class Lease:
     ``monotonic() >= lease.until`` must hand out nothing and may call :meth:`wait`.
     """
 
-    __slots__ = ("_changed", "_connected", "_stamped", "epoch", "until")
+    __slots__ = ("_changed", "_connected", "_stamped", "epoch", "safe_until", "until")
 
     def __init__(self) -> None:
         self.until = CLOSED
@@ -34,6 +34,10 @@ class Lease:
         self._connected = False
         self._changed = Condition()
         self.epoch = 0
+        self.safe_until = CLOSED
+        """Until when an answer that came in time made hand-outs safe, the last one that did. An answer that took longer
+        than the timeout proves something, too, but nothing of use.
+        """
 
     def renew(self, sent_at: float, timeout: float) -> None:
         """A request sent at ``sent_at`` (monotonic seconds) was answered; the session's timeout is ``timeout``
@@ -41,6 +45,8 @@ class Lease:
         """
         with self._changed:
             self._stamped = max(self._stamped, sent_at + timeout)
+            if self._stamped > monotonic():
+                self.safe_until = self._stamped
             if self._connected and self._stamped > self.until:
                 lapsed = self.until < monotonic()
                 self.until = self._stamped
@@ -82,7 +88,7 @@ class Lease:
     def lapse(self, ago: float = 0.0) -> None:
         """Count it as over since ``ago`` seconds, as though so much time had passed (to test what then happens)."""
         with self._changed:
-            self._stamped = monotonic() - ago
+            self._stamped = self.safe_until = monotonic() - ago
             self.until = min(self.until, self._stamped)
 
     @property

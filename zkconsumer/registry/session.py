@@ -202,6 +202,13 @@ class Session(Requests):
         recent = [failures for at, failures in self._evictions if at >= since]
         return len(recent) >= CONTESTED_AFTER and recent[-1] - recent[0] < len(recent) / 2
 
+    @property
+    def unanswered(self) -> bool:
+        """Whether servers take our connections and answer nothing on them: that alone keeps the session alive at a
+        server whose answers do not reach us.
+        """
+        return self._connection is not None and self._connection.unanswered > 0
+
     def is_former(self, session_id: int) -> bool:
         """Whether this session was ours and given up by ourselves: what is left of it nobody uses any more."""
         return session_id in self._former
