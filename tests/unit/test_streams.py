@@ -298,6 +298,24 @@ def test_a_full_queue_says_so_and_tells_when_it_has_room(bench: Bench) -> None:
     assert bench.queue.has_room()
 
 
+def test_small_chunks_may_be_more_than_the_capacity_and_not_without_end() -> None:
+    budget, woken = QueueBudget(80_000), list[int]()
+    queue = StreamQueue(2, lambda: woken.append(1), budget)
+    count = 0
+    while queue.has_room():
+        queue.deliver(position(0), b"x" * 1000, (count, count + 1), ())
+        count += 1
+    assert 2 < count <= 10, "an eighth of the budget"
+    queue.take(Deadline(0))
+    assert woken == [1]
+    assert queue.has_room()
+    large = StreamQueue(2, lambda: None, QueueBudget(1 << 30))
+    for number in range(2):
+        assert large.has_room()
+        large.deliver(position(0), bytes(5_000_000), (number, number + 1), ())
+    assert not large.has_room()
+
+
 def budgeted(limit: int, count: int) -> tuple[QueueBudget, list[StreamQueue], list[int]]:
     """Queues that share a budget, and what is written down when they have room again."""
     budget, woken = QueueBudget(limit), list[int]()

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HEAD = Struct(">ii")  # the length of what follows, the correlation id
 _BUFFER = 256 * 1024
-_KEPT_BUFFER = 2 * 1024 * 1024  # a receive buffer grown beyond this is given back after the answer
+_KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # a receive buffer grown beyond this is given back after the answer
 _LARGEST_TOKEN = 1024 * 1024
 _LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
 
@@ -293,6 +293,10 @@ class BrokerChannel:
         def receive(view: memoryview) -> None:
             self._connection.receive(view, deadline, self._timeout)
 
+        if len(self._buffer) < min(size, _KEPT_BUFFER):
+            # Each return from the system may wait for a thread that computes, so: in as few pieces as may be. A buffer
+            # of just the records' size takes two a partition, the second one for a few bytes, and moves all the rest.
+            self._buffer = bytearray(min(max(size, 2 * len(self._buffer)), _KEPT_BUFFER))
         window = fetch_answer.Window(self._buffer, size, receive)
         answer = fetch_answer.read(window, expected.request.API_VERSION, self._connection.name)
         self._early[expected.correlation_id] = answer

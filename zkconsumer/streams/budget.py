@@ -18,6 +18,11 @@ SHARES = 4
 there first takes much and still leaves something to the next, and with n that want all they can get each has about as
 much.
 """
+AMPLE_CHUNK = 4 * 1024 * 1024
+AMPLE_PART = 8
+"""What may wait in a stream whatever number of chunks it is: so many bytes for each chunk of its capacity, and no more
+than one in so many parts of the limit.
+"""
 KEPT_BACK = 16
 """One in so many parts of the limit is kept for streams whose readers wait with nothing to read."""
 
@@ -64,6 +69,10 @@ class QueueBudget:
         if free <= 0:
             self.short = True
         return free
+
+    def ample(self, capacity: int) -> int:
+        """Bytes that may wait in a stream of so many chunks although it has them."""
+        return min(capacity * AMPLE_CHUNK, self._limit // AMPLE_PART)
 
     def allows(self, held: int, free: int) -> bool:
         """Whether a stream that holds so much may have more, where so much is free."""

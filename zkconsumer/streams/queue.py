@@ -18,6 +18,9 @@ from zkconsumer.streams.budget import QueueBudget
 
 log = logging.getLogger(__name__)
 
+_CHUNK_BYTES = 512
+"""What a chunk takes beside its records, roughly."""
+
 
 class Chunk:
     """One fetched run of messages of one partition.
@@ -55,13 +58,16 @@ class StreamQueue:
     """The chunks that wait for one stream.
 
     Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``on_room`` is called when there is room again;
-    ``budget`` is shared with the other streams. Fetchers ask :meth:`has_room` before they fetch, so an answer that
-    carries several partitions may pass the capacity by one chunk a partition; nobody ever blocks on a full queue, so a
-    slow stream holds up no other (the original's fetcher thread stands still with all partitions of its broker).
+    ``budget`` is shared with the other streams, and says how many bytes may wait although that are more chunks (a
+    fetcher that is late by some milliseconds should find its reader busy). Fetchers ask :meth:`has_room` before they
+    fetch, so an answer that carries several partitions may pass the capacity by one chunk
+    a partition; nobody ever blocks on a full queue, so a slow stream holds up no other (the original's fetcher thread
+    stands still with all partitions of its broker).
     """
 
     def __init__(self, capacity: int, on_room: Callable[[], None], budget: QueueBudget | None = None) -> None:
         self._capacity = capacity
+        self._ample = 0 if budget is None else budget.ample(capacity)
         self._on_room = on_room
         self._budget = budget
         self._chunks: deque[Chunk] = deque()
@@ -101,12 +107,17 @@ class StreamQueue:
         """Whether another fetch for this stream is welcome, where all streams together have ``free`` bytes left (None:
         look).
         """
-        if self._closed or len(self._chunks) >= self._capacity:
+        if self._closed or self._full:
             return False
         if self._budget is None:
             return True
         # a reader that waits is always served, or streams that are not read could starve it
         return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._hungry
+
+    @property
+    def _full(self) -> bool:
+        waiting = len(self._chunks)
+        return waiting >= self._capacity and self.bytes + waiting * _CHUNK_BYTES >= self._ample
 
     def _freed(self) -> None:
         """Bytes were freed, or a reader began to wait: whoever was refused may look again."""
@@ -119,6 +130,19 @@ class StreamQueue:
     def ready(self) -> bool:
         """Whether the reader would get something now: a chunk, an error, the end of the stream."""
         return bool(self._chunks) or self._closed or self._failure is not None
+
+    @property
+    def hungry(self) -> bool:
+        """Whether a reader has asked for something and not got it yet."""
+        return self._hungry
+
+    @property
+    def head(self) -> Chunk | None:
+        """The chunk that would be taken next, as it was a moment ago."""
+        try:
+            return self._chunks[0]
+        except IndexError:
+            return None
 
     def asks_no_more(self) -> None:
         """The reader has got something from another stream, so that this one may wait for its share."""
@@ -211,7 +235,7 @@ class StreamQueue:
                 return None
             if self._failure is not None:
                 raise self._failure
-            was_full = len(self._chunks) >= self._capacity
+            was_full = self._full
             # in this order an interrupt between the two repeats the chunk and does not lose it
             chunk = self._taken = self._chunks[0]
             self._chunks.popleft()

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from aiokafka.protocol.fetch import FetchResponse_v11
 from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v5
 from aiokafka.protocol.offset import OffsetResponse_v3
 
@@ -354,7 +355,36 @@ def test_a_large_answer_does_not_stay_in_memory(make: Make) -> None:
             len(channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records) for _ in "ab"
         ]
         assert sizes == [20_000_000, 5]
-        assert len(channel._buffer) < 2_100_000
+        assert len(channel._buffer) < 4_200_000
+        channel.close()
+
+
+def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each return from the system may wait for a thread that computes; seen: two a partition, one of 42 bytes."""
+    parts: list[Any] = [(n, 0, 100, 100, 0, [], 0, bytes([n]) * 1_000_000) for n in range(4)]
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for _ in range(2):
+            peer.answer(peer.request().correlation_id, FetchResponse_v11(0, 0, 0, [("t", parts)]).encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        received: list[int] = []
+        receive = Connection.receive
+
+        def counted(self: Connection, view: memoryview, deadline: Deadline, limit: float) -> None:
+            received.append(len(view))
+            receive(self, view, deadline, limit)
+
+        monkeypatch.setattr(Connection, "receive", counted)
+        for _ in range(2):
+            received.clear()
+            answer = channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+            assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
+            assert len(received) == 2, "its length, and all the rest"
         channel.close()
 
 
