@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
+from kazoo.security import ACL, Id, Permissions
 
 from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
@@ -14,11 +15,12 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.registry import fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.requests import NodeEvent, NodeEventKind
+from zkconsumer.registry.requests import FORBIDDEN, NodeEvent, NodeEventKind
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.testing.zookeeper import FakeSession
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
@@ -50,6 +52,22 @@ def session(open_session: OpenSession) -> Session:
 
 
 @pytest.fixture
+def forbid(open_session: OpenSession, deadline: Deadline) -> Callable[[str], None]:
+    """Take everybody's right to read a node."""
+
+    def forbid(path: str) -> None:
+        session = open_session()
+        if isinstance(session, FakeSession):
+            session._server.refuse(path, "read")
+        else:
+            assert session._client is not None
+            nobody = [ACL(Permissions.ALL, Id("digest", "nobody:nothing"))]
+            session._client.set_acls_async(path, nobody).get(timeout=deadline.remaining())
+
+    return forbid
+
+
+@pytest.fixture
 def deadline() -> Deadline:
     return Deadline(scaled(20))
 
@@ -72,6 +90,21 @@ def test_reading_many_nodes_keeps_their_order_and_shows_the_missing(
     assert b is None
     assert c is not None
     assert c.ephemeral_owner == session.session_id != 0
+
+
+def test_a_node_that_may_not_be_read_keeps_nobody_from_reading_the_others(
+    session: Session, root: str, deadline: Deadline, forbid: Callable[[str], None]
+) -> None:
+    paths = [f"{root}/{name}" for name in "abc"]
+    for path in paths:
+        session.create(path, b"1", deadline, ephemeral=True)
+    forbid(paths[1])
+    a, b, c = session.read(paths, deadline, lambda _: None)
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert [node is FORBIDDEN for node in (a, b, c)] == [False, True, False]
+    assert [node is FORBIDDEN for node in session.stat(paths, deadline)] == [False, True, False]
 
 
 def test_creating_twice_says_so(session: Session, root: str, deadline: Deadline) -> None:

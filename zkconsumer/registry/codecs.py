@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import Registration
@@ -28,6 +28,7 @@ from zkconsumer.registry import paths
 __all__ = [
     "MAX_NODE_BYTES",
     "MAX_STREAMS",
+    "UNREADABLE",
     "BrokerNode",
     "PartitionState",
     "Registration",
@@ -47,6 +48,16 @@ MAX_NODE_BYTES = 1 << 20
 
 MAX_STREAMS = 100_000
 """The streams one registration may claim for a topic."""
+
+
+class _Unreadable(bytes):
+    """A content that we do not have."""
+
+
+UNREADABLE: Final[bytes] = _Unreadable()
+"""Stands for the content of a node that ZooKeeper does not let us read: every decoder says so, and the node harms no
+more than any other that cannot be read.
+"""
 
 _MAX_DEPTH = 200
 _INT32 = range(-(1 << 31), 1 << 31)
@@ -117,6 +128,8 @@ def _too_deep(text: str) -> bool:
 def _text(data: bytes | None, path: str) -> str:
     if data is None:
         raise MalformedNodeError(path, "the node has no data")
+    if data is UNREADABLE:
+        raise MalformedNodeError(path, "ZooKeeper does not let us read it; check the node's ACL")
     if len(data) > MAX_NODE_BYTES:
         raise MalformedNodeError(path, f"{len(data)} bytes are more than a node can hold")
     return data.decode("utf-8", "replace")

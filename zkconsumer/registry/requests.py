@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -41,6 +41,7 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
+from zkconsumer.registry.codecs import UNREADABLE
 from zkconsumer.registry.security import RegistrySecurity
 from zkconsumer.registry.transaction import NodeFailure, Transaction, failure_of
 
@@ -85,6 +86,12 @@ class Node:
     ephemeral_owner: int
 
 
+FORBIDDEN: Final = Node(UNREADABLE, -1, -1, -1, 0)
+"""A node that is there, and of which ZooKeeper tells us nothing: its rights forbid us to read it. (Servers since 3.8.4
+refuse its stat too.)
+"""
+
+
 class Requests(ABC):
     """The operations on one ZooKeeper, over whatever client there is at the time.
 
@@ -104,12 +111,18 @@ class Requests(ABC):
         self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
     ) -> list[Node | None]:
         """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, on the
-        missing ones only with ``watch_missing``.
+        missing ones only with ``watch_missing``. One whose rights forbid us to read it is :data:`FORBIDDEN`, and not
+        watched: it is not to keep anybody from reading the others.
         """
         client = self._connected_client()
         watcher = self._watcher(watch)
         pending = _together([client.get_async(path, watcher) for path in paths], deadline)
-        found = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
+        found: list[Any] = []
+        for path, result in zip(paths, pending, strict=True):
+            try:
+                found.append(self._await(result, deadline, path))
+            except NotPermittedError:
+                found.append(FORBIDDEN)
         if watch is not None and watch_missing:
             # a missing node takes no data watch: leave one for its creation, and look again where it just came
             missing = [index for index, node in enumerate(found) if node is None]
@@ -117,7 +130,7 @@ class Requests(ABC):
             for index, result in zip(missing, armed, strict=True):
                 if self._await(result, deadline, paths[index]) is not None:
                     found[index] = self._await(client.get_async(paths[index], watcher), deadline, paths[index])
-        return [None if node is None else _node(node[0], node[1]) for node in found]
+        return [node if node is None or node is FORBIDDEN else _node(node[0], node[1]) for node in found]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
         """The names of a node's children, None where it does not exist; a watch is left in either case."""
@@ -137,8 +150,14 @@ class Requests(ABC):
         client = self._connected_client()
         watcher = self._watcher(watch)
         pending = _together([client.exists_async(path, watcher) for path in paths], deadline)
-        stats = [self._await(result, deadline, path) for path, result in zip(paths, pending, strict=True)]
-        return [None if stat is None else _node(b"", stat) for stat in stats]
+        found: list[Node | None] = []
+        for path, result in zip(paths, pending, strict=True):
+            try:
+                stat = self._await(result, deadline, path)
+                found.append(None if stat is None else _node(b"", stat))
+            except NotPermittedError:
+                found.append(FORBIDDEN)
+        return found
 
     def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
         """Create a node whose parents exist; returns False where it exists already."""
@@ -175,7 +194,7 @@ class Requests(ABC):
                     continue
                 except NotPermittedError:
                     # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
-                    if self.stat([path], deadline)[0] is None:
+                    if self.stat([path], deadline)[0] in (None, FORBIDDEN):
                         raise
                 except NoNodeError as e:
                     raise RegistryError(f"{path}: its parent vanished while it was made") from e

@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryError, RegistryUnavailableError, SessionLostError
-from zkconsumer.registry.requests import Node, NodeEvent, NodeEventKind, Watch
+from zkconsumer.errors import NotPermittedError, RegistryError, RegistryUnavailableError, SessionLostError
+from zkconsumer.registry.requests import FORBIDDEN, Node, NodeEvent, NodeEventKind, Watch
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 
@@ -42,6 +42,7 @@ class FakeZooKeeper:
         self._next_session = 1
         self._watches: dict[tuple[str, str], dict[Watch, FakeSession]] = {}
         self._fired: list[tuple[Watch, NodeEvent]] = []
+        self._refused: dict[str, frozenset[str]] = {}
         self._lock = RLock()
         self._depth = 0
 
@@ -77,7 +78,23 @@ class FakeZooKeeper:
             for below in sorted((p for p in self._nodes if p == path or p.startswith(path + "/")), reverse=True):
                 self._delete(below, -1)
 
+    def refuse(self, path: str, *operations: str) -> None:
+        """From now on no session may do these with the node at ``path``: "read" its content, "create", "write" or
+        "delete" it. (Rights to create and delete are the parent's in ZooKeeper; here they are the path's.)
+        """
+        with self._lock:
+            self._refused[path] = frozenset(operations)
+
     # ---- the tree, under the lock ----
+
+    def _permit(self, operation: str, path: str) -> None:
+        if operation in self._refused.get(path, ()):
+            raise _Refused(NodeFailure.NO_AUTH)
+
+    def _shown(self, path: str) -> Node | None:
+        node = self._nodes.get(path)
+        hidden = node is not None and "read" in self._refused.get(path, ())
+        return FORBIDDEN if hidden else node
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -288,7 +305,7 @@ class FakeSession(Session):
             for path in paths:
                 if watch_missing or path in server._nodes:
                     server._watch(_DATA, path, watch, self)
-            return [server._nodes.get(path) for path in paths]
+            return [server._shown(path) for path in paths]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
         """The names of a node's children."""
@@ -302,17 +319,19 @@ class FakeSession(Session):
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
         """The nodes without contents."""
-        return [None if node is None else replace(node, data=b"") for node in self.read(paths, deadline, watch)]
+        nodes = self.read(paths, deadline, watch)
+        return [node if node is None or node is FORBIDDEN else replace(node, data=b"") for node in nodes]
 
     def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
         """Create a node."""
         with self._request("create") as server:
             try:
+                server._permit("create", path)
                 server._create(path, data, self._id if ephemeral else 0)
             except _Refused as e:
                 if e.failure is NodeFailure.NODE_EXISTS:
                     return False
-                raise RegistryError(f"{path}: {e}") from e
+                raise _raised(path, e) from e
             return True
 
     def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
@@ -326,8 +345,11 @@ class FakeSession(Session):
         """Set a node's content."""
         with self._request("write") as server:
             try:
+                server._permit("write", path)
                 server._write(path, data, version)
-            except _Refused:
+            except _Refused as e:
+                if e.failure is NodeFailure.NO_AUTH:
+                    raise _raised(path, e) from e
                 return False
             return True
 
@@ -335,8 +357,11 @@ class FakeSession(Session):
         """Delete a node."""
         with self._request("delete") as server:
             try:
+                server._permit("delete", path)
                 server._delete(path, version)
-            except _Refused:
+            except _Refused as e:
+                if e.failure is NodeFailure.NO_AUTH:
+                    raise _raised(path, e) from e
                 return False
             return True
 
@@ -364,6 +389,11 @@ class FakeSession(Session):
             return results
 
 
+def _raised(path: str, refused: _Refused) -> RegistryError:
+    kind = NotPermittedError if refused.failure is NodeFailure.NO_AUTH else RegistryError
+    return kind(f"{path}: {refused}")
+
+
 class _Recorder(Transaction):
     """Collects the operations of a transaction."""
 
@@ -375,7 +405,7 @@ class _Recorder(Transaction):
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         """Create a node."""
-        self.operations.append(lambda: self._server._create(path, data, self._session_id() if ephemeral else 0))
+        self._add("create", path, lambda: self._server._create(path, data, self._session_id() if ephemeral else 0))
 
     def check(self, path: str, version: int) -> None:
         """Fail unless the node's version is ``version``."""
@@ -383,8 +413,15 @@ class _Recorder(Transaction):
 
     def write(self, path: str, data: bytes, version: int = -1) -> None:
         """Set a node's content."""
-        self.operations.append(lambda: self._server._write(path, data, version))
+        self._add("write", path, lambda: self._server._write(path, data, version))
 
     def delete(self, path: str, version: int = -1) -> None:
         """Delete a node."""
-        self.operations.append(lambda: self._server._delete(path, version))
+        self._add("delete", path, lambda: self._server._delete(path, version))
+
+    def _add(self, right: str, path: str, operation: Callable[[], Any]) -> None:
+        def permitted() -> Any:
+            self._server._permit(right, path)
+            return operation()
+
+        self.operations.append(permitted)
