@@ -36,6 +36,8 @@ class Conflicts:
         self.count = 0
         """Partitions so far whose offsets somebody else wrote."""
         self._overwriting = False
+        self._stopped: dict[PartitionPosition, int] = {}
+        """Positions of which nothing is handed out until somebody seeks, with where we were."""
 
     @property
     def settled_by_us(self) -> bool:
@@ -80,12 +82,14 @@ class Conflicts:
     def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:
         for position in positions:
             known = self._ownership.read_offset(position.tp, deadline)
-            if known is None or position.consumed is None:
+            ours, theirs = position.consumed, None if known is None else known.offset
+            if ours is None:
+                ours = self._stopped.get(position)  # somebody wrote once more: that decides nothing either
+            if known is None or ours is None:
                 self._holdings.read_again(
                     [position], deadline
                 )  # unreadable, or nothing was read of it: nothing to build on
                 continue
-            ours, theirs = position.consumed, known.offset
             if self._way == "overwrite":
                 log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
                 self._holdings.insist(position, known)
@@ -93,4 +97,5 @@ class Conflicts:
             else:
                 error = OffsetConflictError(position.tp, ours, theirs)
                 log.error("%s", error)
-                self._holdings.stop_at(position, known, error)
+                self._stopped = {p: at for p, at in self._stopped.items() if self._holdings.holds(p)}
+                self._stopped[self._holdings.stop_at(position, known, error)] = ours

@@ -232,11 +232,10 @@ class Holdings:
         """Go on as before, and let the next commit write over what somebody else wrote."""
         self._offsets.overwrite(position, known)
 
-    def stop_at(self, old: PartitionPosition, known: KnownOffset, error: OffsetConflictError) -> None:
-        """Hand out nothing more of it and have its reader told, until somebody seeks."""
+    def stop_at(self, old: PartitionPosition, known: KnownOffset, error: OffsetConflictError) -> PartitionPosition:
+        """Hand out nothing more of it and have its reader told, until somebody seeks. Returns its new position."""
         new = PartitionPosition(old.tp, old.thread)
-        # where nothing stands now, ours is not to be written either before somebody decides
-        new.committed = error.ours if known.offset is None else known.offset
+        new.committed = known.offset  # None: a seek stores its place first, also where it is the one we were at
         self._drop(old)
         self._delivery.revoke([old], Deadline(0.0))
         self._offsets.forget([old])
@@ -244,6 +243,7 @@ class Holdings:
         self.owned[new.tp] = new
         new.paused = new.halted = old.paused
         self._delivery.fail(new, error)
+        return new
 
     # ---- going ----
 
@@ -254,7 +254,10 @@ class Holdings:
             self._drop(self.owned[tp])
 
     def lose(self, positions: Sequence[PartitionPosition]) -> None:
-        """These are no longer ours: hand out and commit nothing of them; there is nothing to release."""
+        """These are no longer ours: hand out and commit nothing of them. Their owner nodes are leftover until they are
+        known not to be ours: one that somebody wrote into stands for as long as our session.
+        """
+        self.leftover.update(position.tp for position in positions)
         self._delivery.revoke(positions, Deadline(0.0))
         self._offsets.forget(positions)
         for position in positions:

@@ -14,10 +14,11 @@ from zkconsumer.core.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import undecided
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, RegistryError
+from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.group.racks import LeaderRacks
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import codecs, paths
+from zkconsumer.registry.requests import FORBIDDEN
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.transaction import Transaction
 from zkconsumer.registry.watches import NodeCache
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 
 GIVEN_UP_FOR = 60.0
 """Seconds before an expression that took too long is tried again on the same topics."""
+
+
+REPORTED_AT_ONCE = 10
+"""Unreadable nodes that are named in the log at one look at the group."""
 
 
 class Membership:
@@ -76,12 +81,14 @@ class Membership:
         node = self._cache.existing([self.path], deadline).get(self.path)
         if node is not None and node.ephemeral_owner == self._session.session_id:
             overwritten = bool(self._written) and node.data != self._written
-            if overwritten:
+            if overwritten and not self._rewrite:
                 log.warning("somebody else wrote our registration %s; making it anew", self.path)
             return (self._rewrite or overwritten) and self._make_anew(node.version, deadline)
         if node is not None and self._session.is_former(node.ephemeral_owner):
             # of a session that we gave up ourselves: nobody stands behind it
             self._session.delete(self.path, deadline, node.version)
+        elif node is FORBIDDEN:
+            raise NotPermittedError(f"{self.path}: ZooKeeper does not let us read it; check the node's ACL")
         elif node is not None:
             kind = (
                 "a persistent node"
@@ -94,12 +101,14 @@ class Membership:
             )
         self._session.ensure([paths.ids(self._group)], deadline)
         data = codecs.encode_registration(self._registration())
+        self._written = data  # before: it may be made although its answer is lost
         created = self._session.create(self.path, data, deadline, ephemeral=True)
-        self._written = data if created else b""
-        self._rewrite = not created
         self._cache.forget([self.path])
+        if not created:
+            raise ConsumerIdInUseError(f"{self.path} was made by somebody else at the same moment")
+        self._rewrite = False
         self._cache.nodes([self.path], deadline)
-        return created
+        return True
 
     def _make_anew(self, version: int, deadline: Deadline) -> bool:
         """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
@@ -111,11 +120,12 @@ class Membership:
             transaction.delete(self.path, version)
             transaction.create(self.path, data, ephemeral=True)
 
+        self._written = data  # before: it may be made although its answer is lost
         failures = [failure for failure in self._session.transact(build, deadline) if failure is not None]
         self._cache.forget([self.path])
         if failures:
             raise RegistryError(f"{self.path} could not be made anew: {failures[0].value}")
-        self._rewrite, self._written = False, data
+        self._rewrite = False
         self._cache.nodes([self.path], deadline)
         return True
 
@@ -212,7 +222,9 @@ class Membership:
         return self._given_up
 
     def _report(self, unreadable: Mapping[str, str]) -> None:
-        for path, reason in unreadable.items():
-            if self._reported.get(path) != reason:
-                log.warning("%s cannot be read (%s); the group is computed without it", path, reason)
+        new = [path for path, reason in unreadable.items() if self._reported.get(path) != reason]
+        for path in new[:REPORTED_AT_ONCE]:
+            log.warning("%s cannot be read (%s); the group is computed without it", path, unreadable[path])
+        if len(new) > REPORTED_AT_ONCE:
+            log.warning("%d more nodes cannot be read, %s the last of them", len(new) - REPORTED_AT_ONCE, new[-1])
         self._reported = dict(unreadable)

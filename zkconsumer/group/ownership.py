@@ -12,25 +12,31 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MalformedNodeError
+from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry import codecs, fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.requests import Node
+from zkconsumer.registry.requests import FORBIDDEN, Node
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 
 log = logging.getLogger(__name__)
 
 _ROUNDS = 5
+MOST_SHOWN = 200
+"""Bytes of an owner node's content in a state or a log; it may hold anything."""
+_UNKNOWN = Node(b"", 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
 class Claimed:
-    """The outcome of claiming: what is ours now with its offset node, and what is not, with the reason."""
+    """The outcome of claiming: what is ours now with its offset node, and what is not, with the reason; ``held`` are
+    those of the latter that have owner nodes.
+    """
 
     ours: dict[TopicPartition, KnownOffset] = field(default_factory=dict)
     blocked: dict[TopicPartition, str] = field(default_factory=dict)
+    held: set[TopicPartition] = field(default_factory=set)
 
 
 class Ownership:
@@ -44,6 +50,7 @@ class Ownership:
         self._group = group
         self._parents: set[str] = set()
         self._unreadable: dict[TopicPartition, str] = {}
+        self._stuck: set[TopicPartition] = set()
 
     def _path(self, tp: TopicPartition) -> str:
         return paths.owner(self._group, tp)
@@ -60,6 +67,20 @@ class Ownership:
             and node.version == fenced.OWNER_VERSION
         )
 
+    def standing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Those of ``partitions`` whose owner node was made by our session, whatever became of it since."""
+        wanted = list(partitions)
+        nodes = self._session.stat([self._path(tp) for tp in wanted], deadline)
+        ours = self._session.session_id
+        return frozenset(
+            tp for tp, node in zip(wanted, nodes, strict=True) if node is not None and node.ephemeral_owner == ours
+        )
+
+    def free(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those that had no owner node when :meth:`mine` looked. Asks nothing."""
+        known = self._cache.known([self._path(tp) for tp in partitions])
+        return frozenset(tp for tp in partitions if known.get(self._path(tp), _UNKNOWN) is None)
+
     def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline) -> Claimed:
         """Claim what is free of ``wanted``; :meth:`mine` then leaves watches on all of it, so that the release of what
         another member owns wakes us, and nothing that is done to our nodes goes unnoticed.
@@ -74,10 +95,11 @@ class Ownership:
             elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
                 # of our own session, from a claim whose answer was lost: begin again, so that its version is ours; or
                 # of one that we gave up ourselves, and dropped all it owned
-                self._session.delete(self._path(tp), deadline, node.version)
+                self._delete(tp, node.version, deadline)
                 free[tp] = thread
             else:
                 result.blocked[tp] = _owner(node)
+                result.held.add(tp)
         for _ in range(_ROUNDS):
             if not free:
                 break
@@ -98,6 +120,7 @@ class Ownership:
                 result.ours[tp] = offsets[tp] if version is None else KnownOffset(offsets[tp].offset, version + 1)
             elif outcome is Outcome.OWNED:
                 result.blocked[tp] = "another member, just now"
+                result.held.add(tp)
             elif outcome is Outcome.REFUSED:
                 result.blocked[tp] = f"{self._path(tp)}: {outcome.value}"
             else:
@@ -139,26 +162,46 @@ class Ownership:
         return found
 
     def read_offset(self, tp: TopicPartition, deadline: Deadline) -> KnownOffset | None:
-        """The offset node of a partition we own; None where it is unreadable (logged)."""
-        return self._offsets([tp], Claimed(), deadline).get(tp)
+        """The offset node of a partition we own; None where it is unreadable (logged). Where there is none its parents
+        stand afterwards, or it could never be made again.
+        """
+        known = self._offsets([tp], Claimed(), deadline).get(tp)
+        if known is not None and known.version is None:
+            self._session.ensure([paths.offset_topic(self._group, tp.topic)], deadline)
+        return known
+
+    def _delete(self, tp: TopicPartition, version: int, deadline: Deadline) -> None:
+        """Delete an owner node of ours. One that may not be deleted ends with our session; it must not keep us from all
+        else.
+        """
+        try:
+            self._session.delete(self._path(tp), deadline, version)
+            self._stuck.discard(tp)
+        except NotPermittedError as e:
+            log.log(logging.DEBUG if tp in self._stuck else logging.ERROR, "%s cannot be released: %s", tp, e)
+            self._stuck.add(tp)
 
     def release(self, known: Mapping[TopicPartition, KnownOffset], deadline: Deadline) -> None:
         """Delete our owner nodes, and nobody else's. ``known`` are the offset nodes as we last saw them."""
         commits = [Commit(tp, None, offset) for tp, offset in known.items()]
         try:
             outcomes = fenced.release(self._session, self._group, commits, deadline)
-            doubtful = [tp for tp, outcome in outcomes.items() if outcome not in (Outcome.DONE, Outcome.NOT_OURS)]
-            # somebody wrote the offset meanwhile, so the version proves nothing: look whose node it is
-            for tp in doubtful:
-                node = self._session.stat([self._path(tp)], deadline)[0]
+            # somebody wrote the offset meanwhile, or into our node, so versions prove nothing: look whose node it is
+            doubtful = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
+            nodes = self._session.stat([self._path(tp) for tp in doubtful], deadline)
+            for tp, node in zip(doubtful, nodes, strict=True):
                 if node is not None and node.ephemeral_owner == self._session.session_id:
-                    self._session.delete(self._path(tp), deadline, node.version)
+                    self._delete(tp, node.version, deadline)
         finally:
             self._cache.forget([self._path(tp) for tp in known])
 
 
 def _owner(node: Node) -> str:
-    name = node.data.decode("utf-8", "replace") or "(empty)"
+    if node is FORBIDDEN:
+        return "a node that ZooKeeper does not let us read"
+    text = node.data[:MOST_SHOWN].decode("utf-8", "replace")
+    name = (text if text.isprintable() else repr(text)) or "(empty)"
+    name += "..." if len(node.data) > MOST_SHOWN else ""
     if node.ephemeral_owner == 0:
         return f"{name} (a persistent node, left by some tool)"
     return f"{name} (session 0x{node.ephemeral_owner & (1 << 64) - 1:x})"

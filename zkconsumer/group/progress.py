@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from zkconsumer.core.planner import GroupView
 from zkconsumer.group.rounds import Round, names
@@ -15,6 +15,9 @@ from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
 
 log = logging.getLogger(__name__)
+
+MOST_NAMED = 8
+"""Nodes and topics that a state names of many."""
 
 
 class Progress:
@@ -55,6 +58,13 @@ class Progress:
         return {tp: f"{holder} since {since}" for tp, (holder, since) in self._blocked.items()}
 
 
+def _some(paths: Collection[str]) -> str:
+    listed = sorted(paths)
+    return ", ".join(listed[:MOST_NAMED]) + (
+        f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
+    )
+
+
 def _missing(view: GroupView, consumer: ConsumerId) -> list[str]:
     # a topic's node whose text is no JSON, or tells no partitions, is no error to anybody, so it must show here
     mine = view.members.get(consumer)
@@ -64,8 +74,10 @@ def _missing(view: GroupView, consumer: ConsumerId) -> list[str]:
         for topic in static
         if not view.partitions.get(topic)
     ]
+    if len(missing) > MOST_NAMED:
+        missing[MOST_NAMED:] = [f"{len(missing) - MOST_NAMED} more topics"]
     return [
         "waiting for " + ", ".join(missing) if missing else "",
-        "unreadable: " + ", ".join(sorted(view.unreadable)) if view.unreadable else "",
+        f"unreadable: {_some(view.unreadable)}" if view.unreadable else "",
         f"left to unreadable members: {names(view.kept)}" if view.kept else "",
     ]

@@ -11,6 +11,7 @@ Threads: :meth:`Rebalancer.step` is the thread's; other threads only put events 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -123,6 +124,7 @@ class Rebalancer:
             serve=self._serve,
             held_by_who_asked=self._changes.held_by_who_asked,
             newer=lambda: self._inbox.newer(self._matters_to_a_round),
+            stopping=lambda: self._inbox.expects(StopRequested),
         )
         self._progress = Progress(group, consumer)
         self._state = State.JOINING
@@ -195,7 +197,7 @@ class Rebalancer:
                 self._contact.looked()
                 self._on(Trigger.STUCK)
         if now >= self._next_reconcile:
-            self._next_reconcile = now + self._settings.interval  # whatever becomes of it: a timer in the past spins
+            self._next_reconcile = self._after_interval()  # whatever becomes of it: a timer in the past spins
             self._on(Trigger.RECONCILE_DUE, "reconciliation")
             if self._state in DISCONNECTED and self._session.connected:
                 # should its event ever be lost
@@ -204,6 +206,10 @@ class Rebalancer:
             self._look_at_unowned()
         if self._may_begin and now >= self._schedule.due:
             self._on(Trigger.ROUND_DUE)
+
+    def _after_interval(self) -> float:
+        # spread: members that started together would all ask at the same moment for ever
+        return monotonic() + self._settings.interval * random.uniform(0.9, 1.0)
 
     @property
     def _may_begin(self) -> bool:
@@ -353,9 +359,7 @@ class Rebalancer:
         }
 
     def _drop_all(self, why: str) -> None:
-        nodes = list(self._holdings.owned)
         self._lose(list(self._holdings.owned.values()), why)
-        self._holdings.leftover.update(nodes)
         self._unowned.forget()
 
     def _back_off(self, trouble: str) -> None:
@@ -384,8 +388,11 @@ class Rebalancer:
             return
         self._schedule.failures = 0
         self._contact.answered()
-        self._next_reconcile = monotonic() + self._settings.interval
+        if self._next_reconcile == NEVER:  # once: where rounds are frequent each would put it off
+            self._next_reconcile = self._after_interval()
         self._conclude(done, why)
+        if done.freed:
+            self._inbox.postpone(LookAgain(f"{names(done.freed)} released meanwhile"))
         # they are events again: the table knows no others while a round is performed
         self._inbox.postpone(*self._changes.apply())
         self._rebalanced(done.seconds)
@@ -437,7 +444,7 @@ class Rebalancer:
             log.info("the owners of the group's partitions could not be listed: %s", e)
 
     def _lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
-        """What is no longer ours: hand out and commit nothing of it; there is nothing to release."""
+        """What is no longer ours: hand out and commit nothing of it."""
         if not positions:
             return
         self._holdings.lose(positions)
@@ -451,13 +458,19 @@ class Rebalancer:
         request = self._stopping
         assert request is not None
         self._show(Phase.CLOSED)
-
         self._inbox.postpone(request)  # hurries the listener
-        self._rounds.let_go(request)
-        self._fail_requests()
         if not self.first_round.done():
             self.first_round.set_exception(RegistryError("the connector was shut down while it joined the group"))
-        self._rounds.leave(request)
+        steps: tuple[Callable[[], None], ...] = (
+            lambda: self._rounds.let_go(request),
+            self._fail_requests,
+            lambda: self._rounds.leave(request),
+        )
+        for step in steps:
+            try:
+                step()
+            except Exception:  # tried again for ever it would keep the thread, and what it holds, alive
+                log.exception("a step of leaving the group failed unexpectedly; going on with the next")
 
     def _fail_requests(self) -> None:
         """Nobody shall wait for an answer that does not come."""

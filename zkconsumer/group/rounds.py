@@ -35,6 +35,8 @@ Lose = Callable[[Sequence[PartitionPosition], str], None]
 """Told of what turned out to be no longer ours, and why."""
 CLOSING_DRAIN = 1.5
 """Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
+DRAIN_SLICE = 0.5
+"""Seconds after which a wait for messages in the user's hands looks whether it is of use still."""
 SUPERSEDED_MOST = 3
 """Times in a row that newer events make a round begin anew; then it goes through, or a group that never rests would
 leave its partitions without owners.
@@ -64,7 +66,8 @@ class RebalanceSettings:
 @dataclass(frozen=True, slots=True)
 class Round:
     """What a round came to: its plan and view, what was claimed, whether we had to register, why the assignment is not
-    the strategy's (if it is not), and the seconds it took. ``superseded``: it stopped before it claimed.
+    the strategy's (if it is not), and the seconds it took. ``superseded``: it stopped before it claimed; ``freed`` was
+    held at the claim, and by nobody when it was looked at again.
     """
 
     todo: Plan
@@ -74,6 +77,7 @@ class Round:
     trouble: str
     seconds: float
     superseded: bool = False
+    freed: frozenset[TopicPartition] = frozenset()
 
 
 class Rounds:
@@ -81,7 +85,8 @@ class Rounds:
 
     Arguments: ``serve`` is called while the application's listener is waited for (see :class:`Listening`);
     ``held_by_who_asked`` whether the thread that asks for another subscription holds a position's message, which then
-    counts as finished; ``newer`` whether something of the group changed since it was last asked.
+    counts as finished; ``newer`` whether something of the group changed since it was last asked; ``stopping`` whether
+    the member is to be shut down.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Rounds:
         serve: Callable[[float], bool],
         held_by_who_asked: Callable[[PartitionPosition], bool],
         newer: Callable[[], bool],
+        stopping: Callable[[], bool],
     ) -> None:
         self._consumer = consumer
         self._settings = settings
@@ -116,6 +122,7 @@ class Rounds:
         self._serve = serve
         self._held_by_who_asked = held_by_who_asked
         self._newer = newer
+        self._stopping = stopping
         self._in_force: Assignment = {}
         self._told: Assignment | None = None
         self._leaving: list[PartitionPosition] = []
@@ -144,7 +151,8 @@ class Rounds:
         self._superseded = self._superseded + 1 if superseded else 0
         claimed = Claimed() if superseded else self._take_over(todo, lose)
         registered, self._registered = self._registered, False
-        return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded)
+        freed = self._ownership.free(claimed.held) if claimed.held else frozenset()
+        return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded, freed)
 
     def take_released(self) -> Mapping[TopicPartition, ThreadId]:
         """What was released since this was last asked, with the threads whose it is then."""
@@ -226,8 +234,8 @@ class Rounds:
         """Delete owner nodes of our session that an interrupted round left behind."""
         stray = [tp for tp in self._holdings.leftover if tp not in self._holdings.owned and tp not in todo.claim]
         if stray:
-            mine = self._ownership.mine(stray, deadline)
-            self._ownership.release({tp: KnownOffset(None, None) for tp in mine}, deadline)
+            standing = self._ownership.standing(stray, deadline)
+            self._ownership.release({tp: KnownOffset(None, None) for tp in standing}, deadline)
         self._holdings.leftover.clear()
 
     def _give_up(self, todo: Plan) -> None:
@@ -253,11 +261,13 @@ class Rounds:
         self._holdings.leftover.difference_update(partitions)
 
     def _drain(self, positions: Sequence[PartitionPosition]) -> None:
-        """Wait for messages in the user's hands. That is not to cost what stays its lease."""
-        limit = Deadline(self._settings.drain)
+        """Wait for messages in the user's hands. That is not to cost what stays its lease, nor to hold up the end."""
+        limit, hurried = Deadline(self._settings.drain), False
         while True:
             self._session.touch()
-            self._delivery.revoke(positions, Deadline(limit.bounded(self._session.timeout / 6)))
+            self._delivery.revoke(positions, Deadline(limit.bounded(min(DRAIN_SLICE, self._session.timeout / 6))))
+            if not hurried and self._stopping():
+                limit, hurried = Deadline(limit.bounded(CLOSING_DRAIN)), True
             positions = [position for position in positions if position.held]
             if not positions or limit.expired:
                 return

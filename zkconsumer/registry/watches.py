@@ -58,6 +58,10 @@ class NodeCache:
             self._nodes.update({path: node for path, node in zip(reading, read, strict=True) if node is not None})
         return {path: node for path in wanted if (node := self._nodes.get(path)) is not None}
 
+    def known(self, paths: Iterable[str]) -> Mapping[str, Node | None]:
+        """What is known of these without asking; those of which nothing is are left out."""
+        return {path: self._nodes[path] for path in paths if path in self._nodes}
+
     def children(self, path: str, deadline: Deadline) -> tuple[str, ...] | None:
         """The names of a node's children, or None where it is missing."""
         if path not in self._children or path in self._stale_children:

@@ -1,0 +1,355 @@
+"""What is done to a group's nodes at the worst moment, and what a member makes of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from tests.timing import scaled
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.rebalance import State
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
+from zkconsumer.group import rounds
+from zkconsumer.group.events import StopRequested
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+FOREIGN = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+
+
+def tp(partition: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+def own(partition: int) -> str:
+    return paths.owner(GROUP, tp(partition))
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 4)
+    for partition in range(4):
+        made.put(paths.offset(GROUP, tp(partition)), b"10")
+    return made
+
+
+def reconciled(member: SteppedMember) -> None:
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+
+
+def configured(member: SteppedMember, **changed: Any) -> None:
+    """Other settings, in all that has them."""
+    rebalancer = member.rebalancer
+    for holder in (rebalancer, rebalancer._rounds, rebalancer._schedule):
+        holder._settings = replace(rebalancer._settings, **changed)  # type: ignore[attr-defined]
+
+
+def raced(
+    monkeypatch: pytest.MonkeyPatch, target: object, method: str, deed: Callable[[], None], *, after: bool = False
+) -> None:
+    """Something is done right before (or after) the next call of a method."""
+    original = getattr(target, method)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(target, method, original)
+        if not after:
+            deed()
+        answer = original(*arguments, **options)
+        if after:
+            deed()
+        return answer
+
+    monkeypatch.setattr(target, method, call)
+
+
+# ---- the look at everything, every rebalance.interval.ms ----
+
+
+def test_a_member_that_waits_looks_after_what_it_believes_all_the_same(server: FakeZooKeeper) -> None:
+    """Every round put the look off, and one that waits for a partition has one every other second: for as long as a
+    stranger held one partition, no lost watch and no operator's rewind was ever found.
+    """
+    server.put(own(3), b"stranger")
+    member = SteppedMember(server, "a")
+    configured(member, interval=0.2)
+    settle([member])
+    assert member.rebalancer._state is State.WAITING
+    server.put(paths.offset(GROUP, tp(0)), b"3")
+    end = monotonic() + scaled(20)
+    while member.owned[tp(0)].consumed != 3:
+        member.step()
+        assert monotonic() < end
+
+
+# ---- owner nodes ----
+
+
+def test_an_overwritten_owner_node_is_released_also_where_the_partition_moves_on(server: FakeZooKeeper) -> None:
+    """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
+    first = SteppedMember(server, "a")
+    settle([first])
+    server.put(own(3), b"garbage")
+    second = SteppedMember(server, "b")
+    settle([second, first])
+    assert set(second.owned) == {tp(2), tp(3)}
+
+
+def test_an_owner_node_that_is_overwritten_while_it_is_released_is_released(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = SteppedMember(server, "a")
+    settle([first])
+    raced(monkeypatch, first.rebalancer._ownership, "release", lambda: server.put(own(3), b"garbage"))
+    second = SteppedMember(server, "b")
+    settle([second, first])
+    assert set(second.owned) == {tp(2), tp(3)}
+
+
+def test_what_a_commit_found_lost_is_released_where_it_moves_on(server: FakeZooKeeper) -> None:
+    first = SteppedMember(server, "a")
+    settle([first])
+    server.put(own(3), b"garbage")
+    first.finish(tp(3))
+    with pytest.raises(OffsetCommitError):
+        first.commit()
+    second = SteppedMember(server, "b")
+    settle([second, first])
+    assert set(second.owned) == {tp(2), tp(3)}
+
+
+def test_what_is_released_between_the_claim_and_the_watch_is_claimed_at_once(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No watch tells of it: it was made after the first look, and gone before the second."""
+    member = SteppedMember(server, "a")
+    configured(member, backoff_max=1000.0)
+    raced(monkeypatch, member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
+    raced(monkeypatch, member.rebalancer._ownership, "claim", lambda: server.remove(own(3)), after=True)
+    settle([member])
+    assert set(owners(server)) == {0, 1, 2, 3}
+
+
+def test_one_that_may_not_be_released_keeps_nothing_else_from_moving(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every round failed at it, for ever: no other partition was claimed or released any more."""
+    make_topic(server, 2, "other")
+    first = SteppedMember(server, "a")
+    settle([first])
+    server.refuse(own(3), "delete")
+    second = SteppedMember(server, "b")
+    settle([first, second])
+    first.subscribe({"t": 1, "other": 1})
+    settle([first, second])
+    assert set(second.owned) == {tp(2)}
+    assert {tp(0, "other"), tp(1, "other")} <= set(first.owned)
+    assert f"t-3, held by {first.consumer}-0 (session 0x1)" in str(second.rebalancer.state)
+    assert caplog.text.count("t-3 cannot be released") == 1
+
+
+def test_a_hostile_owner_node_does_not_fill_the_state_and_the_log(server: FakeZooKeeper) -> None:
+    server.put(own(2), b"x" * 1_000_000)
+    server.put(own(3), b"two\nlines\x00")
+    member = SteppedMember(server, "a")
+    settle([member])
+    text = str(member.rebalancer.state)
+    assert len(text) < 1000
+    assert "\n" not in text
+    assert r"two\nlines\x00" in text
+
+
+# ---- registrations ----
+
+
+def test_of_two_with_one_id_that_start_at_the_same_moment_one_waits(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
+    member = SteppedMember(server, "a")
+    mine = paths.member(GROUP, member.consumer)
+    raced(monkeypatch, member.session, "create", lambda: server.put(mine, FOREIGN, ephemeral_owner=777))
+    settle([member])
+    assert (dict(member.owned), owners(server)) == ({}, {})
+    assert f"{mine} is held by session 0x309" in str(member.rebalancer.state)
+    server.remove(mine)
+    settle([member])
+    assert len(member.owned) == 4
+
+
+@pytest.mark.parametrize("way", ["create", "transact"])
+def test_a_registration_that_was_overwritten_before_its_answer_was_lost_is_made_anew(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """What we had written was not known then, and the stranger's number of streams was taken for ours."""
+    member = SteppedMember(server, "a")
+    if way == "transact":
+        settle([member])
+        member.subscribe({"t": 1})
+
+    def lost() -> None:
+        server.put(paths.member(GROUP, member.consumer), FOREIGN.replace(b'"t":1', b'"t":5'))
+        raise RegistryUnavailableError("the answer was lost")
+
+    raced(monkeypatch, member.session, way, lost, after=True)
+    settle([member])
+    assert set(owners(server).values()) == {f"{member.consumer}-0"}
+
+
+def test_a_thousand_unreadable_members_fill_neither_the_state_nor_the_log(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1000):
+        server.put(paths.member(GROUP, f"{GROUP}_bad{number:04}"), b"")
+    member = SteppedMember(server, "a")
+    with caplog.at_level(logging.INFO):
+        settle([member])
+    assert len(member.owned) == 4
+    text = str(member.rebalancer.state)
+    assert f"{GROUP}_bad0000" in text
+    assert "and 992 more" in text
+    assert len(text) < 1000
+    assert len(caplog.records) < 30
+
+
+# ---- what may not be read ----
+
+
+def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper) -> None:
+    """Every round failed at it: ZooKeeper's refusal of one node was taken for one of all."""
+    foreign = paths.member(GROUP, f"{GROUP}_z")
+    server.put(foreign, FOREIGN, ephemeral_owner=5)
+    server.put(own(1), f"{GROUP}_z-0".encode(), ephemeral_owner=5)
+    server.refuse(foreign, "read")
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert set(member.owned) == {tp(0), tp(2), tp(3)}
+    assert foreign in str(member.rebalancer.state)
+    assert "left to unreadable members: t-1" in str(member.rebalancer.state)
+
+
+def test_an_offset_that_we_may_not_read_is_not_guessed_and_harms_only_its_partition(server: FakeZooKeeper) -> None:
+    server.refuse(paths.offset(GROUP, tp(2)), "read")
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert set(member.owned) == {tp(0), tp(1), tp(3)}
+    assert "does not let us read it" in str(member.rebalancer.state)
+    assert paths.offset(GROUP, tp(2)) in str(member.rebalancer.state)
+    server.refuse(paths.offset(GROUP, tp(2)))
+    settle([member])
+    assert member.owned[tp(2)].consumed == 10
+
+
+def test_a_topic_that_we_may_not_read_harms_only_itself(server: FakeZooKeeper) -> None:
+    make_topic(server, 2, "other")
+    server.refuse(paths.topic("other"), "read")
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.subscribe({"t": 1, "other": 1})
+    settle([member])
+    assert len(member.owned) == 4
+    assert paths.topic("other") in str(member.rebalancer.state)
+
+
+def test_an_owner_node_that_we_may_not_read_is_somebodys(server: FakeZooKeeper) -> None:
+    server.put(own(3), b"x", ephemeral_owner=5)
+    server.refuse(own(3), "read")
+    member = SteppedMember(server, "a")
+    settle([member])
+    assert set(member.owned) == {tp(0), tp(1), tp(2)}
+    assert "t-3, held by a node that ZooKeeper does not let us read since" in str(member.rebalancer.state)
+
+
+# ---- offsets ----
+
+
+@pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
+def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeeper, conflict: str) -> None:
+    """``ConsumerGroupCommand --delete --topic`` does that. A transaction makes no parents, so no commit of an owner
+    succeeded any more.
+    """
+    member = SteppedMember(server, "a", conflict=conflict)
+    settle([member])
+    member.finish(tp(0), 5)
+    server.remove(paths.offset_topic(GROUP, "t"))
+    reconciled(member)
+    if conflict == "raise":
+        assert tp(0) in member.delivery.failed
+        member.seek({tp(n): 15 for n in range(4)})
+        settle([member])
+    for _ in range(3):
+        try:
+            member.commit()
+        except OffsetCommitError:
+            settle([member])
+    assert offsets(server)[0] == 15
+    member.stop()
+    assert offsets(server)[0] == 15
+
+
+def test_a_second_write_does_not_set_free_what_the_first_one_stopped(server: FakeZooKeeper) -> None:
+    """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
+    member = SteppedMember(server, "a", conflict="raise")
+    settle([member])
+    member.finish(tp(0), 5)
+    for offset in (3, 4):
+        server.put(paths.offset(GROUP, tp(0)), b"%d" % offset)
+        reconciled(member)
+        assert tp(0) not in member.delivery.flowing
+        error = member.delivery.failed[tp(0)]
+        assert isinstance(error, OffsetConflictError)
+        assert (error.ours, error.theirs) == (15, offset)
+    member.seek({tp(0): 4})
+    settle([member])
+    assert member.delivery.flowing[tp(0)].consumed == 4
+
+
+# ---- the end ----
+
+
+def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the whole of ``rebalance.drain.timeout.ms``, which may be a minute."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    configured(member, drain=3600.0)
+    monkeypatch.setattr(rounds, "CLOSING_DRAIN", 0.0)
+    member.owned[tp(3)].held_until = 11
+    revoke, slices = member.delivery.revoke, 0
+
+    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        nonlocal slices
+        slices += 1
+        if slices == 3:
+            member.events.put(StopRequested(0))
+        assert slices < 100
+        revoke(positions, drain)
+
+    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    server.put(paths.member(GROUP, f"{GROUP}_z"), FOREIGN, ephemeral_owner=5)
+    settle([member])
+    assert member.rebalancer._state is State.CLOSED
+    assert owners(server) == {}
+
+
+def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(server: FakeZooKeeper) -> None:
+    """It was tried again for ever, by a thread that nobody could end."""
+    member = SteppedMember(server, "a")
+    settle([member])
+
+    def broken() -> None:
+        raise KeyError("a mistake of ours")
+
+    member.delivery.end = broken  # type: ignore[method-assign]
+    member.rebalancer._thread.start()
+    member.events.put(StopRequested(0))
+    assert member.rebalancer.join(Deadline(scaled(20)))
+    assert owners(server) == {}
