@@ -177,7 +177,7 @@ def _pushdown(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-@pytest.mark.xfail(reason="Spark 4.3.0 reads the ranges of the filtered query before it", strict=True)
+@pytest.mark.xfail(reason="Spark up to 4.3.0 reads the ranges of the filtered query before it", strict=True)
 def test_a_frame_with_pushed_filters_can_be_read_without_any(
     _pushdown: None, reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:

@@ -248,6 +248,46 @@ def test_a_query_and_a_scala_member_share_a_group(
     assert {*one.sink.places, *places(scala)} == everything(4, 1100)
 
 
+def test_a_scala_member_that_gave_up_during_a_long_batch_is_woken_when_it_has_ended(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+    legacy_member: Callable[..., LegacyMember],
+) -> None:
+    # By default it tries for 8 s; here for 3 s. One that only starts then fails to start, so this one is there before.
+    tries = {"rebalance.max.retries": "10", "rebalance.backoff.ms": "300"}
+    topic = new_topic(7)
+    one = query(topic)
+    one.start(**tries)
+    me = one.member
+    eventually(lambda: one.sink.batches, 60, "the first batch, which stores the starts")
+    first = our_member(one.group, {topic: 1}, properties={"consumer.id": "0"}).wait_ready()
+    eventually(lambda: len(one.owned_by(me)) == 3, 60, "two members")
+    scala = legacy_member("1.1.1", one.group, {topic: 1}, properties={"consumer.id": "zzzz", **tries}).wait_ready()
+
+    def by_range(*parts: set[int]) -> bool:
+        owned = [one.owned_by(member) for member in (f"{one.group}_0-", me, f"{one.group}_zzzz-")]
+        return owned == list(parts)
+
+    eventually(lambda: by_range({0, 1, 2}, {3, 4}, {5, 6}), 60, "three members")
+    one.sink.hold_at = max(one.sink.batches) + 1
+    produce(topic, values(0, 700), partitions=7)
+    assert one.sink.holding.wait(scaled(120))
+    first.wait_messages(300)
+    first.stop()
+    eventually(lambda: "can't rebalance after 10 retries" in scala.log_text(), 60, "a member that gave up")
+    assert one.owned_by(me) >= {3, 4}
+    assert one.owned_by(f"{one.group}_zzzz-") == set()
+    one.sink.go_on.set()
+    eventually(lambda: by_range(set(), {0, 1, 2, 3}, {4, 5, 6}), 60, "everything to be owned")
+    produce(topic, values(700, 1400), partitions=7)
+    eventually(lambda: one.at(7, 200), 60, "all to be read")
+    rows = [*one.sink.places, *places(first), *places(scala)]
+    assert_once(one.sink.places)
+    assert set(rows) == everything(7, 200)
+
+
 def test_two_queries_share_a_group_and_a_third_member_comes_and_goes_while_all_read(
     query: Callable[[str], Query],
     new_topic: NewTopic,
