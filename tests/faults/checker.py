@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process
 
@@ -52,6 +53,19 @@ class Rules:
     """For a loaded machine: limits of close and calls times this."""
 
 
+class Recovery(NamedTuple):
+    """From a fault or its healing until every partition flows: of which kind, how long, and what else befell the group
+    between the beginning of the fault and that time: then it cannot be told which of them it took so long for.
+    ``begin`` is where it counts from, ``victim`` whom it befell (None: all).
+    """
+
+    kind: str
+    seconds: float
+    begin: int = 0
+    victim: str | None = None
+    beside: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Verdict:
     """What a run showed. ``late`` are hand-outs after another's claim; ``past_gate`` those of them that a frozen
@@ -68,7 +82,7 @@ class Verdict:
     overlaps: int = 0
     unseen: int = 0
     """Ownerships that the watcher did not see, known from claims."""
-    recoveries: list[tuple[str, float]] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
     slow: list[tuple[str, float, float]] = field(default_factory=list)
     """Recoveries beyond their bound (kind, seconds, bound): whether that is wrong depends on what else the machine had
     to do, so who knows judges it.
@@ -80,7 +94,7 @@ class Verdict:
     @property
     def recovery(self) -> float | None:
         """The slowest recovery in seconds, None without one."""
-        return max((seconds for _, seconds in self.recoveries), default=None)
+        return max((one.seconds for one in self.recoveries), default=None)
 
 
 def check(found: History, rules: Rules) -> Verdict:
@@ -250,11 +264,13 @@ def _committed(found: History, tp: str, begin: int, end: int) -> set[int]:
     before = [offset for offset in seen if offset.at <= begin]
     since = [offset for offset in seen if begin < offset.at <= end + SEEN_NS]
     places = {_number(offset.value) for offset in (*before[-1:], *since)}
-    # commits that a look of the watcher passed over are known from those who wrote them
+    # what the watcher passed over, or was away for, is known from those who wrote it
     all_of_it = found.written.get(tp, [])
-    last = bisect_left(all_of_it, (begin, 0))
-    # the last before, and more for answers that took their time
-    for at, offset in all_of_it[min(max(0, last - 1), bisect_left(all_of_it, (begin - 2 * SECOND, 0))) :]:
+    last = bisect_left(all_of_it, begin, key=lambda write: write[0])
+    first = bisect_left(all_of_it, begin - 2 * SECOND, key=lambda write: write[0])  # for answers that took their time
+    while last > 0 and not all_of_it[last - 1][2]:
+        last -= 1  # whether that was done nobody was told, so what was written before it may stand
+    for at, offset, _ in all_of_it[min(max(0, last - 1), first) :]:
         if at > end:
             break
         places.add(offset)
@@ -322,13 +338,16 @@ def _cause(found: History, before: HandOut, again: HandOut, anew: frozenset[str]
 def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
     """I5: from a fault (or its healing) until every partition has a hand-out by a living owner."""
     tps = sorted(found.ownerships)
+    spans: list[tuple[Fault, int, float | None]] = []
     for index, fault in enumerate(found.faults):
+        spans.append((fault, fault.at, None))
         begin = fault.healed if fault.heals else fault.at
         until = found.faults[index + 1].at if index + 1 < len(found.faults) else NEVER
         if begin == NEVER:
             continue
         if fault.moves:
-            _moved(found, fault, until, rules, verdict)
+            span = _moved(found, fault, until)
+            spans[-1] = span or spans[-1]
             continue
         first = {tp: _first_after(found, tp, fault, begin) for tp in tps if _topic(tp) not in rules.drop}
         # nothing may have been there to hand out: only what was handed out at all in that time counts as traffic
@@ -339,16 +358,38 @@ def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
             if until == NEVER and fault.settled != NEVER:
                 verdict.violations.append(f"I5: after {fault.kind} nothing more came of {', '.join(absent[:4])}")
             continue
-        seconds = (max(at for at in first.values() if at is not None) - begin) / SECOND
-        _recovered(fault, seconds, rules, verdict)
+        spans[-1] = fault, begin, (max(at for at in first.values() if at is not None) - begin) / SECOND
+    for fault, begin, seconds in spans:
+        if seconds is not None:
+            verdict.recoveries.append(
+                Recovery(fault.kind, seconds, begin, fault.victim, _beside(fault, begin, seconds, spans))
+            )
+            bound = rules.bounds.get(fault.kind, rules.bound)
+            if seconds > bound:
+                verdict.slow.append((fault.kind, seconds, bound))
 
 
-def _moved(found: History, fault: Fault, until: int, rules: Rules, verdict: Verdict) -> None:
+def _beside(
+    fault: Fault, begin: int, seconds: float, spans: Iterable[tuple[Fault, int, float | None]]
+) -> tuple[str, ...]:
+    """What else was going on between the beginning of a fault and the recovery from it."""
+    end = begin + int(seconds * SECOND)
+    kinds = set()
+    for other, from_, took in spans:
+        over = max(other.healed if other.healed != NEVER else other.at, from_ + int((took or 0.0) * SECOND))
+        if other is not fault and other.at < end and over > fault.at:
+            kinds.add(other.kind)
+    return tuple(sorted(kinds))
+
+
+def _moved(found: History, fault: Fault, until: int) -> tuple[Fault, int, float] | None:
     """A planned change: from when the group could know of it until what moved by it has a hand-out again."""
     known = next((e for e in found.between(fault.at, until) if e["e"] in ("id", "id_gone")), None)
     if known is None:
-        return
-    begin = fault.at if fault.victim is not None else known["since"] if known["e"] == "id" else known["t"]
+        return None
+    begin = fault.at
+    if fault.victim is None:
+        begin = max(begin, known["since"] if known["e"] == "id" else known["t"])  # it may have been seen late
     ends = []
     for tp, all_of_it in found.ownerships.items():
         for ownership in all_of_it:
@@ -356,15 +397,7 @@ def _moved(found: History, fault: Fault, until: int, rules: Rules, verdict: Verd
                 first = next(iter(found.since(tp, ownership.begin)), None)
                 if first is not None and first.at < ownership.end:
                     ends.append(first.at)
-    if ends:
-        _recovered(fault, (max(ends) - begin) / SECOND, rules, verdict)
-
-
-def _recovered(fault: Fault, seconds: float, rules: Rules, verdict: Verdict) -> None:
-    verdict.recoveries.append((fault.kind, seconds))
-    bound = rules.bounds.get(fault.kind, rules.bound)
-    if seconds > bound:
-        verdict.slow.append((fault.kind, seconds, bound))
+    return (fault, begin, (max(ends) - begin) / SECOND) if ends else None
 
 
 def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:

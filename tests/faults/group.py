@@ -372,6 +372,7 @@ class Group:
         twin.start(timeout=scaled(10))
         twin.stop()
         twin.close()
+        fault.healed()  # until then the session lived
         return fault
 
     def plan(self, kind: str) -> Open:

@@ -105,8 +105,8 @@ class History:
     hand_outs: dict[str, list[HandOut]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[str, list[Offset]] = field(default_factory=lambda: defaultdict(list))
     writes: list[Write] = field(default_factory=list)
-    written: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """(when, offset) of every write that was not refused, by partition."""
+    written: dict[str, list[tuple[int, int, bool]]] = field(default_factory=lambda: defaultdict(list))
+    """(when, offset, whether its answer came) of every write that was not refused, by partition. A claim is one."""
     acked: dict[tuple[str, int], str] = field(default_factory=dict)
     somewhere: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """What was acknowledged at an offset that nobody was told, by partition: the values."""
@@ -201,19 +201,22 @@ def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Pr
             else:
                 found.acked[event["tp"], event["o"]] = event["v"]
         case "commit" | "release":
-            _wrote(found, event, process)
+            found.writes.append(
+                Write(at, process, event["e"], dict(event["tps"]), dict(event.get("refused", {})), "error" in event)
+            )
+            _wrote(found, event)
+        case "claim":
+            _wrote(found, event)
         case "lost":
             _lost(found, event, process)
         case "fault" | "healed" | "settled" | "cont":
             _broken(found, event)
 
 
-def _wrote(found: History, event: Event, process: Process) -> None:
-    refused = dict(event.get("refused", {}))
-    found.writes.append(Write(event["t"], process, event["e"], dict(event["tps"]), refused, "error" in event))
+def _wrote(found: History, event: Event) -> None:
     for tp, offset in event["tps"].items():
-        if offset is not None and tp not in refused:
-            found.written[tp].append((event["t"], offset))
+        if offset is not None and tp not in event.get("refused", {}):
+            found.written[tp].append((event["t"], offset, "error" not in event))
 
 
 def _lost(found: History, event: Event, process: Process) -> None:

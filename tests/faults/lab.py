@@ -6,9 +6,12 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
@@ -19,6 +22,8 @@ from zkconsumer.devcluster import DevCluster
 
 PARTITIONS = 8
 _numbers = itertools.count(1)
+_directories: ContextVar[list[Path] | None] = ContextVar("_directories", default=None)
+"""Where the groups of the row under way write, which is kept until the row is judged."""
 
 
 class Lab:
@@ -80,7 +85,10 @@ class Lab:
         servers = Servers(cluster.zookeeper_connect, cluster.bootstrap_servers)
         with Group(servers, name, timing or self.timing, {name: partitions}, **options) as group:
             group.random.seed(self.random.random())
-            group.keep = self.keep
+            directories = _directories.get()
+            group.keep = self.keep or directories is not None
+            if directories is not None:
+                directories.append(group.directory)
             yield group
 
     def populate(self, group: Group, count: int = 3, **options: Any) -> None:
@@ -126,8 +134,6 @@ class Report:
         for name in ("handed_out", "acked", "overlaps", "frozen_runs", "unseen"):
             setattr(into, name, getattr(into, name) + getattr(verdict, name))
         into.rounds = max(into.rounds, verdict.rounds)
-        if verdict.violations:
-            into.violations.append(f"the logs of this are in {group.directory}")
         return found
 
     def tell(self, figure: str) -> None:
@@ -168,10 +174,19 @@ class Row:
         """Runs it once. ``alone``: no other row uses the lab's servers, so they may be had anew."""
         report = Report(self.name, self.title)
         begin = monotonic()
+        directories: list[Path] = []
+        token = _directories.set(directories)
         try:
             self.run(lab, report)
         except Exception:
             report.failure = traceback.format_exc()
+        finally:
+            _directories.reset(token)
+        if lab.keep or not report.ok or report.verdict.slow:
+            report.tell(f"logs: {', '.join(map(str, directories))}")
+        else:
+            for directory in directories:
+                shutil.rmtree(directory, ignore_errors=True)
         report.seconds = monotonic() - begin
         report.load = os.getloadavg()[0]
         if alone and (self.harsh or report.failure):

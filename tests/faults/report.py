@@ -25,7 +25,7 @@ def table(reports: Iterable[Report]) -> str:
 def _line(runs: Sequence[Report]) -> tuple[str, ...]:
     verdicts = [run.verdict for run in runs]
     duplicates: Counter[str] = sum((verdict.duplicates for verdict in verdicts), Counter())
-    recoveries = [seconds for verdict in verdicts for _, seconds in verdict.recoveries]
+    recoveries = [seconds for verdict in verdicts for seconds in (one.seconds for one in verdict.recoveries)]
     late = sum(len(verdict.late) for verdict in verdicts)
     past = sum(len(verdict.past_gate) for verdict in verdicts)
     bad = sum(not run.ok for run in runs)
@@ -65,8 +65,8 @@ def details(report: Report) -> str:
     verdict = report.verdict
     lines = [f"row {report.row} ({report.title}): {'ok' if report.ok else 'FAILED'} in {report.seconds:.0f} s"]
     slowest: dict[str, list[float]] = {}
-    for kind, seconds in verdict.recoveries:
-        slowest.setdefault(kind, []).append(seconds)
+    for recovery in verdict.recoveries:
+        slowest.setdefault(recovery.kind, []).append(recovery.seconds)
     for kind, times in slowest.items():
         lines.append(f"  recovery from {kind}: {', '.join(f'{seconds:.2f}' for seconds in times)} s")
     if verdict.closes:

@@ -115,18 +115,18 @@ def slow(lab: Lab, report: Report) -> None:
         # an answer that takes more than two thirds of the session is given up by the client
         for delay in (session / 40, session / 10):
             report.verdict.slow += _works(report, group, delay)
-        for delay in (0.45 * session, 0.75 * session):
-            _gives_up(lab, report, group, delay)
+        _works_or_gives_up(lab, report, group, 0.45 * session)
+        _gives_up(lab, report, group, 0.75 * session)
         group.finish()
         unbounded = {"slow link": float("inf"), "join": float("inf"), "leave": float("inf")}
         report.judged(group, lab.rules(bounds={**unbounded, "dead link": hopeless(lab)}, rounds=None))
 
 
 def hopeless(lab: Lab) -> float:
-    """Within this a member gives its share up that reaches ZooKeeper without hearing from it: its session lives on
-    until it stops asking for it.
+    """Within this a member's share is another's that reaches ZooKeeper without hearing from it: a session until its
+    lease ends, half of one until it gives the session up, and one until that ends, where no word of it comes through.
     """
-    return 4 * lab.timing.session + lab.timing.tick + 2.0
+    return 3 * lab.timing.session + lab.timing.tick + 2.0
 
 
 def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float, float]]:
@@ -143,6 +143,18 @@ def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float,
     _heal(group, fault)
     bound = 10 * delay + 2.0
     return [("a leave over a slow link", seconds, bound)] if seconds > bound else []
+
+
+def _works_or_gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
+    """Answers that take nearly as long as the session: in time now and then, which serves, or not, which must show."""
+    victim = group.members["b"]
+    fault = group.fault("slow link", victim, heals=True)
+    group.links["b"].zookeeper.carry(delay, jitter=delay / 8)
+    sleep(2 * lab.timing.session)
+    group.flow(hopeless(lab))
+    owns = any(thread == f"{victim.consumer}-0" for thread, _ in group.owners().values())
+    report.tell(f"{delay:.2f} s each way: all flows, {'with' if owns else 'without'} it")
+    _heal(group, fault)
 
 
 def _gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:

@@ -37,6 +37,8 @@ def killed(lab: Lab, report: Report) -> None:
                 fault.settled()
                 plan = group.plan("join")
                 group.join(other, ready=False)
+            else:
+                group.join(victim, ready=False)
             group.settle()
             plan.settled()
         group.finish()

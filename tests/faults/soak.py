@@ -36,6 +36,8 @@ REST_EVERY = 6
 REST_S = 60.0
 FLAPPING_S = 3.0
 FEWEST = 3
+SERVERS = {"zookeeper crash", "broker bounce"}
+"""Faults that last as long as a JVM takes to start again."""
 
 
 class Soak:
@@ -269,20 +271,12 @@ def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, S
         return verdict, found, churn, str(group.directory)
 
 
-def report(verdict: Verdict, found: History, churn: Soak, where: str) -> str:
-    """The text at the end."""
+def report(verdict: Verdict, found: History, churn: Soak, where: str, bound: float) -> str:
+    """The text at the end. ``bound``: what a recovery may take that nothing else disturbs, in seconds."""
     lines = ["", "what befell it:"]
     lines += [f"  {name:<16} {count}" for name, count in sorted(churn.done.items())]
     lines.append(f"  {sum(churn.done.values())} events, {churn.rests} rests")
-    slowest: dict[str, list[float]] = defaultdict(list)
-    for kind, seconds in verdict.recoveries:
-        slowest[kind].append(seconds)
-    lines.append("recovery, from the event (or its healing) until every partition flows, in s; others overlap:")
-    for kind, times in sorted(slowest.items()):
-        times.sort()
-        lines.append(
-            f"  {kind:<16} {len(times):4d} times, median {times[len(times) // 2]:.2f}, slowest {times[-1]:.2f}"
-        )
+    lines += _recoveries(verdict, found, bound)
     lines += [
         f"acknowledged {verdict.acked}, handed out {verdict.handed_out}, lost {len(verdict.lost)}",
         "duplicates by cause: "
@@ -299,6 +293,38 @@ def report(verdict: Verdict, found: History, churn: Soak, where: str) -> str:
         lines.append(f"{len(verdict.violations)} violations; the logs are in {where}")
     lines.append("verdict: " + ("FAILED" if verdict.violations else "ok"))
     return "\n".join(lines)
+
+
+def _recoveries(verdict: Verdict, found: History, bound: float) -> list[str]:
+    """How long recoveries took: those that nothing else disturbed, which of them were slow, and the others."""
+    lines = ["recovery, from the event (or its healing) until every partition flows, in s (median, slowest):"]
+    alone = [one for one in verdict.recoveries if not one.beside]
+    among = [one for one in verdict.recoveries if one.beside]
+    for name, recoveries in (("nothing else at the time", alone), ("others overlap", among)):
+        lines.append(f"  {name}:")
+        by_kind: dict[str, list[float]] = defaultdict(list)
+        for one in recoveries:
+            by_kind[one.kind].append(one.seconds)
+        for kind, times in sorted(by_kind.items()):
+            times.sort()
+            lines.append(f"    {kind:<16} {len(times):4d} times {times[len(times) // 2]:6.2f} {times[-1]:6.2f}")
+    start = found.events[0]["t"] if found.events else 0
+    slow = [one for one in alone if one.seconds > bound]
+    lines.append(f"  beyond {bound:g} s though nothing else befell the group: {len(slow)} of {len(alone)}")
+    lines += [
+        f"    {one.kind} of {one.victim or 'a server'}: {one.seconds:.2f} s, {(one.begin - start) / SECOND:.0f} s in"
+        for one in slow
+    ]
+    unexplained = [one for one in among if one.seconds > bound and not SERVERS & {one.kind, *one.beside}]
+    lines.append(
+        f"  beyond {bound:g} s beside other faults, none of them a server's: {len(unexplained)} of {len(among)}"
+    )
+    lines += [
+        f"    {one.kind} of {one.victim}: {one.seconds:.2f} s, {(one.begin - start) / SECOND:.0f} s in, beside "
+        + ", ".join(one.beside)
+        for one in unexplained
+    ]
+    return lines
 
 
 def leaks(found: History) -> list[str]:
@@ -342,7 +368,7 @@ def main() -> int:
     loads = [os.getloadavg()[0]]
     verdict, found, churn, where = soak(arguments.minutes, arguments.seed, timing)
     loads.append(os.getloadavg()[0])
-    print(report(verdict, found, churn, where))
+    print(report(verdict, found, churn, where, timing.bound))
     print(f"load average {loads[0]:.1f} at the start, {loads[1]:.1f} at the end, of {os.cpu_count()} processors")
     return 1 if verdict.violations else 0
 

@@ -98,8 +98,9 @@ def test_a_kill_and_a_takeover_are_in_order() -> None:
     assert verdict.duplicates == {"kill": 5}
     assert verdict.lost == []
     (recovery,) = verdict.recoveries
-    assert recovery[0] == "kill"
-    assert 2.1 < recovery[1] < 2.2
+    assert recovery.kind == "kill"
+    assert 2.1 < recovery.seconds < 2.2
+    assert recovery.beside == ()
     assert verdict.slow == []
 
 
@@ -259,7 +260,7 @@ def test_i5_a_planned_move_is_timed_from_when_the_group_could_know() -> None:
     log.got("b", 3.25, 1).add("driver", 4.0, "settled", number=plan)
     verdict = log.judged()
     assert verdict.violations == []
-    assert verdict.recoveries == [("join", 0.25)]
+    assert [(one.kind, one.seconds) for one in verdict.recoveries] == [("join", 0.25)]
 
 
 def test_i6_closes_and_calls_have_limits() -> None:
@@ -337,3 +338,42 @@ def test_a_log_is_read_back_while_it_is_written(tmp_path: Path) -> None:
     assert tail.look()[-1] == {"who": "x", "pid": tail.look()[0]["pid"], "t": 1, "e": "half"}
     log.close()
     assert [event["e"] for event in read_all(tmp_path)] == ["half", "start", "h"]
+
+
+def test_a_recovery_beside_another_fault_is_told_apart() -> None:
+    log = takeover()
+    log.fault("flapping", 3.0, "c", loses=False, heals=True)
+    log.add("driver", 3.5, "healed", number=1)
+    by_kind = {one.kind: one for one in log.judged().recoveries}
+    assert by_kind["kill"].beside == ("flapping",)
+    assert by_kind["kill"].victim == "a"
+    assert by_kind["flapping"].beside == ("kill",)
+    log.fault("flapping", 4.5, "c", loses=False, heals=True)
+    assert {one.kind: one.beside for one in log.judged().recoveries}["kill"] == ("flapping",), "this one came after it"
+
+
+def test_a_commit_whose_answer_was_lost_leaves_what_was_committed_before_it_possible() -> None:
+    """The watcher was away, and the last that was written before the claim is what nobody knows the outcome of."""
+    log = takeover(first_of_b=7)
+    log.add("a", 1.17, "commit", tps={TP: 7}, refused={})
+    log.add("a", 1.9, "commit", tps={TP: 10}, error="no answer")
+    assert log.judged().violations == []
+    wrong = takeover(first_of_b=6)
+    wrong.add("a", 1.17, "commit", tps={TP: 7}, refused={})
+    wrong.add("a", 1.9, "commit", tps={TP: 10}, error="no answer")
+    assert any(text.startswith("I3: b began t-0 at 6") for text in wrong.judged().violations)
+
+
+def test_a_session_that_another_client_ends_lives_until_that_is_done() -> None:
+    """What it hands out until then is no late hand-out, and may come again."""
+    log = Log().member("a", 11).member("b", 12).produced(range(3)).committed(0, 0.9)
+    fault = log.fault("expiry", 0.95, "a")
+    owned = log.owns("a", 11, 1.0)
+    log.got("a", 1.1, 0).gone(owned, 1.2)
+    log.add("driver", 1.2, "healed", number=fault)
+    log.owns("b", 12, 1.3)
+    for number in range(3):
+        log.got("b", 1.4 + number / 100, number)
+    verdict = log.judged()
+    assert verdict.violations == []
+    assert verdict.duplicates == {"expiry": 1}

@@ -25,8 +25,10 @@ from tests.faults.events import EventLog
 
 POLL_S = 0.02
 PER_NODE_S = 0.001
-ANSWER_S = 2.0
-REPLACE_AFTER_S = 3.0
+ANSWER_S = 1.0
+SESSION_S = 2.0
+"""It owns nothing that a session would keep, and kazoo waits for a server that is starting as long as for this."""
+REPLACE_AFTER_S = 0.5
 TROUBLE = (KazooException, KazooTimeoutError)
 
 
@@ -42,7 +44,7 @@ class Watcher:
     def _connect(self) -> KazooClient:
         # back as soon as the servers are, or it would see what happens then too late
         soon = KazooRetry(max_tries=-1, delay=0.02, backoff=1, max_jitter=0.0, max_delay=0.05)
-        client = KazooClient(self.config["connect"], timeout=10.0, read_only=True, connection_retry=soon)
+        client = KazooClient(self.config["connect"], timeout=SESSION_S, read_only=True, connection_retry=soon)
         client.start_async()
         return client
 
@@ -54,7 +56,8 @@ class Watcher:
                 self._look()
                 answered = time.monotonic()
             except TROUBLE:
-                # an ensemble that was set back refuses sessions of its future for ever
+                # an ensemble that was set back refuses sessions of its future for ever, and one that starts may never
+                # answer who came too early
                 if time.monotonic() - answered > REPLACE_AFTER_S:
                     self._replace()
                     answered = time.monotonic()
@@ -62,11 +65,16 @@ class Watcher:
             self.wake.clear()
 
     def _replace(self) -> None:
+        """Go on with another client at once; the old one may take its time to end."""
         self.log("watcher_reconnects")
-        for end in (self.client.stop, self.client.close):
+        threading.Thread(target=self._end, args=(self.client,), name="ending", daemon=True).start()
+        self.client = self._connect()
+
+    @staticmethod
+    def _end(client: KazooClient) -> None:
+        for end in (client.stop, client.close):
             with suppress(Exception):
                 end()
-        self.client = self._connect()
 
     def _look(self) -> None:
         paths = [f"{self.group}/ids/{name}" for name in self._children(f"{self.group}/ids")]

@@ -77,7 +77,8 @@ def _open(session: Session) -> None:
 
 def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, after: int, of: str = "zkconsumer-zookeeper") -> list[str]:
     """From the so-many-th thread of ours on none can be started. Returns the names of those that were."""
-    start, started = threading.Thread.start, []
+    start = threading.Thread.start
+    started: list[str] = []
 
     def refusing(thread: threading.Thread) -> None:
         if thread.name.startswith(of):
