@@ -5,8 +5,8 @@ and ``run(arguments) -> exit code``; add it to ``_COMMANDS`` and it is there. Co
 what the package itself needs: what an extra brings is imported inside ``run``, so that the help works without it and a
 missing one becomes a ``MissingExtraError`` that names the extra.
 
-Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 3 "it is not there" where a command asks, 130
-after Ctrl-C. Runs in the main thread.
+Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 3 "it is not there" where a command asks, others
+as a command's help says, 130 after Ctrl-C. Runs in the main thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Protocol
 
-from zkconsumer.cli import demo, dev
+from zkconsumer.cli import demo, dev, migrate
 from zkconsumer.errors import ZkConsumerError
 
 __all__ = ["main"]
@@ -38,7 +38,7 @@ class Command(Protocol):
         """Does it. Returns the exit code; a ZkConsumerError is shown as a message and becomes 1."""
 
 
-_COMMANDS: tuple[Command, ...] = (demo, dev)
+_COMMANDS: tuple[Command, ...] = (demo, dev, migrate)
 
 _DESCRIPTION = """\
 Kafka's ZooKeeper-based high-level consumer, from the command line.

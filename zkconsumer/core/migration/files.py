@@ -98,11 +98,16 @@ def format_backup(backup: Backup) -> str:
 
 
 def _saved(saved: Saved) -> dict[str, Any]:
-    before = saved.before
-    if before is None:
-        return {"before": None, "wrote": saved.wrote}
-    kept = {"text": before.text, "metadata": before.metadata, "leader_epoch": before.leader_epoch}
-    return {"before": {"offset": before.offset, "problem": before.problem, **kept}, "wrote": saved.wrote}
+    return {"before": _written(saved.before), "wrote": _written(saved.wrote)}
+
+
+def _written(entry: Entry | None) -> dict[str, Any] | None:
+    """The fields that say something."""
+    if entry is None:
+        return None
+    fields = {"problem": entry.problem, "text": entry.text, "metadata": entry.metadata}
+    said: dict[str, Any] = {"offset": entry.offset, **{key: value for key, value in fields.items() if value}}
+    return said if entry.leader_epoch < 0 else {**said, "leader_epoch": entry.leader_epoch}
 
 
 def parse_backup(text: str) -> Backup:
@@ -130,19 +135,17 @@ def _partitions(value: object) -> Iterable[dict[str, Any]]:
     return value
 
 
-def _parsed(entry: dict[str, Any]) -> tuple[TopicPartition, Saved]:
-    before, wrote = entry["before"], entry["wrote"]
-    tp = TopicPartition(_text(entry["topic"]), _whole(entry["partition"]))
-    kept = None
-    if before is not None:
-        kept = Entry(
-            None if before["offset"] is None else _whole(before["offset"]),
-            _text(before["problem"]),
-            _text(before["text"]),
-            _text(before["metadata"]),
-            _whole(before["leader_epoch"]),
-        )
-    return tp, Saved(kept, None if wrote is None else _whole(wrote))
+def _parsed(one: dict[str, Any]) -> tuple[TopicPartition, Saved]:
+    tp = TopicPartition(_text(one["topic"]), _whole(one["partition"]))
+    return tp, Saved(_entry(one["before"]), _entry(one["wrote"]))
+
+
+def _entry(value: dict[str, Any] | None) -> Entry | None:
+    if value is None:
+        return None
+    problem, text, metadata = (_text(value.get(key, "")) for key in ("problem", "text", "metadata"))
+    offset = None if value["offset"] is None else _whole(value["offset"])
+    return Entry(offset, problem, text, metadata, _whole(value.get("leader_epoch", -1)))
 
 
 def _text(value: object) -> str:

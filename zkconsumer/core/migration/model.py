@@ -50,7 +50,7 @@ class Entry:
         return self.offset if self.offset is not None and self.offset >= 0 else None
 
     def __str__(self) -> str:
-        return f"unreadable ({self.problem})" if self.offset is None else str(self.offset)
+        return f"unreadable: {self.text[:20]!r}" if self.offset is None else str(self.offset)
 
 
 Entries = Mapping[TopicPartition, Entry]

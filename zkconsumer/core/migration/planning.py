@@ -95,12 +95,14 @@ def plan_move(
     Arguments: ``logs`` of all partitions that exist; one that is missing there does not.
     """
     steps = [
-        _step(tp, source.get(tp), held.get(tp), logs.get(tp), out_of_range, ahead) for tp in sorted({*source, *held})
+        _step(target, tp, source.get(tp), held.get(tp), logs.get(tp), out_of_range, ahead)
+        for tp in sorted({*source, *held})
     ]
     return MovePlan(target, steps)
 
 
 def _step(
+    target: Store,
     tp: TopicPartition,
     source: Entry | None,
     before: Entry | None,
@@ -112,7 +114,7 @@ def _step(
     if wanted is not None:
         verdict, also = _against(wanted, before, ahead)
         reason = "; ".join(filter(None, (reason, also)))
-    after = Entry(wanted) if wanted is not None and verdict is Verdict.WRITE else None
+    after = held_as(target, wanted) if wanted is not None and verdict is Verdict.WRITE else None
     return Step(tp, verdict, source, before, after, log, reason)
 
 
@@ -159,10 +161,10 @@ def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict,
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What stood where a run wrote: ``before`` (None: nothing) and the offset it wrote (None: it removed)."""
+    """What stood where a run wrote: ``before`` (None: nothing), and what it wrote (None: it removed)."""
 
     before: Entry | None
-    wrote: int | None
+    wrote: Entry | None
 
 
 def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: Entries, *, force: bool) -> MovePlan:
@@ -174,7 +176,7 @@ def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: En
             steps.append(Step(tp, Verdict.SAME, before, now))
             continue
         reason = ""
-        if now != (None if wrote is None else held_as(target, wrote)):
+        if now != wrote:
             reason = f"it was changed since: {'absent' if now is None else now} now, {_written(wrote)} by that run"
             if not force:
                 steps.append(Step(tp, Verdict.UNDECIDED, before, now, reason=f"{reason}; say --force to set it back"))
@@ -184,7 +186,7 @@ def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: En
     return MovePlan(target, steps)
 
 
-def _written(wrote: int | None) -> str:
+def _written(wrote: Entry | None) -> str:
     return "removed" if wrote is None else f"{wrote} written"
 
 

@@ -111,23 +111,25 @@ def test_partitions_that_do_not_exist_and_those_of_the_target_alone_are_left_and
 @pytest.mark.parametrize("target", Store)
 def test_a_rollback_puts_back_what_was_there_and_takes_away_what_was_not(target: Store) -> None:
     before = Entry(4, text="+4") if target is Store.ZOOKEEPER else Entry(4, metadata="m", leader_epoch=7)
-    saved = {T0: Saved(before, 20), T1: Saved(None, 30)}
+    saved = {T0: Saved(before, held_as(target, 20)), T1: Saved(None, held_as(target, 30))}
     plan = plan_rollback(target, saved, {T0: held_as(target, 20), T1: held_as(target, 30)}, force=False)
     assert [(s.verdict, s.after) for s in plan.steps] == [(Verdict.WRITE, before), (Verdict.REMOVE, None)]
 
 
 def test_a_rollback_of_what_was_never_done_changes_nothing() -> None:
-    plan = plan_rollback(Store.KAFKA, {T0: Saved(Entry(4), 20), T1: Saved(None, 30)}, {T0: Entry(4)}, force=False)
+    plan = plan_rollback(
+        Store.KAFKA, {T0: Saved(Entry(4), Entry(20)), T1: Saved(None, Entry(30))}, {T0: Entry(4)}, force=False
+    )
     assert {step.verdict for step in plan.steps} == {Verdict.SAME}
 
 
 @pytest.mark.parametrize("now", [Entry(21), None, Entry(20, metadata="theirs")])
 def test_what_was_changed_since_is_put_back_by_force_only(now: Entry | None) -> None:
     held = {} if now is None else {T0: now}
-    (step,) = plan_rollback(Store.KAFKA, {T0: Saved(Entry(4), 20)}, held, force=False).steps
+    (step,) = plan_rollback(Store.KAFKA, {T0: Saved(Entry(4), Entry(20))}, held, force=False).steps
     assert step.verdict is Verdict.UNDECIDED
     assert "20 written by that run" in step.reason
-    (step,) = plan_rollback(Store.KAFKA, {T0: Saved(Entry(4), 20)}, held, force=True).steps
+    (step,) = plan_rollback(Store.KAFKA, {T0: Saved(Entry(4), Entry(20))}, held, force=True).steps
     assert (step.verdict, step.after) == (Verdict.WRITE, Entry(4))
 
 
@@ -192,8 +194,8 @@ def test_a_selection_that_cannot_be_read_is_quoted(text: str) -> None:
 
 
 def test_entries_are_shown_as_people_read_them() -> None:
-    assert [shown(None), shown(Entry(3)), shown(replace(Entry(3), offset=None, problem="p"))] == [
+    assert [shown(None), shown(Entry(3)), shown(replace(Entry(3), offset=None, problem="p", text="x"))] == [
         "-",
         "3",
-        "unreadable (p)",
+        "unreadable: 'x'",
     ]

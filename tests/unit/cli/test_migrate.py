@@ -1,0 +1,474 @@
+"""``zkconsumer migrate`` on a ZooKeeper and a Kafka in memory: what it writes, refuses, says and returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.timing import scaled
+from zkconsumer import cli
+from zkconsumer.brokers import BrokerChannel
+from zkconsumer.brokers.group_requests import GroupChannel, Membership
+from zkconsumer.cli import migrate
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.migration.model import Entry, LogSpan, Store
+from zkconsumer.core.migration.planning import Step
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.offsets import moving
+from zkconsumer.offsets.moving import Side, ZooKeeperSide
+from zkconsumer.offsets.moving_kafka import KafkaSide
+from zkconsumer.testing import FakeCluster, FakeZooKeeper
+
+OFFSETS = "/consumers/g/offsets/t"
+PARTITIONS = 4
+LOG = LogSpan(10, 100)
+
+
+class World:
+    """Both servers; ``broken`` replaces a side's ``write``, ``at_write`` is called before each."""
+
+    def __init__(self, kafka: FakeCluster) -> None:
+        self.kafka = kafka
+        self.zookeeper = FakeZooKeeper()
+        self.at_write: Callable[[], None] = lambda: None
+        self.writes = 0
+
+    def endpoints(self, _: Deadline) -> list[Endpoint]:
+        return [Endpoint(number, host, port) for number, host, port in self.kafka.addresses()]
+
+    def channel(self, endpoint: Endpoint) -> BrokerChannel:
+        return BrokerChannel(endpoint, client_id="test", socket_timeout=scaled(5.0))
+
+    def in_zookeeper(self, offsets: Mapping[int, str | bytes | int]) -> None:
+        for number, offset in offsets.items():
+            self.zookeeper.put(f"{OFFSETS}/{number}", offset if isinstance(offset, bytes) else str(offset).encode())
+
+    def in_kafka(self, offsets: Mapping[int, int]) -> None:
+        channel = GroupChannel(self.channel(self.endpoints(Deadline(5.0))[0]))
+        channel.connect(Deadline(scaled(5.0)))
+        wanted = {TopicPartition("t", number): offset for number, offset in offsets.items()}
+        assert not any(channel.commit(Membership("g"), wanted, Deadline(scaled(5.0))).values())
+        channel.close()
+
+    def zookeepers(self) -> dict[int, bytes]:
+        found = self.zookeeper.tree(OFFSETS)
+        return {int(path.rpartition("/")[2]): data for path, data in found.items()}
+
+    def kafkas(self) -> dict[int, int]:
+        return {tp[1]: offset for tp, offset in self.kafka.committed("g").items()}
+
+
+class Watched:
+    """A side that tells of each write before it is done."""
+
+    def __init__(self, side: Side, world: World) -> None:
+        self._side, self._world = side, world
+        self.store, self.read, self.members = side.store, side.read, side.members
+
+    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        self._world.writes += 1
+        self._world.at_write()
+        return self._side.write(steps, deadline)
+
+
+class FakeGroup:
+    """What ``GroupOffsets`` is on a real cluster."""
+
+    def __init__(self, world: World, config: ConsumerConfig) -> None:
+        self.group, self.cluster = config.group_id, config.zookeeper_connect
+        self._world = world
+        session = world.zookeeper.session()
+        session.open(Deadline(5.0))
+        self._session = session
+        self._kafka = KafkaSide(self.group, world.endpoints, world.channel, lambda _: [])
+        self._sides = {side.store: Watched(side, world) for side in (ZooKeeperSide(session, self.group), self._kafka)}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kafka.close()
+        self._session.close(Deadline(1.0))
+
+    def deadline(self) -> Deadline:
+        return Deadline(scaled(5.0))
+
+    def side(self, store: Store) -> Watched:
+        return self._sides[store]
+
+    def logs(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+        return {tp: LOG for tp in partitions if tp.topic == "t" and tp.partition < PARTITIONS}
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[FakeCluster]:
+    with FakeCluster() as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        yield cluster
+
+
+@pytest.fixture
+def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    made = World(kafka)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(made, config))
+    yield made
+    with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
+        held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
+        removes = [Step(tp, moving.Verdict.REMOVE) for tp in held]
+        assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
+
+
+@pytest.fixture
+def run(world: World) -> Run:
+    return lambda *arguments: cli.main(["migrate", "g", "--zookeeper", "h:2181", *arguments])
+
+
+def backup() -> str:
+    """The one file of what was there before, and that no other was left."""
+    (file,) = [path for path in Path().iterdir() if path.name.endswith(".rollback.json")]
+    assert len(list(Path().iterdir())) == 1
+    return str(file)
+
+
+# ---- there, back, and as it was ----
+
+
+def test_offsets_go_to_kafka_and_back(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    world.in_zookeeper({0: 10, 1: 55, 2: 100})
+    assert run("--to", "kafka") == 0
+    assert world.kafkas() == {0: 10, 1: 55, 2: 100}
+    assert "3 of 3 written" in capsys.readouterr().out
+    Path(backup()).unlink()
+    world.in_kafka({0: 20, 3: 30})
+    assert run("--to", "zookeeper") == 0
+    assert world.zookeepers() == {0: b"20", 1: b"55", 2: b"100", 3: b"30"}
+    assert "2 of 2 written" in capsys.readouterr().out
+
+
+def test_a_dry_run_says_what_would_be_written_and_writes_nothing(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 10, 1: 55})
+    world.in_kafka({1: 55})
+    assert run("--to", "kafka", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "t-0        10         -      10..100  write 10" in said
+    assert "t-1        55         55     10..100  the same already" in said
+    assert "1 partitions would be" in said
+    assert (world.kafkas(), world.writes, list(Path().iterdir())) == ({1: 55}, 0, [])
+
+
+@pytest.mark.parametrize("to", ["kafka", "zookeeper"])
+def test_a_rollback_puts_back_exactly_what_was_there(world: World, run: Run, to: str) -> None:
+    world.in_zookeeper({0: b"+20", 1: 30, 2: b"rubbish"} if to == "zookeeper" else {0: 50, 1: 60, 2: 70})
+    world.in_kafka({0: 50, 1: 60, 2: 70, 3: 80} if to == "zookeeper" else {0: 20, 1: 30, 2: 40})
+    before = world.zookeepers(), world.kafkas()
+    assert run("--to", to) == 0
+    assert (world.zookeepers(), world.kafkas()) != before
+    assert run("--rollback", backup(), "--backup", "again.json") == 0
+    assert (world.zookeepers(), world.kafkas()) == before
+    assert run("--rollback", "again.json") == 0
+    assert (world.zookeepers(), world.kafkas()) != before
+
+
+def test_what_an_old_broker_cannot_delete_is_said(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    world.in_zookeeper({0: 50, 1: 60})
+    world.in_kafka({0: 20})
+    assert run("--to", "kafka") == 0
+    assert run("--rollback", backup(), "--backup", "again.json") == 1
+    said = capsys.readouterr().out
+    assert "t-1        not written: brokers before 2.4 can delete a group's offsets all together only" in said
+    assert world.kafkas() == {0: 20, 1: 60}
+
+
+def test_a_rollback_leaves_what_was_changed_since_unless_it_is_forced(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 50, 1: 60})
+    assert run("--to", "kafka") == 0
+    world.in_kafka({0: 51})
+    assert run("--rollback", backup()) == 4
+    assert "it was changed since: 51 now, 50 written by that run" in capsys.readouterr().out
+    assert world.kafkas() == {0: 51, 1: 60}
+    assert run("--rollback", backup(), "--force") == 0
+    assert world.kafkas() == {}
+
+
+def test_a_rollback_of_another_group_or_of_no_file_of_ours_is_refused(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 50})
+    assert run("--to", "kafka") == 0
+    document = json.loads(Path(backup()).read_text())
+    Path("other.json").write_text(json.dumps({**document, "group": "h"}))
+    assert run("--rollback", "other.json") == 4
+    Path("other.json").write_text("{}")
+    assert run("--rollback", "other.json") == 1
+    assert run("--rollback", "none.json") == 1
+    said = capsys.readouterr().err
+    assert "is of group 'h'" in said
+    assert "other.json: it was not written by zkconsumer migrate" in said
+    assert "none.json: cannot be read" in said
+    assert world.kafkas() == {0: 50}
+
+
+# ---- what is not decided, and who lives ----
+
+
+def test_nothing_is_written_before_everything_is_decided(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 50, 1: 101, 2: 20, 3: b"rubbish"})
+    world.in_kafka({2: 90})
+    assert run("--to", "kafka") == 4
+    said = capsys.readouterr()
+    assert said.out.count("UNDECIDED") == 3
+    assert "3 partitions have to be decided first" in said.err
+    assert (world.kafkas(), world.writes) == ({2: 90}, 0)
+    decided = ["--out-of-range", "latest", "--ahead", "overwrite", "--topic", "t:0-2"]
+    assert run("--to", "kafka", *decided) == 0
+    assert world.kafkas() == {0: 50, 1: 100, 2: 20}
+
+
+def test_nothing_is_written_while_members_live_on_either_side(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 50})
+    world.in_kafka({1: 60})
+    world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
+    for to in ("kafka", "zookeeper"):
+        assert run("--to", to) == 5
+        assert "g_ann (ZooKeeper)" in capsys.readouterr().err
+    assert (world.writes, list(Path().iterdir())) == (0, [])
+
+
+def test_the_rolling_way_needs_nobody_on_the_side_that_is_written(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 50})
+    world.in_kafka({1: 60})
+    world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
+    assert run("--to", "zookeeper", "--rolling") == 5
+    assert world.zookeepers() == {0: b"50"}
+    assert run("--to", "kafka", "--rolling") == 0
+    assert world.kafkas() == {0: 50, 1: 60}
+    capsys.readouterr()
+
+
+def test_a_member_of_kafkas_is_named(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    world.in_zookeeper({0: 50})
+    channel = GroupChannel(world.channel(world.endpoints(Deadline(5.0))[0]))
+    channel.connect(Deadline(scaled(5.0)))
+    times = {"session_timeout": scaled(30.0), "rebalance_timeout": scaled(30.0), "deadline": Deadline(scaled(10.0))}
+    try:
+        joined = channel.join(Membership("g"), [("range", b"")], **times)
+    except Exception as required:
+        joined = channel.join(Membership("g", -1, required.member_id), [("range", b"")], **times)
+    assert run("--to", "kafka") == 5
+    assert "test at 127.0.0.1 (Kafka)" in capsys.readouterr().err
+    channel.leave(Membership("g", joined.generation, joined.member_id), Deadline(scaled(5.0)))
+    channel.close()
+    assert run("--to", "kafka") == 0
+
+
+def test_who_comes_while_it_is_written_stops_it_and_what_was_done_is_said(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_kafka({0: 50, 1: 60})
+
+    def owned() -> None:
+        world.zookeeper.put("/consumers/g/owners/t/0", b"g_ann-0", ephemeral_owner=7)
+
+    world.at_write = owned
+    assert run("--to", "zookeeper") == 1
+    said = capsys.readouterr().out
+    assert "t-0        not written: somebody owns it" in said
+    assert "t-1        written: 60" in said
+    assert "1 of 2 written; to put back what stood there: --rollback" in said
+    assert world.zookeepers() == {1: b"60"}
+
+
+def test_an_answer_that_is_lost_is_looked_for(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.in_zookeeper({0: 50})
+    write = KafkaSide.write
+
+    def lose(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        write(self, steps, deadline)
+        raise BrokerUnavailableError("the answer is lost")
+
+    with monkeypatch.context() as losing:
+        losing.setattr(KafkaSide, "write", lose)
+        assert run("--to", "kafka") == 0
+    assert world.kafkas() == {0: 50}
+
+
+def test_ctrl_c_in_the_middle_says_what_was_written_and_what_was_not(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "BATCH", 1)
+    world.in_zookeeper({0: 50, 1: 60, 2: 70})
+
+    def interrupt() -> None:
+        if world.writes == 2:
+            raise KeyboardInterrupt
+
+    world.at_write = interrupt
+    assert run("--to", "kafka") == 130
+    said = capsys.readouterr().out
+    assert "t-0        written: 50" in said
+    assert "t-1        not written" in said
+    assert "t-2        not written" in said
+    assert "1 of 3 written" in said
+    assert world.kafkas() == {0: 50}
+    world.at_write = lambda: None
+    assert run("--rollback", backup(), "--backup", "again.json") == 0
+    assert world.kafkas() == {}
+
+
+def test_what_is_written_over_is_on_the_disk_before_anything_is_written(world: World, run: Run) -> None:
+    world.in_zookeeper({0: 50})
+    seen: list[dict] = []
+    world.at_write = lambda: seen.append(json.loads(Path(backup()).read_text()))
+    assert run("--to", "kafka") == 0
+    assert [document["partitions"] for document in seen] == [
+        [{"topic": "t", "partition": 0, "before": None, "wrote": {"offset": 50}}]
+    ]
+
+
+def test_a_file_that_exists_is_never_written_over(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    world.in_zookeeper({0: 50})
+    Path("mine").write_text("precious")
+    assert run("--to", "kafka", "--backup", "mine") == 1
+    assert run("--export", "zookeeper", "--output", "mine") == 1
+    assert "mine: cannot be written: File exists" in capsys.readouterr().err
+    assert (Path("mine").read_text(), world.kafkas(), [p.name for p in Path().iterdir()]) == ("precious", {}, ["mine"])
+
+
+# ---- looking ----
+
+
+def test_verify_compares_and_returns_whether_they_agree(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--verify") == 3
+    world.in_zookeeper({0: 50, 1: -1})
+    world.in_kafka({0: 50})
+    assert run("--verify") == 0
+    world.in_kafka({2: 5})
+    assert run("--verify") == 4
+    assert run("--verify", "--topic", "t:0,1") == 0
+    said = capsys.readouterr().out
+    assert "t-2        -          5      10..100  only in Kafka; 5 not in the log" in said
+    assert "1 of 3 partitions differ" in said
+
+
+def test_verify_waits_for_stores_that_are_written_one_after_the_other(
+    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.in_zookeeper({0: 50, 1: 60})
+    world.in_kafka({0: 51, 1: 60})
+    looks = iter([{0: 51, 1: 61}])
+
+    def meanwhile(_: float) -> None:
+        world.in_zookeeper(next(looks, {}))  # partition 1 differs now, and was seen to agree
+
+    monkeypatch.setattr("zkconsumer.cli.migrate.moving.sleep", meanwhile)
+    assert run("--verify") == 4
+    assert run("--verify", "--wait", str(scaled(30))) == 0
+
+
+def test_offsets_leave_and_come_as_the_java_tools_csv(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--export", "kafka") == 3
+    world.in_zookeeper({0: 50, 1: -1, 2: 70})
+    capsys.readouterr()
+    assert run("--export", "zookeeper") == 0
+    assert capsys.readouterr().out == "t,0,50\nt,2,70\n"
+    assert run("--export", "zookeeper", "--with-group", "--topic", "t:2", "--output", "out.csv") == 0
+    assert Path("out.csv").read_text() == "g,t,2,70\n"
+    Path("in.csv").write_text("g,t,0,60\ng,t,9,1\nother,t,1,1\n")
+    world.in_kafka({3: 99})
+    assert run("--to", "kafka", "--from-file", "in.csv") == 0
+    assert world.kafkas() == {0: 60, 3: 99}
+    said = capsys.readouterr().out
+    assert "t-9        1       -      -        left as it is: the partition does not exist" in said
+    assert "t-3" not in said
+
+
+def test_an_export_leaves_nothing_out_in_silence(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    world.in_zookeeper({0: 50, 1: b"rubbish"})
+    assert run("--export", "zookeeper") == 1
+    said = capsys.readouterr()
+    assert (said.out, "t-1: " in said.err) == ("", True)
+
+
+def test_nothing_to_move_is_exit_code_3_and_nothing_to_change_0(world: World, run: Run) -> None:
+    assert run("--to", "kafka") == 3
+    world.in_zookeeper({0: 50})
+    world.in_kafka({0: 50})
+    assert run("--to", "kafka") == 0
+    assert (world.writes, list(Path().iterdir())) == (0, [])
+
+
+# ---- usage ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--to", "kafka", "--force"], "--force goes with --rollback only"),
+        (["--to", "kafka", "--with-group"], "--with-group goes with --export only"),
+        (["--verify", "--rolling"], "--rolling goes with --to only"),
+        (["--verify", "--dry-run"], "go with what writes"),
+        (["--verify", "--topic", "t:x"], "'x' is no partition"),
+        (["--rollback", "f", "--ahead", "skip"], "--ahead goes with --to only"),
+        (["--to", "kafka", "--wait", "1"], "--wait goes with --verify only"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert run(*arguments) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_where_the_group_is_must_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["migrate", "g", "--verify"]) == 2
+    assert "--zookeeper or --config" in capsys.readouterr().err
+
+
+def test_a_properties_file_says_where_and_as_whom(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[ConsumerConfig] = []
+
+    def group(config: ConsumerConfig, _: float) -> FakeGroup:
+        configs.append(config)
+        return FakeGroup(world, config)
+
+    monkeypatch.setattr(migrate, "GroupOffsets", group)
+    file = tmp_path / "c.properties"
+    file.write_text("zookeeper.connect=a:1\ngroup.id=g\nsecurity.protocol=SSL\nsecurty.x=1\n")
+    assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 3
+    assert cli.main(["migrate", "g", "--config", str(file), "--zookeeper", "b:2", "--verify"]) == 3
+    assert [(c.zookeeper_connect, c.security_protocol) for c in configs] == [("a:1", "SSL"), ("b:2", "SSL")]
+    assert "unknown property 'securty.x'" in capsys.readouterr().err
+    assert cli.main(["migrate", "h", "--config", str(file), "--verify"]) == 1
+    assert "is for 'g', and 'h' is asked for" in capsys.readouterr().err
+    assert cli.main(["migrate", "g", "--config", "nowhere", "--verify"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_an_entry_knows_whether_it_is_a_position() -> None:
+    assert [Entry(-1).valid, Entry(0).valid, Entry(None, "x").valid] == [None, 0, None]

@@ -1,0 +1,201 @@
+"""``zkconsumer migrate``: a group's offsets from ZooKeeper to Kafka and back.
+
+Runs in the main thread. The plan is made by ``core.migration``; ``cli.migrate.moving`` carries it out,
+``cli.migrate.report`` says what happened, ``cli.migrate.cluster`` knows where everything is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import warnings
+from pathlib import Path
+
+from zkconsumer.cli.migrate import moving
+from zkconsumer.cli.migrate.cluster import GroupOffsets
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.properties import parse_properties
+from zkconsumer.core.migration.model import Store, parse_selection
+from zkconsumer.core.migration.planning import Ahead, OutOfRange
+from zkconsumer.errors import ConfigException
+
+NAME = "migrate"
+HELP = "a group's offsets from ZooKeeper to Kafka, and back"
+DESCRIPTION = """\
+Moves the offsets of a group between ZooKeeper and Kafka, compares the two, writes
+them to a file, or puts back what an earlier run wrote over.
+
+  zkconsumer migrate GROUP --config consumer.properties --to kafka --dry-run
+  zkconsumer migrate GROUP --config consumer.properties --to kafka
+  zkconsumer migrate GROUP --config consumer.properties --verify
+  zkconsumer migrate GROUP --config consumer.properties --rollback FILE
+
+Nothing is written while members of the group live, on either side (see --rolling), nor
+as long as anything has to be decided: a position that is not in its log, one that would
+be set back. What stands in the way is listed. What is written over goes to a file first.
+
+Exit codes: 0 done, or both stores agree; 1 failed (what was written is listed);
+2 wrong usage; 3 there is nothing to move; 4 something has to be decided first, or the
+stores differ; 5 members live. With 2 to 5 nothing was written. 130 after Ctrl-C: what was
+written is listed.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("group", metavar="GROUP", help="the group.id")
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a properties file with the connector's keys: zookeeper.connect, and what security needs",
+    )
+    where.add_argument("--zookeeper", metavar="CONNECT", help="zookeeper.connect, in place of the file's")
+    where.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each look at a store (default: 30)"
+    )
+    _add_actions(parser)
+    moves = parser.add_argument_group("what to move")
+    moves.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC[:0,1,4-7]",
+        help="only this topic, or these partitions of it; may be given several times",
+    )
+    moves.add_argument(
+        "--from-file", metavar="FILE", help="with --to: the offsets of this CSV, in place of the other store's"
+    )
+    moves.add_argument(
+        "--out-of-range",
+        choices=[policy.value for policy in OutOfRange],
+        default="refuse",
+        help="where a position is not in its log: its earliest or latest offset instead, keep the position, skip the "
+        "partition (default: refuse to write anything)",
+    )
+    moves.add_argument(
+        "--ahead",
+        choices=[policy.value for policy in Ahead],
+        default="refuse",
+        help="where the store to write to is further (default: refuse to write anything)",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
+    how.add_argument("--backup", metavar="FILE", help="where to keep what is written over (default: a new file here)")
+    how.add_argument(
+        "--rolling",
+        action="store_true",
+        help="with --to: members may live that coordinate through the other side; see README on moving a live group",
+    )
+    how.add_argument("--force", action="store_true", help="with --rollback: also what was changed since")
+    how.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="with --verify: look again for so long while they differ",
+    )
+    how.add_argument("--output", metavar="FILE", help="with --export: write here (default: standard output)")
+    how.add_argument("--with-group", action="store_true", help="with --export: the group as a first column")
+
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    stores = [store.value for store in Store]
+    actions = parser.add_argument_group("what to do").add_mutually_exclusive_group(required=True)
+    actions.add_argument("--to", choices=stores, help="write the offsets there that the other one holds")
+    actions.add_argument("--verify", action="store_true", help="compare the two")
+    actions.add_argument(
+        "--rollback", metavar="FILE", help="put back what stood there before the run that made this file"
+    )
+    actions.add_argument(
+        "--export",
+        choices=stores,
+        help="print its offsets as the CSV of kafka-consumer-groups.sh (topic,partition,offset)",
+    )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Does it. Returns the exit code. Raises: ZkConsumerError."""
+    usage = _usage(arguments)
+    if usage:
+        print(f"zkconsumer migrate: {usage}", file=sys.stderr)
+        return 2
+    try:
+        selection = parse_selection(arguments.topic)
+    except ValueError as error:
+        print(f"zkconsumer migrate: --topic: {error}", file=sys.stderr)
+        return 2
+    with GroupOffsets(_config(arguments), arguments.timeout) as group:
+        if arguments.verify:
+            return moving.verify(group, selection, arguments.wait)
+        if arguments.export:
+            output = Path(arguments.output) if arguments.output else None
+            return moving.export(group, Store(arguments.export), selection, output, with_group=arguments.with_group)
+        options = moving.Options(
+            dry_run=arguments.dry_run,
+            rolling=arguments.rolling,
+            force=arguments.force,
+            backup=Path(arguments.backup) if arguments.backup else None,
+            out_of_range=OutOfRange(arguments.out_of_range),
+            ahead=Ahead(arguments.ahead),
+        )
+        if arguments.rollback:
+            return moving.rollback(group, Path(arguments.rollback), selection, options)
+        source = Path(arguments.from_file) if arguments.from_file else None
+        return moving.move(group, Store(arguments.to), source, selection, options)
+
+
+_ONLY_WITH = {
+    "to": ("from_file", "rolling", "out_of_range", "ahead"),
+    "verify": ("wait",),
+    "rollback": ("force",),
+    "export": ("output", "with_group"),
+}
+_DEFAULTS = {"out_of_range": "refuse", "ahead": "refuse", "wait": 0.0}
+
+
+def _usage(arguments: argparse.Namespace) -> str:
+    """What is wrong with the options together; empty where nothing is."""
+    if not arguments.config and not arguments.zookeeper:
+        return "--zookeeper or --config is needed, to know where the group is"
+    for action, options in _ONLY_WITH.items():
+        for option in options:
+            if not getattr(arguments, action) and getattr(arguments, option) not in (
+                None,
+                False,
+                _DEFAULTS.get(option),
+            ):
+                return f"--{option.replace('_', '-')} goes with --{action} only"
+    if (arguments.verify or arguments.export) and (arguments.dry_run or arguments.backup):
+        return "--dry-run and --backup go with what writes, --to or --rollback"
+    return ""
+
+
+def _config(arguments: argparse.Namespace) -> ConsumerConfig:
+    """The configuration. Raises ConfigException."""
+    properties: dict[str, str] = {}
+    if arguments.config:
+        try:
+            properties = parse_properties(Path(arguments.config).read_bytes().decode("iso-8859-1"))
+        except (OSError, ValueError) as error:
+            raise ConfigException(arguments.config, str(error)) from None
+    named = properties.get("group.id", arguments.group)
+    if named != arguments.group:
+        raise ConfigException("group.id", f"{arguments.config} is for {named!r}, and {arguments.group!r} is asked for")
+    properties["group.id"] = arguments.group
+    if arguments.zookeeper:
+        properties["zookeeper.connect"] = arguments.zookeeper
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config = ConsumerConfig(properties)
+    for warning in caught:
+        print(f"zkconsumer migrate: {warning.message}", file=sys.stderr)
+    return config
