@@ -64,7 +64,9 @@ _OF_THE_GROUP: Final = frozenset(
 )
 """Codes that are never one partition's matter."""
 
+_LEAST_GENERATION: Final = 2  # of 0.9
 _INT32_MAX: Final = 2**31 - 1
+_NO_EPOCH: Final = -1
 _UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: nothing but the deadline ends such a wait
 
 
@@ -91,7 +93,9 @@ class GroupChannel:
         return {message.name: version for message, version in self._versions.items()}
 
     def connect(self, deadline: Deadline) -> None:
-        """Connect and agree on versions."""
+        """Connect and agree on versions. A broker older than 0.9 coordinates no groups."""
+        if self.endpoint.generation < _LEAST_GENERATION:
+            raise BrokerError(f"{self._channel.name} is older than 0.9, it coordinates no groups of consumers")
         self._channel.connect(deadline)
         self._versions = OF_0_9
         if self.endpoint.generation >= protocol.ASK_FROM_GENERATION:
@@ -222,8 +226,8 @@ class GroupChannel:
     ) -> Mapping[TopicPartition, StoredOffset]:
         """Read offsets; of all partitions that have one where ``partitions`` is None (brokers from 0.10.2 on).
 
-        -1 where there is none; an error of one partition stands in its entry. Offsets that a transaction may yet
-        change raise UnstableOffsetCommitError, or stand so in their entries (brokers from 2.5 on).
+        -1 where there is none; an error of one partition stands in its entry, UNSTABLE_OFFSET_COMMIT where a
+        transaction may yet change it (brokers from 2.5 on).
         """
         wanted = None if partitions is None else list(partitions)
         if wanted is None and self._versions.get(OFFSET_FETCH, 0) < 2:

@@ -131,7 +131,7 @@ class Field:
     many: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Message:
     """One request with its answer, in the versions ``lowest`` to ``highest``; from ``flexible`` on it is compact."""
 

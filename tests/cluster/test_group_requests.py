@@ -1,0 +1,359 @@
+"""The requests of groups on real brokers: what a member sends is understood, what is answered is read.
+
+The coordinator's part is played by the newest broker, the last one of the original connector's time, and one of the
+first that can be asked for its versions; the other members are ours too, each on connections of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import TICK_MS, unique
+from tests.timing import eventually, scaled
+from zkconsumer.brokers import BrokerChannel
+from zkconsumer.brokers.group_requests import GroupChannel, Joined, Membership
+from zkconsumer.core.coordinated.assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
+from zkconsumer.core.coordinated.leader import lead, offers
+from zkconsumer.core.coordinated.protocol import decode_assignment, decode_subscription
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    MemberIdRequiredError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from zkconsumer.model import Endpoint, TopicPartition
+
+RELEASES = {"0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "3.9.1": None}
+SESSION = 10.0
+EMPTY = ("Empty", "Dead")
+QUICK = {"group.initial.rebalance.delay.ms": 0}
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def broker(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+    """A broker of its own for each release, as its group's coordinator."""
+    release: str = request.param
+    properties = {} if release.startswith("0.10") else QUICK
+    with DevCluster(
+        kafka_version=release, zookeeper_version=RELEASES[release], tick_ms=TICK_MS, broker_properties=properties
+    ) as cluster:
+        cluster.create_topic("t", 4)
+        host, port = cluster.bootstrap_servers.split(":")
+        yield Endpoint(0, host, int(port))
+
+
+@pytest.fixture
+def channel(broker: Endpoint) -> Iterator[Callable[[], GroupChannel]]:
+    """Connections to the broker; all are closed with the test."""
+    made: list[GroupChannel] = []
+
+    def connect() -> GroupChannel:
+        one = GroupChannel(BrokerChannel(broker, client_id="tests", socket_timeout=scaled(10)))
+        made.append(one)
+        one.connect(soon())
+        return one
+
+    yield connect
+    for one in made:
+        one.close()
+
+
+def soon(seconds: float = 30) -> Deadline:
+    return Deadline(scaled(seconds))
+
+
+class Member:
+    """One member with a connection for its life in the group and one for everything else."""
+
+    def __init__(self, connect: Callable[[], GroupChannel], group: str, instance: str | None = None) -> None:
+        self.life, self.other = connect(), connect()
+        self.who = Membership(group, instance_id=instance)
+        self.joined: Joined | None = None
+        eventually(self._coordinator_is_there, 60, "the topic of offsets")
+
+    def _coordinator_is_there(self) -> bool:
+        try:
+            return self.other.find_coordinator(self.who.group, soon()).broker_id == 0
+        except CoordinatorNotAvailableError:
+            return False
+
+    def join(self, *assignors: Any, session: float = SESSION, who: Membership | None = None) -> Joined:
+        assignors = assignors or (RangeGroupAssignor(),)
+        protocols = offers(assignors, ["t"], owned=(), previous=(), generation=-1)
+        who = who or self.who
+        try:
+            self.joined = self._join(who, protocols, session)
+        except MemberIdRequiredError as required:
+            self.joined = self._join(who._replace(member_id=required.member_id), protocols, session)
+        self.who = self.who._replace(generation=self.joined.generation, member_id=self.joined.member_id)
+        return self.joined
+
+    def _join(self, who: Membership, protocols: list[tuple[str, bytes]], session: float) -> Joined:
+        return self.life.join(
+            who, protocols, session_timeout=session, rebalance_timeout=scaled(20), deadline=soon(40), reason="a test"
+        )
+
+    def sync(self) -> tuple[TopicPartition, ...]:
+        assert self.joined is not None
+        assignments = None
+        if self.joined.is_leader:
+            assignments = lead(RangeGroupAssignor(), {"t": 4}, self.joined.members).assignments
+        data = self.life.sync(self.who, protocol=self.joined.protocol, assignments=assignments, deadline=soon())
+        return decode_assignment(data, self.who.member_id).partitions
+
+    def state(self) -> str:
+        return self.other.describe([self.who.group], soon())[self.who.group].state
+
+
+@pytest.fixture
+def member(channel: Callable[[], GroupChannel]) -> Callable[..., Member]:
+    return lambda group, instance=None: Member(channel, group, instance)
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., Future[Any]]]:
+    """Runs something beside the test, which waits for it at its end."""
+    with ThreadPoolExecutor(8, "aside") as pool:
+        yield pool.submit
+
+
+def tps(*numbers: int) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition("t", n) for n in numbers)
+
+
+def stable_pair(member: Callable[..., Member], aside: Callable[..., Future[Any]]) -> tuple[Member, Member]:
+    """A group of two, the leader first: only its joining again makes a stable group rebalance."""
+    group = unique("group")
+    first, second = member(group), member(group)
+    first.join()
+    first.sync()
+    joining = aside(second.join)
+    eventually(lambda: first.state() == "PreparingRebalance", 20, "the second member's join")
+    first.join(who=first.who)
+    joining.result(scaled(30))
+    syncing = aside(second.sync)
+    assert sorted(first.sync() + syncing.result(scaled(30))) == list(tps(0, 1, 2, 3))
+    return (first, second) if first.joined is not None and first.joined.is_leader else (second, first)
+
+
+def test_a_member_joins_works_and_leaves(member: Callable[..., Member]) -> None:
+    one = member(unique("group"))
+    assert one.state() in EMPTY
+    joined = one.join(CooperativeStickyGroupAssignor(), RangeGroupAssignor())
+    assert joined.is_leader
+    assert joined.protocol == "cooperative-sticky"
+    assert [m.member_id for m in joined.members] == [one.who.member_id]
+    assert decode_subscription(joined.members[0].metadata, "m").topics == ("t",)
+    assert one.sync() == tps(0, 1, 2, 3)
+    one.life.heartbeat(one.who, soon())
+
+    group = one.who.group
+    assert one.other.commit(one.who, {TopicPartition("t", 1): 7}, soon()) == {TopicPartition("t", 1): 0}
+    found = one.other.offsets(group, tps(1, 2), soon())
+    assert {tp.partition: stored[:2] for tp, stored in found.items()} == {1: (7, 0), 2: (-1, 0)}
+    assert {tp.partition: stored[:2] for tp, stored in one.other.offsets(group, None, soon()).items()} == {1: (7, 0)}
+
+    seen = one.other.describe([group], soon())[group]
+    assert (seen.state, seen.protocol_type, seen.protocol) == ("Stable", "consumer", "cooperative-sticky")
+    [described] = seen.members
+    assert (described.member_id, described.client_id) == (one.who.member_id, "tests")
+    assert decode_assignment(described.assignment, "m").partitions == tps(0, 1, 2, 3)
+    assert one.other.groups(soon())[group] == "consumer"
+
+    one.life.leave(one.who, soon(), reason="done")
+    assert one.state() in EMPTY
+    with pytest.raises(UnknownMemberIdError):
+        one.life.heartbeat(one.who, soon())
+    with pytest.raises(UnknownMemberIdError):
+        one.life.leave(one.who, soon())
+
+
+def test_a_second_member_makes_the_first_join_again(
+    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+) -> None:
+    group = unique("group")
+    first, second = member(group), member(group)
+    first.join()
+    first.sync()
+    joining = aside(second.join)
+    eventually(lambda: first.state() == "PreparingRebalance", 20, "the second member's join")
+    with pytest.raises(RebalanceInProgressError):
+        first.life.heartbeat(first.who, soon())
+    # what was read is still committed while the group rebalances
+    assert set(first.other.commit(first.who, {TopicPartition("t", 0): 3}, soon()).values()) == {0}
+    old = first.who
+    joined = first.join(who=first.who)
+    other = joining.result(scaled(30))
+    assert joined.generation == other.generation == old.generation + 1
+    assert joined.leader == other.leader
+    assert sorted(m.member_id for m in (joined if joined.is_leader else other).members) == sorted(
+        (first.who.member_id, second.who.member_id)
+    )
+    syncing = aside(second.sync)
+    owned = first.sync(), syncing.result(scaled(30))
+    assert sorted(owned[0] + owned[1]) == list(tps(0, 1, 2, 3))
+    assert len(owned[0]) == len(owned[1])
+    with pytest.raises(IllegalGenerationError):
+        first.life.heartbeat(old, soon())
+    with pytest.raises(IllegalGenerationError):
+        first.other.commit(old, {TopicPartition("t", 0): 1}, soon())
+
+
+def test_who_leaves_a_stable_group_makes_the_other_join_again_at_once(
+    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+) -> None:
+    first, second = stable_pair(member, aside)
+    second.life.leave(second.who, soon())
+    with pytest.raises(RebalanceInProgressError):
+        first.life.heartbeat(first.who, soon())
+    first.join(who=first.who)
+    assert first.sync() == tps(0, 1, 2, 3)
+
+
+def test_who_leaves_before_the_assignment_makes_the_others_join_again_at_once(
+    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+) -> None:
+    leader, follower = stable_pair(member, aside)
+    joining = aside(leader.join, who=leader.who)
+    eventually(lambda: leader.state() == "PreparingRebalance", 20, "the leader's join")
+    follower.join(who=follower.who)
+    assert joining.result(scaled(30)).is_leader
+    syncing = aside(follower.sync)  # and the leader never says a word
+    eventually(lambda: leader.state() in ("AwaitingSync", "CompletingRebalance"), 20, "a group that awaits its leader")
+    leader.other.leave(leader.who, soon())
+    with pytest.raises(RebalanceInProgressError):
+        syncing.result(scaled(30))
+    follower.join(who=follower.who)
+    assert follower.sync() == tps(0, 1, 2, 3)
+
+
+def test_who_leaves_while_the_group_joins_is_not_waited_for(
+    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+) -> None:
+    leader, follower = stable_pair(member, aside)
+    joining = aside(leader.join, who=leader.who)
+    eventually(lambda: leader.state() == "PreparingRebalance", 20, "the join")
+    follower.other.leave(follower.who, soon())
+    assert [m.member_id for m in joining.result(scaled(30)).members] == [leader.who.member_id]
+    assert leader.sync() == tps(0, 1, 2, 3)
+
+
+def test_a_join_that_waits_ends_when_its_connection_is_closed(
+    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+) -> None:
+    first, _ = stable_pair(member, aside)
+    late = member(first.who.group)
+    joining = aside(late.join)
+    eventually(lambda: first.state() == "PreparingRebalance", 20, "the join")
+    late.life.close()
+    with pytest.raises(BrokerUnavailableError, match="was closed"):
+        joining.result(scaled(10))
+
+
+def test_a_join_that_waits_ends_by_its_deadline(
+    member: Callable[..., Member], aside: Callable[..., Future[Any]]
+) -> None:
+    first, _ = stable_pair(member, aside)
+    late = member(first.who.group)
+    offered = offers([RangeGroupAssignor()], ["t"], owned=(), previous=(), generation=-1)
+    with pytest.raises((BrokerUnavailableError, MemberIdRequiredError)) as raised:
+        late.life.join(late.who, offered, session_timeout=SESSION, rebalance_timeout=scaled(30), deadline=Deadline(0.5))
+    if isinstance(raised.value, MemberIdRequiredError):
+        named = late.who._replace(member_id=raised.value.member_id)
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            late.life.join(
+                named, offered, session_timeout=SESSION, rebalance_timeout=scaled(30), deadline=Deadline(0.5)
+            )
+
+
+def test_refusals_have_classes_of_their_own(member: Callable[..., Member]) -> None:
+    group = unique("group")
+    one, other = member(group), member(group)
+    with pytest.raises(InvalidSessionTimeoutError):
+        other.join(session=0.001)
+    one.join()
+    one.sync()
+    with pytest.raises(InconsistentGroupProtocolError):
+        other.join(CooperativeStickyGroupAssignor())
+    with pytest.raises(UnknownMemberIdError):
+        other.life.heartbeat(one.who._replace(member_id="somebody"), soon())
+    with pytest.raises(UnknownMemberIdError):
+        other.other.commit(Membership(group), {TopicPartition("t", 0): 1}, soon())
+
+
+def test_a_static_member_comes_back_without_a_rebalance(member: Callable[..., Member]) -> None:
+    group = unique("group")
+    first = member(group, "i-1")
+    if first.life.versions["JoinGroup"] < 5:
+        pytest.skip("brokers before 2.3 know no static members")
+    first.join()
+    assert first.sync() == tps(0, 1, 2, 3)
+    second = member(group, "i-1")
+    joined = second.join()
+    assert joined.generation == first.who.generation
+    assert joined.skip_assignment == joined.is_leader
+    assert [m.instance_id for m in joined.members] == ["i-1"]
+    data = second.life.sync(second.who, protocol=joined.protocol, deadline=soon())
+    assert decode_assignment(data, "m").partitions == tps(0, 1, 2, 3)
+    with pytest.raises(FencedInstanceIdError):
+        first.life.heartbeat(first.who, soon())
+    with pytest.raises(FencedInstanceIdError):
+        first.other.commit(first.who, {TopicPartition("t", 0): 1}, soon())
+    assert second.other.describe([group], soon())[group].members[0].instance_id == "i-1"
+    second.life.leave(second.who, soon())
+    assert second.state() in EMPTY
+
+
+def test_offsets_and_groups_are_deleted_where_the_broker_can(member: Callable[..., Member]) -> None:
+    one = member(unique("group"))
+    group = one.who.group
+    assert set(one.other.commit(Membership(group), dict.fromkeys(tps(0, 1), 5), soon()).values()) == {0}
+    if "OffsetDelete" in one.other.versions:
+        assert one.other.delete_offsets(group, tps(1), soon()) == {TopicPartition("t", 1): 0}
+        assert set(one.other.offsets(group, None, soon())) == set(tps(0))
+    if "DeleteGroups" not in one.other.versions:
+        pytest.skip("brokers before 1.1 cannot delete groups")
+    one.other.delete_group(group, soon())
+    assert one.other.offsets(group, None, soon()) == {}
+
+
+def test_members_come_and_go_all_at_once(member: Callable[..., Member], aside: Callable[..., Future[Any]]) -> None:
+    group = unique("group")
+    members = [member(group) for _ in range(4)]
+    settled: dict[int, tuple[int, tuple[TopicPartition, ...]]] = {}
+    done = threading.Event()
+
+    def live(number: int) -> None:
+        one = members[number]
+        end = soon(60)
+        while not done.is_set():
+            assert not end.expired
+            try:
+                if number not in settled:
+                    one.join(who=one.who)
+                    settled[number] = one.who.generation, one.sync()
+                seen = list(settled.values())
+                if len(seen) == 4 and len({generation for generation, _ in seen}) == 1:
+                    done.set()
+                one.life.heartbeat(one.who, soon())
+            except RebalanceInProgressError:
+                settled.pop(number, None)
+            done.wait(0.05)
+
+    lives = [aside(live, number) for number in range(4)]
+    for one in lives:
+        one.result(scaled(90))
+    assert sorted(owned for _, owned in settled.values()) == [tps(0), tps(1), tps(2), tps(3)]
+    assert members[0].state() == "Stable"
