@@ -17,7 +17,8 @@ from tests.faults.events import Event
 
 NEVER = 1 << 62
 SECOND = 1_000_000_000
-UNSEEN_NS = SECOND // 2
+CLOCKS_NS = SECOND // 50
+"""How far the time at which ZooKeeper made a node, on our clock, may be from the time of the request that did it."""
 
 
 class Process(NamedTuple):
@@ -171,10 +172,13 @@ def _add_unseen(found: History) -> None:
             continue
         process = Process(event["who"], event["pid"])
         for tp in event["tps"].keys() - event["refused"].keys():
-            near = [one for one in found.ownerships[tp] if one.process == process]
-            if not any(-UNSEEN_NS < one.begin - event["t"] < UNSEEN_NS for one in near):
+            answered = event["t"] + event["took"]
+            if not any(
+                one.process == process and event["t"] - CLOCKS_NS < one.begin < answered + CLOCKS_NS
+                for one in found.ownerships[tp]
+            ):
                 found.ownerships[tp].append(
-                    Ownership(tp, f"{process.who}-?", 0, -number, event["t"], process=process, seen=False)
+                    Ownership(tp, f"{process.who}-?", 0, -number, answered, process=process, seen=False)
                 )
 
 

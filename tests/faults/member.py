@@ -70,7 +70,10 @@ def note_writes(log: EventLog) -> None:
                 raise
             refused = {str(tp): outcome.name for tp, outcome in outcomes.items() if outcome is not fenced.Outcome.DONE}
             if wanted:
-                log.at(begin, name, tps={str(one.partition): _offset(one) for one in wanted}, refused=refused)
+                took = time.monotonic_ns() - begin
+                log.at(
+                    begin, name, tps={str(one.partition): _offset(one) for one in wanted}, refused=refused, took=took
+                )
             return outcomes
 
         return call

@@ -136,7 +136,7 @@ def test_i1_a_claim_that_the_watcher_missed_counts() -> None:
     log = takeover()
     log.events = [event for event in log.events if not (event["e"] == "owner" and event["session"] == 12)]
     assert any(text.startswith("I1") for text in log.judged().violations)
-    log.add("b", 4.0, "claim", tps={TP: 5}, refused={})
+    log.add("b", 4.0, "claim", tps={TP: 5}, refused={}, took=5_000_000)
     assert log.judged().violations == []
     assert log.judged().unseen == 1
     log.got("a", 4.05, 10)
@@ -377,3 +377,23 @@ def test_a_session_that_another_client_ends_lives_until_that_is_done() -> None:
     verdict = log.judged()
     assert verdict.violations == []
     assert verdict.duplicates == {"expiry": 1}
+
+
+def test_a_claim_that_the_watcher_missed_is_not_taken_for_the_next_of_the_same_member() -> None:
+    """A session that ended right after it: the member claimed again before half a second was over."""
+    log = Log().member("a", 11).member("b", 12).produced(range(4)).committed(0, 0.9)
+    log.gone(log.owns("b", 12, 1.0), 1.5)
+    log.got("b", 1.1, 0)
+    log.add("a", 1.6, "claim", tps={TP: 1}, refused={}, took=5_000_000).committed(1, 1.61)
+    log.got("a", 1.65, 1)
+    log.fault("expiry", 1.66, "a")
+    log.add("b", 1.7, "claim", tps={TP: 1}, refused={}, took=5_000_000)
+    log.gone(log.owns("b", 12, 1.702), 1.8)
+    log.add("a", 1.85, "claim", tps={TP: 1}, refused={}, took=5_000_000)
+    log.owns("a", 11, 1.853)
+    for number in range(1, 4):
+        log.got("a", 1.9 + number / 100, number)
+    verdict = log.judged()
+    assert verdict.late == []
+    assert verdict.violations == []
+    assert verdict.unseen == 1
