@@ -16,7 +16,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.rebalance import State
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
-from zkconsumer.group import rounds
+from zkconsumer.group import membership, rounds
 from zkconsumer.group.events import StopRequested
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
@@ -89,6 +89,72 @@ def test_a_member_that_waits_looks_after_what_it_believes_all_the_same(server: F
     while member.owned[tp(0)].consumed != 3:
         member.step()
         assert monotonic() < end
+
+
+def lose_watch(server: FakeZooKeeper, path: str) -> None:
+    """As nothing does that we know of."""
+    for kind in ("data", "child"):
+        server._watches.pop((kind, path), None)
+
+
+def foreign(number: int) -> str:
+    return paths.member(GROUP, f"{GROUP}_z{number:02}")
+
+
+def test_a_reconciliation_reads_few_registrations_and_every_one_in_turn(server: FakeZooKeeper) -> None:
+    """Every member read those of all others, every time: members times members requests."""
+    most = 3 * membership.DOUBTED - 1
+    nothing = FOREIGN.replace(b'"t":1', b"")
+    for number in range(most):
+        server.put(foreign(number), nothing, ephemeral_owner=5)
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.operations.clear()
+    reconciled(member)
+    # beside them: our own, the topic, our owner nodes, and the versions of our offset nodes
+    assert server.operations["read"] <= membership.DOUBTED + 1 + 1 + 4 + 4
+    lose_watch(server, foreign(most - 1))
+    server.put(foreign(most - 1), FOREIGN)
+    for _ in range(3):
+        reconciled(member)
+    assert set(member.owned) == {tp(0), tp(1)}
+
+
+@pytest.mark.parametrize("lost", ["the members", "our registration", "an owner node of ours", "the topic"])
+def test_a_lost_watch_is_made_up_for_by_the_next_reconciliation(server: FakeZooKeeper, lost: str) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    mine = paths.member(GROUP, member.consumer)
+    for path in (paths.ids(GROUP), mine, own(3), paths.topic("t")):
+        lose_watch(server, path)
+    if lost == "the members":
+        server.put(foreign(0), FOREIGN, ephemeral_owner=5)
+    elif lost == "our registration":
+        server.put(mine, b"garbage")
+    elif lost == "an owner node of ours":
+        server.remove(own(3))
+    else:
+        make_topic(server, 5)
+    settle([member])
+    assert len(member.owned) == 4
+    reconciled(member)
+    assert len(member.owned) == {"the members": 2, "the topic": 5}.get(lost, 4)
+    assert len(owners(server)) == len(member.owned)
+    assert server.tree(paths.ids(GROUP))[mine] != b"garbage"
+
+
+def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
+    """A mark that its node had changed, of each member that ever was."""
+    member = SteppedMember(server, "a")
+    for number in range(50):
+        server.put(foreign(number), FOREIGN, ephemeral_owner=5)
+        settle([member], 4)
+        server.remove(foreign(number))
+    settle([member])
+    reconciled(member)
+    cache = member.membership._cache
+    assert not cache._stale_nodes
+    assert len(cache._nodes) < 12
 
 
 # ---- owner nodes ----

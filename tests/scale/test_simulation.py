@@ -10,6 +10,7 @@ import pytest
 
 from tests.scale.changes import CHANGES, ORIGINAL, OURS, Cost, simulate
 from tests.scale.report import draw, table
+from zkconsumer.group.membership import DOUBTED
 
 SMALL, LARGE = (40, 8), (160, 32)
 
@@ -71,10 +72,16 @@ def test_a_start_of_all_is_not_a_contest_of_transactions() -> None:
 
 
 def test_rest_costs_a_look_at_what_is_believed() -> None:
-    partitions, members = SMALL
-    found = cost(OURS, "rest", SMALL)
-    assert 0 < found.total <= members * (members + 5) + 2 * partitions
-    assert found.parts == 0
+    """Of the registrations each member reads its own and, in turn, a few: the cost grows with the members, not with
+    their square.
+    """
+    for size in (SMALL, LARGE):
+        partitions, members = size
+        found = cost(OURS, "rest", size)
+        read = min(members, DOUBTED + 1)
+        assert found.registrations_read <= members * read
+        assert 0 < found.total <= members * (read + 5) + 2 * partitions
+        assert found.parts == 0
     assert cost(ORIGINAL, "rest", SMALL).total == 0
 
 

@@ -77,6 +77,8 @@ class Effect(Enum):
     BACK_OFF = "back off"
     LOOK_AGAIN = "look again later"
     FORGET_VIEW = "believe nothing read"
+    DOUBT_VIEW = "look again at what is believed"
+    """All of it but what the other members registered, of which a part is looked at again each time."""
     DROP_ALL = "drop everything owned"
     FORGET_NODES = "forget our owner nodes"
     """They ended with their session; until then those of what was dropped are ours to delete."""
@@ -124,12 +126,12 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
     # of many that start together each would claim what the next takes away again; the others wait for quiet as well
     on([State.REBALANCING], [Trigger.ROUND_REGISTERED], State.CHANGED, Effect.WAIT_QUIET)
     # against a watch that was lost, and against whatever was done to our nodes behind our back
-    on([State.JOINING], [Trigger.RECONCILE_DUE], None, Effect.FORGET_VIEW, Effect.BEGIN_NOW)
+    on([State.JOINING], [Trigger.RECONCILE_DUE], None, Effect.DOUBT_VIEW, Effect.BEGIN_NOW)
     on(
         [State.SETTLED, State.WAITING, State.CHANGED, State.FAILED],
         [Trigger.RECONCILE_DUE],
         State.CHANGED,
-        Effect.FORGET_VIEW,
+        Effect.DOUBT_VIEW,
         Effect.REPORT_UNOWNED,
         Effect.BEGIN_NOW,
     )

@@ -18,6 +18,7 @@ from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermi
 from zkconsumer.group.racks import LeaderRacks
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import codecs, paths
+from zkconsumer.registry.decoded import Decoded
 from zkconsumer.registry.requests import FORBIDDEN
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.transaction import Transaction
@@ -29,6 +30,8 @@ GIVEN_UP_FOR = 60.0
 """Seconds before an expression that took too long is tried again on the same topics."""
 
 
+DOUBTED = 10
+"""Registrations of others that one reconciliation reads again."""
 REPORTED_AT_ONCE = 10
 """Unreadable nodes that are named in the log at one look at the group."""
 
@@ -64,6 +67,10 @@ class Membership:
         self._given_up: dict[tuple[str, str], str] = {}
         self._given_up_topics: tuple[str, ...] = ()
         self._given_up_until = 0.0
+        self._registrations = Decoded(codecs.decode_registration)
+        self._topics = Decoded(codecs.decode_topic)
+        self._members: tuple[str, ...] = ()
+        self._turn = 0
         self.path = paths.member(group, consumer)
 
     def subscribe(self, registration: Callable[[], Registration]) -> None:
@@ -144,18 +151,10 @@ class Membership:
     def view(self, deadline: Deadline) -> GroupView:
         """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
         names = self._cache.children(paths.ids(self._group), deadline) or ()
-        nodes = self._cache.nodes([paths.member(self._group, name) for name in names], deadline)
-        members: dict[ConsumerId, Registration] = {}
-        unreadable: dict[str, str] = {}
-        for name in names:
-            path = paths.member(self._group, name)
-            node = nodes[path]
-            if node is None:
-                continue  # it left between the listing and the reading; its watch brings us back
-            try:
-                members[ConsumerId(name)] = codecs.decode_registration(node.data, path)
-            except MalformedNodeError as e:
-                unreadable[path] = e.reason
+        # one that left between the listing and the reading is None; its watch brings us back
+        self._members = tuple(paths.member(self._group, name) for name in names)
+        registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
+        members = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
         topics: tuple[str, ...] = ()
         if any(registration.is_wildcard for registration in members.values()):
             topics = tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
@@ -170,6 +169,18 @@ class Membership:
         self._report(unreadable)
         return view
 
+    def doubt(self) -> None:
+        """Believe nothing any more but what other members registered, and of that a few less each time, in turn.
+
+        Watches are lost with connections, and then nothing is believed (:meth:`NodeCache.refresh`); this is against one
+        that was lost for no reason we know of. Were all registrations read again by every member each time, that alone
+        would be members times members requests.
+        """
+        others = sorted(path for path in self._members if path != self.path)
+        in_turn = {others[(self._turn + n) % len(others)] for n in range(min(DOUBTED, len(others)))}
+        self._turn += DOUBTED
+        self._cache.refresh(but=set(others) - in_turn)
+
     def _partitions(
         self, topics: frozenset[str], unreadable: dict[str, str], deadline: Deadline
     ) -> Mapping[str, tuple[int, ...]]:
@@ -179,17 +190,9 @@ class Membership:
                 by_path[paths.topic(topic)] = topic
             except ValueError as e:
                 unreadable[f"{paths.TOPICS}/{topic!r}"] = str(e)
-        nodes = self._cache.nodes(by_path, deadline)
-        partitions: dict[str, tuple[int, ...]] = {}
-        for path, topic in by_path.items():
-            node = nodes[path]
-            if node is None:
-                continue
-            try:
-                partitions[topic] = codecs.decode_topic(node.data, path)
-            except MalformedNodeError as e:
-                unreadable[path] = e.reason
-        return partitions
+        partitions, reasons = self._topics.of(self._cache.nodes(by_path, deadline))
+        unreadable.update(reasons)
+        return {by_path[path]: numbers for path, numbers in partitions.items()}
 
     def _kept(
         self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline

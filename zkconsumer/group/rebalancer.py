@@ -350,6 +350,7 @@ class Rebalancer:
             Effect.LOOK_AGAIN: lambda _: self._schedule.later("another look at other owners"),
             Effect.FORGET_NODES: lambda _: self._holdings.leftover.clear(),
             Effect.FORGET_VIEW: lambda _: self._cache.refresh(),
+            Effect.DOUBT_VIEW: lambda _: self._membership.doubt(),
             Effect.DROP_ALL: self._drop_all,
             Effect.RESUME_LEASE: lambda _: self._session.lease.resume(self._contact.epoch),
             Effect.REPORT_UNOWNED: lambda _: self._reconcile(),

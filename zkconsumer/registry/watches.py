@@ -9,11 +9,13 @@ The original lists and reads everything again for every event; zkclient keeps th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.registry.requests import Node, NodeEvent, NodeEventKind
 from zkconsumer.registry.session import Session
+
+_UNKNOWN = Node(b"", -1, -1, -1, -1)
 
 
 class NodeCache:
@@ -73,23 +75,20 @@ class NodeCache:
                 raise
         return self._children[path]
 
-    def refresh(self) -> None:
-        """Believe nothing any more (the connection was away, or a reconciliation is due)."""
-        self._nodes.clear()
+    def refresh(self, but: Collection[str] = ()) -> None:
+        """Believe nothing any more (the connection was away, or a reconciliation is due) ``but`` these nodes."""
+        self._nodes = {path: node for path in but if (node := self._nodes.get(path, _UNKNOWN)) is not _UNKNOWN}
         self._children.clear()
+        # in this order: a mark that is made meanwhile is for something to be read anyway, or stays. Without it those of
+        # nodes that will never be read again, as of members that left, would be kept for ever
+        self._stale_nodes.intersection_update(but)
+        self._stale_children.clear()
 
     def forget(self, paths: Iterable[str]) -> None:
         """Read these again at the next request."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
-
-    def retain(self, paths: Iterable[str]) -> None:
-        """Drop what is known of any other node."""
-        keep = set(paths)
-        for known in (self._nodes, self._children):
-            for path in [path for path in known if path not in keep]:
-                del known[path]
 
     def _fired(self, event: NodeEvent) -> None:
         if event.kind is not NodeEventKind.CHANGED:
