@@ -13,11 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, range_assignment, settle
 from zkconsumer.core.planner import GroupView, threads_of
 from zkconsumer.core.positions import PartitionPosition
-from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
 from zkconsumer.group.events import StartResolved
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.registry import paths
+from zkconsumer.registry import codecs, paths
 from zkconsumer.testing import FakeZooKeeper
 
 MOST = 4
@@ -55,10 +54,10 @@ class Group(RuleBasedStateMachine):
         return self.members[number % len(self.members)]
 
     @precondition(lambda self: len(self.members) < MOST)
-    @rule(streams=st.integers(1, 3))
-    def join(self, streams: int) -> None:
+    @rule(streams=st.integers(1, 3), conflict=st.sampled_from(("adopt", "adopt", "overwrite", "raise")))
+    def join(self, streams: int, conflict: str = "adopt") -> None:
         self.names += 1
-        self.members.append(SteppedMember(self.server, f"m{self.names}", streams=streams))
+        self.members.append(SteppedMember(self.server, f"m{self.names}", streams=streams, conflict=conflict))
 
     @precondition(lambda self: self.members)
     @rule(number=picks, times=st.integers(1, 4))
@@ -255,6 +254,40 @@ class Group(RuleBasedStateMachine):
             self.robbed.add(tp)
             self.server.remove(paths.owner(GROUP, tp))
 
+    @rule(which=picks)
+    def operator_overwrites_an_owner_node(self, which: int) -> None:
+        owned = sorted(owners(self.server))
+        if owned:
+            tp = TopicPartition(TOPIC, owned[which % len(owned)])
+            self.robbed.add(tp)
+            self.server.put(paths.owner(GROUP, tp), b"garbage")
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def operator_overwrites_a_registration(self, number: int) -> None:
+        path = paths.member(GROUP, self._pick(number).consumer)
+        if self.server.node(path) is not None:
+            self.server.put(path, b"garbage")
+
+    @rule()
+    def operator_deletes_the_offsets(self) -> None:
+        """Where nobody knows better they begin anew, at the start of the log."""
+        self.server.remove(paths.offset_topic(GROUP, TOPIC))
+        for number in range(self.partitions):
+            tp = TopicPartition(TOPIC, number)
+            self.reached[tp] = max(self.reached.get(tp, 0), START)
+            self.committed.pop(tp, None)
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks, streams=st.integers(0, 2))
+    def want_something_else(self, number: int, streams: int) -> None:
+        self._pick(number).subscribe({TOPIC: streams} if streams else {}, leaving=() if streams else [TOPIC])
+
+    @precondition(lambda self: self.members)
+    @rule(number=picks)
+    def look_after_everything(self, number: int) -> None:
+        self._pick(number).rebalancer._next_reconcile = 0.0
+
     @precondition(lambda self: self.members)
     @rule(number=picks)
     def operator_deletes_a_registration(self, number: int) -> None:
@@ -265,6 +298,7 @@ class Group(RuleBasedStateMachine):
         tp = TopicPartition(TOPIC, which % self.partitions)
         self.reached[tp] = max(self.reached.get(tp, 0), offset)
         self.committed[tp] = offset
+        self.sought[tp] = 0  # with offset.conflict=overwrite its owner may go back to where it is
         self.server.put(paths.offset(GROUP, tp), str(offset).encode())
 
     @precondition(lambda self: self.partitions < 8)
@@ -289,7 +323,7 @@ class Group(RuleBasedStateMachine):
     def nobody_fetches_what_it_does_not_count_as_its_own(self) -> None:
         for member in self.members:
             # one that was sent elsewhere before its start was stored waits until that place is
-            waiting = member.rebalancer._holdings._sought
+            waiting = {*member.rebalancer._holdings._sought, *member.rebalancer._conflicts._stopped}
             started = {tp: position for tp, position in member.owned.items() if position not in waiting}
             assert started == member.delivery.flowing
 
@@ -335,8 +369,7 @@ class Group(RuleBasedStateMachine):
     def _range_of_all(self) -> dict[int, str]:
         members = {}
         for path, data in self.server.tree(paths.ids(GROUP)).items():
-            streams = int(data.split(b'"t":')[1].split(b"}")[0])
-            members[ConsumerId(path.rsplit("/", 1)[1])] = Registration(STATIC, {TOPIC: streams})
+            members[ConsumerId(path.rsplit("/", 1)[1])] = codecs.decode_registration(data, path)
         view = GroupView(members, {TOPIC: tuple(range(self.partitions))})
         threads = threads_of(view, exclude_internal_topics=True)
         return {tp.partition: str(thread) for tp, thread in range_assignment(view, threads).items()}
