@@ -33,25 +33,24 @@ log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %m (%c)%n
 """
 
 
-def class_path(version: str) -> list[Path]:
+def class_path(version: str, source: Path = _SOURCE) -> list[Path]:
     """What a member of that Kafka release runs with: its jars and our class, compiled once into the cache."""
     jars = kafka_jars(version)
-    source = _SOURCE.read_bytes()
-    key = hashlib.sha256(source + version.encode()).hexdigest()[:10]
+    key = hashlib.sha256(source.read_bytes() + version.encode()).hexdigest()[:10]
     target = cache_directory() / "legacy" / f"{version}-{key}"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.parent / ".lock", Deadline(_COMPILE_TIMEOUT_S)):
             if not target.is_dir():
-                _compile(jars, target)
+                _compile(source, jars, target)
     return [*jars, target]
 
 
-def _compile(jars: list[Path], target: Path) -> None:
+def _compile(source: Path, jars: list[Path], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".compiling-") as name:
         classes = Path(name) / "classes"
         command = [*_compiler(), "-nowarn", "-proc:none", "-cp", os.pathsep.join(map(str, jars)), "-d", str(classes)]
-        done = subprocess.run([*command, str(_SOURCE)], capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)
         assert done.returncode == 0, done.stdout + done.stderr
         (classes / "log4j.properties").write_text(_LOGGING)
         classes.rename(target)

@@ -138,6 +138,11 @@ class MemberProcess:
                     self._ready.set()
                 elif word == "end":
                     self.totals = Totals(int(rest[0]), int(rest[1]), float(rest[2]))
+                else:
+                    self.heard(word, rest)
+
+    def heard(self, word: str, rest: list[str]) -> None:
+        """Told of every other line, on the reader's thread."""
 
     @property
     def consumer_id(self) -> str:

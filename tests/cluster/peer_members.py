@@ -1,0 +1,68 @@
+"""Members of groups that the brokers coordinate, played by others: the Java consumer and librdkafka."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.cluster.legacy_member import class_path
+from tests.cluster.member_process import MemberProcess
+from zkconsumer.devcluster import java
+
+_PEERS = Path(__file__).parent / "peers"
+_COMMON = {"auto.offset.reset": "earliest", "session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
+_CLASSES = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
+
+
+class PeerMember(MemberProcess):
+    """A member that also tells what it owns.
+
+    ``owned`` is its last assignment, ``generations`` those in which it got one, if it tells them; ``lost`` says
+    whether it ever lost partitions without being asked.
+    """
+
+    def __init__(self, bootstrap_servers: str, group: str, topic: str, **properties: str) -> None:
+        super().__init__("-", group, {topic: 1})
+        base = {"bootstrap.servers": bootstrap_servers, "group.id": group, "member.topics": topic, **_COMMON}
+        self.arguments = {**base, **{name.replace("_", "."): value for name, value in properties.items()}}
+        self.owned: frozenset[str] = frozenset()
+        self.generations: list[int] = []
+        self.lost = False
+
+    def heard(self, word: str, rest: list[str]) -> None:
+        if word == "owns":
+            generation, _, *owned = rest
+            self.owned = frozenset(owned)
+            if generation != "-":
+                self.generations.append(int(generation))
+        elif word == "lost":
+            self.lost = True
+
+
+class JavaMember(PeerMember):
+    """The Java consumer. Argument: ``strategy`` as the others call it."""
+
+    who = "java"
+
+    def __init__(self, bootstrap_servers: str, group: str, topic: str, strategy: str, version: str = "3.9.1") -> None:
+        assignor = f"org.apache.kafka.clients.consumer.{_CLASSES[strategy]}"
+        super().__init__(bootstrap_servers, group, topic, partition_assignment_strategy=assignor)
+        self._version = version
+
+    def command(self) -> list[str]:
+        classes = class_path(self._version, _PEERS / "JavaConsumer.java")
+        options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
+        return [str(java()), *options, "-cp", os.pathsep.join(map(str, classes)), "JavaConsumer"]
+
+
+class LibrdkafkaMember(PeerMember):
+    """librdkafka by its Python binding."""
+
+    who = "librdkafka"
+
+    def __init__(self, bootstrap_servers: str, group: str, topic: str, strategy: str) -> None:
+        super().__init__(bootstrap_servers, group, topic, partition_assignment_strategy=strategy)
+
+    def command(self) -> list[str]:
+        return [sys.executable, str(_PEERS / "librdkafka_consumer.py")]
