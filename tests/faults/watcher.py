@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from tests.faults.events import EventLog
 
 POLL_S = 0.02
 PER_NODE_S = 0.001
+CROWD = 100
 ANSWER_S = 1.0
 SESSION_S = 2.0
 """It owns nothing that a session would keep, and kazoo waits for a server that is starting as long as for this."""
 REPLACE_AFTER_S = 0.5
+REPLACE_AFTER_MOST_S = 4.0
 TROUBLE = (KazooException, KazooTimeoutError)
 
 
@@ -39,6 +41,7 @@ class Watcher:
         self.group = f"/consumers/{config['group']}"
         self.wake = threading.Event()
         self.nodes: dict[str, tuple[int, ...]] = {}
+        self.members: dict[str, tuple[int, ...]] = {}
         self.client = self._connect()
 
     def _connect(self) -> KazooClient:
@@ -49,18 +52,18 @@ class Watcher:
         return client
 
     def run(self) -> None:
-        answered = time.monotonic()
+        answered, patience = time.monotonic(), REPLACE_AFTER_S
         self.log("watching", group=self.config["group"])
         while True:
             try:
                 self._look()
-                answered = time.monotonic()
+                answered, patience = time.monotonic(), REPLACE_AFTER_S
             except TROUBLE:
                 # an ensemble that was set back refuses sessions of its future for ever, and one that starts may never
                 # answer who came too early
-                if time.monotonic() - answered > REPLACE_AFTER_S:
+                if time.monotonic() - answered > patience:
                     self._replace()
-                    answered = time.monotonic()
+                    answered, patience = time.monotonic(), min(2 * patience, REPLACE_AFTER_MOST_S)
             self.wake.wait(max(POLL_S, PER_NODE_S * len(self.nodes)))
             self.wake.clear()
 
@@ -77,23 +80,38 @@ class Watcher:
                 end()
 
     def _look(self) -> None:
-        paths = [f"{self.group}/ids/{name}" for name in self._children(f"{self.group}/ids")]
+        paths = []
         for kind in ("owners", "offsets"):
             for topic in self._children(f"{self.group}/{kind}"):
                 where = f"{self.group}/{kind}/{topic}"
                 paths += [f"{where}/{name}" for name in self._children(where)]
+        found = self._read(paths)
+        self._compare(self.nodes, found, found)
+        # a crowd of members is not to keep us from the owners: of whom we know the name will do
+        there = [f"{self.group}/ids/{name}" for name in self._children(f"{self.group}/ids")]
+        crowd = len(there) > CROWD
+        found = self._read([path for path in there if not crowd or path not in self.members])
+        self._compare(self.members, found, there if crowd else found)
+
+    def _read(self, paths: list[str]) -> dict[str, tuple[bytes, Any]]:
         pending = [(path, self.client.get_async(path, self._fired)) for path in paths]
         found = {}
         for path, result in pending:
             with suppress(NoNodeError):
                 found[path] = result.get(timeout=ANSWER_S)
+        return found
+
+    def _compare(
+        self, known: dict[str, tuple[int, ...]], found: dict[str, tuple[bytes, Any]], there: Iterable[str]
+    ) -> None:
+        """Tell what is new of what was found, and what is no longer there."""
         for path, (data, stat) in found.items():
             mark = (stat.czxid, stat.version)
-            if self.nodes.get(path) != mark:
-                self.nodes[path] = mark
+            if known.get(path) != mark:
+                known[path] = mark
                 self._tell(path, data or b"", stat)
-        for path in self.nodes.keys() - found.keys():
-            czxid = self.nodes.pop(path)[0]
+        for path in known.keys() - set(there):
+            czxid = known.pop(path)[0]
             kind, name = self._kind(path)
             self.log(f"{kind}_gone", name=name, czxid=czxid)
 
