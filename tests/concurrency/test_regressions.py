@@ -77,7 +77,7 @@ def test_kafka_225_a_failed_round_is_told_and_repeated(server: FakeZooKeeper, re
     make_topic(server, 6)
     failing(member, request_kind, 3)
     member.step()
-    assert member.rebalancer.state.detail == "staged"
+    assert member.rebalancer.state.detail.startswith("staged (since ")
     assert len(member.owned) == 4, "what it owns flows on"
     settle([member])
     assert (len(member.owned), member.rebalancer.state.detail) == (6, "")

@@ -107,6 +107,31 @@ def test_a_node_that_may_not_be_read_keeps_nobody_from_reading_the_others(
     assert [node is FORBIDDEN for node in session.stat(paths, deadline)] == [False, True, False]
 
 
+@pytest.mark.cluster
+@pytest.mark.java
+def test_paths_and_watches_are_those_below_the_chroot(zookeeper_server: str, deadline: Deadline) -> None:
+    above = Session(zookeeper_server, timeout=4.0, on_change=lambda _: None)
+    above.open(deadline)
+    root = f"/contract-{next(_numbers)}/chroot"
+    above.ensure([f"{root}/a/b"], deadline)
+    below = Session(zookeeper_server + root, timeout=4.0, on_change=lambda _: None)
+    below.open(deadline)
+    try:
+        told: SimpleQueue[str] = SimpleQueue()
+        cache = NodeCache(below, told.put)
+        assert cache.children("/a", deadline) == ("b",)
+        cache.nodes(["/a/b", "/a/c"], deadline)
+        above.write(f"{root}/a/b", b"changed", deadline)
+        above.create(f"{root}/a/c", b"made", deadline)
+        assert sorted(told.get(timeout=scaled(10)) for _ in range(3)) == ["/a", "/a/b", "/a/c"]
+        contents = [node and node.data for node in cache.nodes(["/a/b", "/a/c"], deadline).values()]
+        assert contents == [b"changed", b"made"]
+        assert sorted(cache.children("/a", deadline) or ()) == ["b", "c"]
+    finally:
+        below.close(Deadline(scaled(5)))
+        above.close(Deadline(scaled(5)))
+
+
 def test_creating_twice_says_so(session: Session, root: str, deadline: Deadline) -> None:
     assert session.create(f"{root}/a", b"1", deadline)
     assert not session.create(f"{root}/a", b"2", deadline)

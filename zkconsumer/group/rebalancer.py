@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -132,6 +133,7 @@ class Rebalancer:
         self._schedule = Schedule(settings)
         self._perform = self._effects()
         self._started = 0.0
+        self._trouble = ("", "")
         self._owner_paths: frozenset[str] = frozenset()
         self._next_touch = 0.0
         self._next_reconcile = NEVER
@@ -366,9 +368,17 @@ class Rebalancer:
     def _back_off(self, trouble: str) -> None:
         pause = self._schedule.back_off()
         # the same thing once: what an operator has to cure can take long
-        level = logging.DEBUG if trouble == self.state.detail and self._schedule.failures > 1 else logging.WARNING
-        log.log(level, "rebalance failed (attempt %d), next try in %.1f s: %s", self._schedule.failures, pause, trouble)
-        self._show(self.state.phase, detail=trouble)
+        known = trouble == self._trouble[0] and self._schedule.failures > 1
+        if not known:
+            self._trouble = trouble, time.strftime("%H:%M:%S")
+        log.log(
+            logging.DEBUG if known else logging.WARNING,
+            "rebalance failed (attempt %d), next try in %.1f s: %s",
+            self._schedule.failures,
+            pause,
+            trouble,
+        )
+        self._show(self.state.phase, detail=f"{trouble} (since {self._trouble[1]})")
 
     # ---- rounds ----
 

@@ -18,7 +18,7 @@ from time import monotonic
 from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.errors import ConsumerIdInUseError, OffsetCommitError, RegistryError
 from zkconsumer.group.events import StopRequested
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
@@ -139,9 +139,14 @@ class Rounds:
         began = monotonic()
         deadline = Deadline(self._settings.request_timeout)
         self._newer()
-        if self._membership.register(deadline):
-            self._registered = True
-            return None
+        try:
+            if self._membership.register(deadline):
+                self._registered = True
+                return None
+        except ConsumerIdInUseError:
+            # our node was deleted and somebody has made his: the group counts with him, and would wait for us for ever
+            self._give_up(Plan(tuple(sorted(self._holdings.owned)), (), {}, {}))
+            raise
         view = self._membership.view(deadline)
         self._lose_deleted(lose, deadline)
         todo, trouble = self._plan(view)
