@@ -98,7 +98,13 @@ class Starts:
         except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
             trouble = str(e) or repr(e)
             bar = None if may_pass(e) else e
-        trouble = "; ".join(filter(None, (trouble, self._try_storing())))
+        try:
+            storing = self._try_storing()
+        except Exception as e:  # the thread that all commits need lives on, and what waits is tried again
+            storing = f"they cannot be stored: {e!r}"
+            if storing not in self.trouble:
+                log.exception("storing starts failed unexpectedly")
+        trouble = "; ".join(filter(None, (trouble, storing)))
         if trouble and trouble != self.trouble:
             log.warning("partitions wait for their start offsets: %s", trouble)
         self.trouble = trouble

@@ -337,3 +337,26 @@ def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
         stepped.committer._commit_given({T0: 9, T1: 3}, soon())
     assert position.committed == 9
+
+
+def test_a_mistake_while_a_start_is_stored_ends_neither_the_thread_nor_the_tries(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried again by the timer it ended the thread: no offset of any partition was ever committed again."""
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    position = member.own(T0)
+    stored: list[bool] = []
+
+    def broken(*_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.zookeeper, "commit", broken)
+        member.committer.store_start(position, 7, stored.append)
+        for _ in range(3):
+            member.step()
+        assert stored == []
+        assert "a mistake of ours" in member.committer.trouble
+    member.step()
+    assert stored == [True]
+    assert member.committer.trouble == ""
