@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
+from zkconsumer.core.coordinated.readers import Place, StreamKey
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
@@ -63,6 +64,33 @@ class Delivery:
         number = int(position.thread[len(self._consumer) + 1 :])
         streams = self._streams
         return streams[position.topic, number] if (position.topic, number) in streams else streams[ANY_TOPIC, number]
+
+    # ---- who reads ----
+
+    def unread(self) -> dict[StreamKey, Place]:
+        """Where each stream stands that holds a message, or has one to be read, while its reader does something else.
+
+        A stream of which the user has paused the partitions has nothing to be read.
+        """
+        found = {}
+        for topic, number, stream in self.streams():
+            queue = stream.queue
+            at, head = queue.taken, queue.head
+            if queue.closed or stream.being_asked:
+                continue
+            if at is not None:
+                if not at.position.paused:
+                    found[topic, number] = Place(at.position.tp, at.position.consumed, at.position.batch_until, True)
+            elif head is not None:
+                found[topic, number] = Place(head.position.tp, head.fetch_offset, 0, False)
+        return found
+
+    def came_back(self, key: StreamKey, place: Place) -> bool:
+        """Whether the reader of a stream has asked it for something since it stood there (or the stream is gone)."""
+        stream = self._streams.get(key)
+        if stream is None or stream.queue.closed or stream.being_asked or stream.queue.hungry:
+            return True
+        return place.in_hand and stream.queue.taken is None
 
     # ---- for the group's thread ----
 

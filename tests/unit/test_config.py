@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_table
+from zkconsumer.config.coordination import CoordinationConfig
 from zkconsumer.config.keys import Key, keys_of
 from zkconsumer.config.properties import format_properties
 from zkconsumer.config.security import SecurityConfig
@@ -289,7 +290,7 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
         ("auto.ofset.reset", "auto.offset.reset"),
         ("Fetch.Min.Bytes", "fetch.min.bytes"),
         ("fetch_min_bytes", "fetch.min.bytes"),
-        ("bootstrap.servers", "zookeeper.connect"),
+        ("metadata.broker.list", "zookeeper.connect"),
         ("zk.connect", "zookeeper.connect"),
         ("zk.sessiontimeout.ms", "zookeeper.session.timeout.ms"),
     ],
@@ -477,8 +478,10 @@ def _values(key: Key) -> st.SearchStrategy[Any]:
     return st.integers(1000, 2**31 - 1)
 
 
-# rights on nodes need a login: tests/unit/test_security_config.py
-CHANGEABLE = {n: _values(key) for n, key in KEYS.items() if key.kind != "string" and n != "zookeeper.set.acl"}
+# rights on nodes need a login: tests/unit/test_security_config.py; some mean nothing by themselves:
+# tests/unit/test_coordination_config.py
+ELSEWHERE = {"zookeeper.set.acl", *keys_of(CoordinationConfig)}
+CHANGEABLE = {n: _values(key) for n, key in KEYS.items() if key.kind != "string" and n not in ELSEWHERE}
 
 
 @given(st.fixed_dictionaries({}, optional=CHANGEABLE), st.booleans())
@@ -499,7 +502,12 @@ def test_the_table_has_a_row_for_every_property() -> None:
 
     assert [row.split("`")[1] for row in rows] == [
         *(name for name, key in KEYS.items() if not key.ours),
-        *(name for name, key in KEYS.items() if key.ours and name not in keys_of(SecurityConfig)),
+        *(
+            name
+            for name, key in KEYS.items()
+            if key.ours and name not in {*keys_of(SecurityConfig), *keys_of(CoordinationConfig)}
+        ),
+        *keys_of(CoordinationConfig),
         *keys_of(SecurityConfig),
     ]
     assert all(row.count(" | ") == 3 for row in rows)

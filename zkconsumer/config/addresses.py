@@ -1,4 +1,6 @@
-"""The text of ``broker.address.map``: ``registered=reachable,registered=reachable``. Pure; any thread."""
+"""The texts of ``broker.address.map``, ``registered=reachable,registered=reachable``, and of ``bootstrap.servers``,
+``host:port,host:port``. Pure; any thread.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,19 @@ def parse_address_map(text: str) -> dict[str, str]:
 def format_address_map(mapping: dict[str, str]) -> str:
     """The text for a map."""
     return ",".join(f"{registered}={reachable}" for registered, reachable in mapping.items())
+
+
+def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """The (host, port) of each server of a list, IPv6 hosts without their brackets. Raises ValueError."""
+    servers = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, _, port = _address(part).rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{part!r} is not host:port, as in kafka-1:9092")
+        servers.append((host.strip("[]"), int(port)))
+    if not servers:
+        raise ValueError(f"must name at least one server as host:port, not {text!r}")
+    return tuple(servers)
 
 
 def _address(word: str) -> str:

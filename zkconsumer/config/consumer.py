@@ -13,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, cast
 
-from zkconsumer.config.addresses import format_address_map, parse_address_map
+from zkconsumer.config.addresses import format_address_map, parse_address_map, parse_servers
 from zkconsumer.config.assignment import AssignmentConfig
+from zkconsumer.config.coordination import BY_BROKERS, CoordinationConfig, check_coordination, without_effect
 from zkconsumer.config.keys import (
     Key,
     Value,
@@ -45,7 +46,7 @@ class SuspectConfigWarning(UserWarning):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ConsumerConfig(SecurityConfig, AssignmentConfig):
+class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     """The configuration of one consumer.
 
     ``ConsumerConfig({"group.id": "g", ...})`` takes dotted names, ``ConsumerConfig(group_id="g", ...)`` keywords with
@@ -57,7 +58,11 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
     :class:`SuspectConfigWarning` of legal values that do not fit each other.
     """
 
-    zookeeper_connect: str = text("`host1:port1,host2:port2/chroot`; the port may be left out (2181)", required=True)
+    zookeeper_connect: str = text(
+        "`host1:port1,host2:port2/chroot`; the port may be left out (2181)",
+        default="",
+        default_text="required unless `group.coordination` is `kafka`",
+    )
     group_id: str = text("the group whose members share the partitions", check=node_name, required=True)
     zookeeper_session_timeout_ms: int = integer(
         "how long a vanished member keeps what it owns; the servers may bound it", least=1, default=6000
@@ -113,7 +118,9 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
         "before asking for leaders again, and after a failed fetch", least=0, default=200
     )
     partition_assignment_strategy: str = text(
-        "`range`, `roundrobin`, or one that a plug-in brings; the same in the whole group",
+        "`range`, `roundrobin`, or one that a plug-in brings; the same in the whole group. With"
+        " `group.coordination=kafka` one or several of `range`, `roundrobin`, `sticky`, `cooperative-sticky` and"
+        " `zkconsumer`, the most wanted first: `a,b`",
         check=not_empty,
         default="range",
     )
@@ -122,12 +129,16 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
         "where offsets are kept: `zookeeper` or `kafka`, in any case",
         {"zookeeper": "zookeeper", "kafka": "kafka"},
         any_case=True,
-        default="zookeeper",
+        derive=lambda values: values["group.coordination"],
+        default_text="`group.coordination`",
     )
     dual_commit_enabled: bool = boolean(
         "with `offsets.storage=kafka`: commit to ZooKeeper too",
-        derive=lambda values: values["offsets.storage"] == "kafka",
-        default_text="`true` if `offsets.storage` is `kafka`",
+        derive=lambda values: (
+            values["offsets.storage"] == "kafka"
+            and (values["group.coordination"] != BY_BROKERS or values["group.migration"])
+        ),
+        default_text="`true` if `offsets.storage` is `kafka` and `group.coordination` is not; with `group.migration`",
     )
     offsets_channel_backoff_ms: int = integer("between tries to reach the offset coordinator", least=0, default=1000)
     offsets_channel_socket_timeout_ms: int = integer(
@@ -251,8 +262,20 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
 
     @property
     def zookeeper_hosts(self) -> tuple[tuple[str, int], ...]:
-        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets."""
-        return parse_connect(self.zookeeper_connect)[0]
+        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets; none where it is not
+        given.
+        """
+        return parse_connect(self.zookeeper_connect)[0] if self.zookeeper_connect else ()
+
+    @property
+    def bootstrap_addresses(self) -> tuple[tuple[str, int], ...]:
+        """The servers of ``bootstrap.servers`` as (host, port), IPv6 addresses without brackets; none without it."""
+        return parse_servers(self.bootstrap_servers) if self.bootstrap_servers else ()
+
+    @property
+    def coordinated_by_brokers(self) -> bool:
+        """Whether ``group.coordination`` is ``kafka``."""
+        return self.group_coordination == BY_BROKERS
 
     @property
     def broker_addresses(self) -> Mapping[str, str]:
@@ -262,7 +285,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
     @property
     def zookeeper_chroot(self) -> str:
         """The chroot of ``zookeeper.connect``, empty if there is none, else beginning with ``/`` and not ending so."""
-        return parse_connect(self.zookeeper_connect)[1]
+        return parse_connect(self.zookeeper_connect)[1] if self.zookeeper_connect else ""
 
     def __repr__(self) -> str:
         # Only what was given, so that it can be read; the rest is the default.
@@ -282,6 +305,8 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig):
                 warnings.warn(_unknown(name, keys), UnknownPropertyWarning, stacklevel=level)
         values = _values(given)
         _check_together(values)
+        for useless in without_effect(given, values):
+            warnings.warn(useless, UnknownPropertyWarning, stacklevel=level)
         suspicion = _suspicion(values)
         if suspicion:
             warnings.warn(suspicion, SuspectConfigWarning, stacklevel=level)
@@ -338,7 +363,9 @@ def _values(given: Mapping[str, Value]) -> dict[str, Value]:
         else:
             values[name] = key.derive(values) if key.derive else key.default
     check_security(values)
-    values["zookeeper.connect"] = format_connect(*parse_connect(str(values["zookeeper.connect"])))
+    check_coordination(values, given)
+    if values["zookeeper.connect"] or values["group.coordination"] != BY_BROKERS:
+        values["zookeeper.connect"] = format_connect(*parse_connect(str(values["zookeeper.connect"])))
     return values
 
 
@@ -370,7 +397,7 @@ def _check_broadcasting(values: Mapping[str, Any]) -> None:
 def _suspicion(values: Mapping[str, Any]) -> str | None:
     attempts, pause = values["rebalance.max.retries"], values["rebalance.backoff.ms"]
     session = values["zookeeper.session.timeout.ms"]
-    if attempts * pause > session:
+    if attempts * pause > session or values["group.coordination"] == BY_BROKERS:
         return None
     return (
         f"rebalance.max.retries x rebalance.backoff.ms is {attempts} x {pause} ms, not more than "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from zkconsumer.config.consumer import ConsumerConfig
+from zkconsumer.config.coordination import CoordinationConfig
 from zkconsumer.config.keys import Key, keys_of
 from zkconsumer.config.security import SecurityConfig
 
 
 def markdown_table() -> str:
-    """All properties as Markdown tables: the original's, then our own, then security's; ends with a newline."""
+    """All properties as Markdown tables: the original's, our own, coordination's, security's; ends with a newline."""
     rows = keys_of(ConsumerConfig)
-    security = keys_of(SecurityConfig)
+    security, coordination = keys_of(SecurityConfig), keys_of(CoordinationConfig)
     parts = {
         "The original's": [name for name, key in rows.items() if not key.ours],
-        "Ours": [name for name, key in rows.items() if key.ours and name not in security],
+        "Ours": [name for name, key in rows.items() if key.ours and name not in {*security, *coordination}],
+        "Who coordinates the group, with the Java consumer's names and defaults": list(coordination),
         "Security": list(security),
     }
     head = "| key | type | default | note |\n|---|---|---|---|\n"

@@ -17,6 +17,7 @@ class Phase(Enum):
     WAITING = "waiting"
     SUSPENDED = "suspended"
     REJOINING = "rejoining"
+    AWAY = "outside the group"
     FAILED = "failed"
     CLOSED = "closed"
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from threading import Event
+from typing import Protocol
 
 from zkconsumer.brokers import errors
 from zkconsumer.core.offsets import Start, merged_start
@@ -28,7 +29,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError, OffsetStore
-from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry.fenced import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -40,23 +40,50 @@ ONE_TRY = 10.0
 """Seconds for one call of a store where no deadline is nearer."""
 
 
+class OwnerNodes(Protocol):
+    """What ZooKeeper knows of a group's partitions: offset nodes, and who owns what (:class:`ZooKeeperOffsets`)."""
+
+    def track(self, partition: TopicPartition, known: KnownOffset) -> None:
+        """The partition was claimed."""
+
+    def untrack(self, partition: TopicPartition) -> KnownOffset:
+        """It is given up or lost; returns its offset node as last seen."""
+
+    def known(self, partition: TopicPartition) -> int | None:
+        """The offset in its node."""
+
+    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Those that are not ours, looked up now."""
+
+    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
+        """Those that anybody owns now."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
+        """Write offsets; returns what was refused."""
+
+    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
+        """Those whose offset nodes somebody else wrote."""
+
+
 class OwnedOffsets:
     """Offsets in one or two stores.
 
     Arguments: ``elsewhere`` is the store outside ZooKeeper, None for none; ``dual`` keeps them in ZooKeeper as well;
     ``expires`` says that unchanged offsets must be written again because the store forgets them (KAFKA-1510);
-    ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
+    ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit; ``zookeeper_first`` writes there
+    first, in both stores what ZooKeeper took, and there also where the other one cannot be written.
     """
 
     def __init__(
         self,
-        zookeeper: ZooKeeperOffsets,
+        zookeeper: OwnerNodes,
         elsewhere: OffsetStore | None = None,
         *,
         dual: bool = False,
         expires: bool = False,
         backoff: float = 1.0,
         max_retries: int = 5,
+        zookeeper_first: bool = False,
     ) -> None:
         self._zookeeper = zookeeper
         self._elsewhere = elsewhere
@@ -64,6 +91,7 @@ class OwnedOffsets:
         self._expires = expires
         self._backoff = backoff
         self._max_retries = max_retries
+        self._zookeeper_first = zookeeper_first
         self._closing = Event()
 
     @property
@@ -106,6 +134,10 @@ class OwnedOffsets:
         if self._elsewhere is None:
             return self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
         wanted = {**unchanged, **changed} if self._expires else changed
+        if self._zookeeper_first:
+            refused = self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
+            left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
+            return {**refused, **self._write_elsewhere(left, self._zookeeper.not_ours, deadline, patient=patient)}
         failures = self._write_elsewhere(wanted, self._zookeeper.not_ours, deadline, patient=patient)
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
         if self.in_zookeeper and also:

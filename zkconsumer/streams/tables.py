@@ -232,6 +232,11 @@ class ColumnStream:
         self._columns.settle()
 
     @property
+    def being_asked(self) -> bool:
+        """Whether its reader waits for it now."""
+        return self._asked
+
+    @property
     def _asked(self) -> bool:
         return self._asking or getgeneratorstate(self._messages) == GEN_RUNNING
 

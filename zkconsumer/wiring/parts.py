@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from threading import get_native_id
 from typing import Any, Protocol
 
-from zkconsumer.brokers import BrokerChannel, channel_security
+from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import Registration
@@ -25,6 +25,7 @@ from zkconsumer.delivery import Delivery
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
+    NoReachableEndpointError,
     RegistryUnavailableError,
     ZkConsumerError,
 )
@@ -45,7 +46,9 @@ from zkconsumer.metrics import Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.lease import Lease
+from zkconsumer.registry.session import Session
 from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
 from zkconsumer.streams.pace import Gate
 
@@ -55,7 +58,10 @@ log = logging.getLogger(__name__)
 class GroupThread(Protocol):
     """The one thread that owns what concerns the group, as the façade sees it."""
 
-    state: ConnectorState
+    @property
+    def state(self) -> ConnectorState:
+        """Where the member stands."""
+
     first_round: Future[None]
     """Done when the first rebalance has run; an error where there cannot be one."""
 
@@ -304,6 +310,22 @@ class MemberParts:
             socket_timeout=self.config.offsets_channel_socket_timeout_ms / 1000,
             security=self._security,
         )
+
+
+def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Deadline) -> list[Endpoint]:
+    """The brokers that are registered in ZooKeeper, each with the address at which to reach it. Raises RegistryError;
+    NoReachableEndpointError where none of them has one.
+    """
+    found: list[Endpoint] = []
+    unreachable: NoReachableEndpointError | None = None
+    for broker in registered_brokers(session, deadline):
+        try:
+            found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
+        except NoReachableEndpointError as e:
+            unreachable = e  # it harms only its own partitions (in the original: those of all brokers)
+    if not found and unreachable is not None:
+        raise unreachable
+    return found
 
 
 def fetch_settings(config: ConsumerConfig) -> FetchSettings:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from zkconsumer.brokers import choose_endpoint
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.assignors.strategy import advertisement, assignment_strategy
+from zkconsumer.core.planner import Assign
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConsumerIdInUseError,
-    NoReachableEndpointError,
     ZkConsumerError,
 )
 from zkconsumer.group.events import (
@@ -31,12 +30,11 @@ from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry import paths
-from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.parts import GroupThread, MemberParts
+from zkconsumer.wiring.parts import GroupThread, MemberParts, registered_endpoints
 
 BACKOFF_MAX = 10.0
 
@@ -141,11 +139,19 @@ class Member(MemberParts):
             membership=membership,
             delivery=self.delivery,
             offsets=committer,
-            assign=self.strategy,
+            assign=self._assign(),
             reports=Reports(self.strategy.name, self.strategy.concern),
-            rebalanced=self.metrics.timer(self._named("RebalanceRateAndTime")).update,
+            rebalanced=self._round_ended(),
             listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
         )
+
+    def _assign(self) -> Assign:
+        """What decides who shall own what."""
+        return self.strategy
+
+    def _round_ended(self) -> Callable[[float], None]:
+        """What is told the seconds of each round, at its end."""
+        return self.metrics.timer(self._named("RebalanceRateAndTime")).update
 
     def _registering(self, registration: Registration) -> Callable[[], Registration]:
         """What to register: the subscription, what strategies may want to know of us, and the time of the call."""
@@ -163,17 +169,7 @@ class Member(MemberParts):
         return stamped
 
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        config = self.config
-        found: list[Endpoint] = []
-        unreachable: NoReachableEndpointError | None = None
-        for broker in registered_brokers(self.session, deadline):
-            try:
-                found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
-            except NoReachableEndpointError as e:
-                unreachable = e  # it harms only its own partitions (in the original: those of all brokers)
-        if not found and unreachable is not None:
-            raise unreachable
-        return found
+        return registered_endpoints(self.session, self.config, deadline)
 
 
 def own_group(config: ConsumerConfig) -> str:

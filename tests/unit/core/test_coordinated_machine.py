@@ -148,7 +148,7 @@ def steps(triggers: list[Trigger]) -> Iterator[tuple[State, Trigger, tuple[Effec
 def test_whoever_is_on_the_way_has_a_question_or_a_pause_under_way(triggers: list[Trigger]) -> None:
     under_way = False
     for _, trigger, effects, to in steps(triggers):
-        if trigger in ANSWERS or trigger is Trigger.RETRY_DUE:
+        if trigger in ANSWERS - {Trigger.LEFT} or trigger is Trigger.RETRY_DUE:
             under_way = False
         under_way = under_way or bool({*QUESTIONS, Effect.BACK_OFF} & set(effects))
         if to not in (State.UNJOINED, State.STABLE, State.FENCED, State.LEAVING, State.CLOSED):

@@ -1,0 +1,162 @@
+"""The heartbeats of a member, on a thread and a connection of their own: nothing that the member does holds them up.
+
+Threads: the group's thread says as whom and where to beat; the heartbeats' own thread beats. A condition guards what it
+is told, and nothing is asked while it is held.
+
+The lease is stamped with the time at which a heartbeat was *sent*: the coordinator gives the partitions to others a
+session timeout after it came in, never earlier. A pause of the process makes the lease end, whatever is waiting in the
+socket. A heartbeat that is answered with "the group rebalances" counts: the coordinator knows us and has set its clock
+anew. Mirrors the Java consumer's ``HeartbeatThread``, which knows no lease, and goes on handing out what others own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic
+
+from zkconsumer.brokers.group_requests import GroupChannel, Membership
+from zkconsumer.brokers.search import CoordinatorSearch
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError, RebalanceInProgressError, ZkConsumerError
+from zkconsumer.group.coordinated.events import HeartbeatFailed
+from zkconsumer.model import Endpoint
+from zkconsumer.registry.lease import Lease
+
+log = logging.getLogger(__name__)
+
+RETRY = 0.25
+"""Seconds before a heartbeat that nobody answered is sent again, if the interval is longer."""
+
+
+class Heartbeats:
+    """Beats.
+
+    Arguments: ``name`` begins the thread's; ``search`` is the heartbeats' alone; ``interval`` and ``session`` (timeout)
+    in seconds; ``lease`` is renewed; ``tell`` hears of each failure, on the heartbeats' thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        search: CoordinatorSearch,
+        lease: Lease,
+        tell: Callable[[HeartbeatFailed], None],
+        *,
+        interval: float,
+        session: float,
+    ) -> None:
+        self._search = search
+        self._lease = lease
+        self._tell = tell
+        self._interval = interval
+        self._session = session
+        self._channel: GroupChannel | None = None  # the thread's
+        self._changed = Condition()  # guards the rest
+        self._who: Membership | None = None
+        self._where: Endpoint | None = None
+        self._due = 0.0
+        self._closing = False
+        self._thread = Thread(target=self._run, name=f"{name}-heartbeat", daemon=True)
+
+    def open(self) -> None:
+        """Start the thread, which does not beat yet."""
+        self._thread.start()
+
+    def beat(self, who: Membership, where: Endpoint) -> None:
+        """Beat from now on as this member of this generation, first after one interval: joining counted as one."""
+        with self._changed:
+            self._who, self._where = who, where
+            self._due = monotonic() + self._interval
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Beat no more. Returns at once; the answer to a heartbeat that is under way counts for nothing."""
+        with self._changed:
+            self._who = None
+
+    @property
+    def beating(self) -> bool:
+        """Whether the membership is kept alive."""
+        return self._who is not None
+
+    def close(self, deadline: Deadline) -> None:
+        """End the thread; never waits beyond the deadline."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._search.close()
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining())
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while (told := self._await()) is not None:
+            who, where = told
+            try:
+                self._beat(who, where)
+            except Exception as e:  # whatever it is, the membership is at stake
+                if not isinstance(e, BrokerResponseError):
+                    self._drop()
+                if not isinstance(e, ZkConsumerError):
+                    log.exception("a heartbeat failed unexpectedly")
+                if self._still(who):
+                    self._tell(HeartbeatFailed(who, e))
+        self._drop()
+
+    def _await(self) -> tuple[Membership, Endpoint] | None:
+        with self._changed:
+            while not self._closing:
+                now = monotonic()
+                if self._who is None or self._where is None:
+                    self._changed.wait()
+                elif now < self._due:
+                    self._changed.wait(self._due - now)
+                else:
+                    self._due = now + self._interval
+                    return self._who, self._where
+            return None
+
+    def _beat(self, who: Membership, where: Endpoint) -> None:
+        """One heartbeat. A connection that was lost meanwhile says nothing about the coordinator: a second one does."""
+        kept = self._channel is not None and self._channel.endpoint == where
+        try:
+            self._exchange(who, where)
+        except BrokerUnavailableError:
+            self._drop()
+            if kept and self._still(who):
+                self._exchange(who, where)
+                return
+            with self._changed:
+                self._due = min(self._due, monotonic() + RETRY)
+            raise
+
+    def _exchange(self, who: Membership, where: Endpoint) -> None:
+        deadline = Deadline(self._session / 2)
+        channel = self._channel
+        if channel is None or channel.endpoint != where:
+            self._drop()
+            channel = self._channel = self._search.connect(where, deadline)
+        sent_at = monotonic()
+        try:
+            channel.heartbeat(who, deadline)
+        except RebalanceInProgressError:
+            self._renew(who, sent_at)
+            raise
+        self._renew(who, sent_at)
+
+    def _renew(self, who: Membership, sent_at: float) -> None:
+        with self._changed:
+            if self._who == who:
+                self._lease.renew(sent_at, self._session)
+
+    def _still(self, who: Membership) -> bool:
+        with self._changed:
+            return self._who == who and not self._closing
+
+    def _drop(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self._search.discard(channel)
