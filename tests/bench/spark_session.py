@@ -24,7 +24,7 @@ OURS, KAFKA = "zkconsumer", "kafka"
 _SOURCE, _TOKENS = "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
 # Newest first, after the installed PySpark's own. Not every repository has every one; the preview is for such that have
 # the token provider only so.
-_VERSIONS = ("4.3.0", "4.2.0", "4.1.1", "4.1.0", "4.1.0-preview1", "4.0.1", "4.0.0")
+_VERSIONS = ("4.3.0", "4.2.1", "4.2.0", "4.1.1", "4.1.0", "4.1.0-preview1", "4.0.1", "4.0.0")
 _WANTED = re.compile(r"(spark-(sql|token-provider)-kafka|kafka-clients-|commons-pool2-)")
 _SUM = ("count(1)", "sum(length(value))")
 _MICRO_WARM_UP, _MICRO_BATCHES = 8, 30

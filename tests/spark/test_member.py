@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -220,6 +221,59 @@ def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
     other.stop()
     assert_once(one.sink.places)
     assert {*one.sink.places, *places(other)} == everything(2, 700)
+
+
+def test_while_zookeeper_is_away_the_running_batch_goes_on_and_no_other_begins(
+    query: Callable[[str], Query], cluster: DevCluster, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 1000), partitions=2)
+    one = query(topic)
+    one.sink.hold_at = 0
+    one.start()
+    assert one.sink.holding.wait(scaled(120))
+    produce(topic, values(1000, 1400), partitions=2)
+    cluster.zookeeper.suspend()
+    try:
+        one.sink.go_on.set()
+        eventually(lambda: (one.checkpoint / "commits" / "0").exists(), 60, "the end of the running batch")
+        # Longer than the session, and than any single question to ZooKeeper is asked again.
+        waited = Event().wait(20.0)
+        assert not waited
+        assert one.query.exception() is None
+        assert len(one.sink.places) == 1000
+    finally:
+        cluster.zookeeper.resume()
+    eventually(lambda: one.at(2, 700), 60, "all to be read, and the offsets to follow")
+    assert_once(one.sink.places)
+    assert set(one.sink.places) == everything(2, 700)
+
+
+def test_a_batch_is_repeated_exactly_although_others_own_what_it_reads_by_now(
+    query: Callable[[str], Query],
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 1000), partitions=2)
+    one = query(topic)
+    one.sink.fail_at = 0
+    one.start()
+    eventually(lambda: one.query.exception() is not None, 60, "the query to fail in the middle of a batch")
+    planned = sorted(one.sink.batches.pop(0))
+    eventually(lambda: one.ids == [], 60, "the query to leave")
+    other = our_member(one.group, {topic: 1}, commit_each=True)
+    other.wait_messages(1000)  # the same, for the batch was not finished
+    one.sink.fail_at = None
+    one.start()
+    eventually(lambda: one.sink.batches, 60, "the batch to be repeated")
+    assert sorted(one.sink.batches[0]) == planned
+    produce(topic, values(1000, 1400), partitions=2)
+    eventually(lambda: one.at(2, 700), 60, "all to be read")
+    assert_once(one.sink.places)
+    assert {*one.sink.places, *places(other)} == everything(2, 700)
+    assert len(one.sink.places) + len(places(other)) == 1400 + 1000  # only the batch itself twice
 
 
 def test_a_query_and_a_scala_member_share_a_group(

@@ -70,6 +70,7 @@ class Cluster:
         self._isolation_level = isolation_level
         self._session: Session | None = None
         self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._leaders: dict[TopicPartition, Endpoint] = {}
         self._pause = Event()
 
     def __enter__(self) -> Self:
@@ -169,12 +170,19 @@ class Cluster:
                 unreachable = error
         if not endpoints and unreachable is not None:
             raise unreachable
-        found = {}
+        found, asked = {}, set(partitions)
         for tp, path, node in zip(partitions, state_paths, states, strict=True):
             leader = None if node is None else codecs.decode_partition_state(node.data, path).leader
             if leader in endpoints:
                 found[tp] = endpoints[leader]
+        self._leaders = {tp: where for tp, where in self._leaders.items() if tp not in asked} | found
         return found
+
+    def seen_leaders(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Endpoint]:
+        """The same as when ZooKeeper was last asked, unless one is missing: for tasks, which find who moved since."""
+        if all(tp in self._leaders for tp in partitions):
+            return {tp: self._leaders[tp] for tp in partitions}
+        return self.leaders(partitions)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's offsets, without partitions that have none. A node that cannot be read counts as none.

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from zkconsumer.errors import OffsetOutOfRangeError
+from zkconsumer.errors import OffsetOutOfRangeError, RegistryUnavailableError, SessionLostError
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch import at_time, check_given
 from zkconsumer.spark.cluster import Cluster, describe
@@ -77,8 +77,20 @@ class StreamRun:
     def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         """The end of the next batch, at most ``limit`` offsets long; ``start`` itself where there is nothing new.
 
+        A member waits for a ZooKeeper that is away, as every member of the group does, however long: there is no new
+        batch then. With availableNow that would mean that everything is read, so there it is an error.
         Raises OffsetOutOfRangeError, ConfigException, RegistryError, BrokerError.
         """
+        try:
+            return self._next(start, limit)
+        except (RegistryUnavailableError, SessionLostError) as error:
+            if not self._options.is_member or self._targets is not None:
+                raise
+            log.warning("no new batch for now: %s", error)
+            self._membership.reserve({})
+            return start
+
+    def _next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         done = decode_progress(start)
         self._membership.settle(done)
         existing = self._partitions()
@@ -104,7 +116,7 @@ class StreamRun:
         if not self._planned:  # by the run before this one, which did not finish it
             self._planned = True
             self._membership.repeat(progress)
-        leaders = self._cluster.leaders(partitions)
+        leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned
         return [RangePartition(piece, leaders) for piece in pieces(ranges, self._options.min_partitions)]
 
     def log_ends(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
+from zkconsumer.errors import ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark.cluster import Cluster
 from zkconsumer.spark.options import Selection, parse
@@ -43,6 +43,9 @@ class FakeCluster(Cluster):
         return self.members
 
     def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        return dict.fromkeys(partitions, HERE)
+
+    def seen_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
         return dict.fromkeys(partitions, HERE)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -311,6 +314,32 @@ def test_available_now_waits_for_the_whole_share() -> None:
     run.fix_targets()
     run.latest({}, None)
     assert share.patient == [True]
+
+
+class Gone(FakeCluster):
+    """A ZooKeeper that is away."""
+
+    def partitions(self, selection: Selection) -> Any:
+        raise RegistryUnavailableError("nobody answers")
+
+
+def test_a_member_waits_for_zookeeper_with_its_next_batch_only(caplog: pytest.LogCaptureFixture) -> None:
+    share = Share(A)
+    run = member_run(Gone({A: (0, 10)}), share)
+    done = offset(p0=(0, 5))
+    assert run.latest(done, None) is done
+    assert share.planned == [{}]  # what the last batch read may leave
+    assert "no new batch for now: nobody answers" in caplog.text
+
+
+def test_who_reads_what_is_there_now_does_not_take_an_absent_zookeeper_for_the_end() -> None:
+    cluster = Gone({A: (0, 10)})
+    run = member_run(cluster, Share(A))
+    run._targets = {A: 10}
+    with pytest.raises(RegistryUnavailableError):
+        run.latest({}, None)
+    with pytest.raises(RegistryUnavailableError):
+        run_on(cluster).latest({}, None)
 
 
 _STOPPED_TWICE = """
