@@ -83,9 +83,6 @@ def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
         raise failure
 
 
-_ANY_OFFSET = -(1 << 63)
-
-
 class ColumnBuilder:
     """Collects records and hands them out as columns.
 
@@ -150,7 +147,7 @@ class ColumnBuilder:
             return
         try:
             # a batch that begins at or after what was asked for is not filtered, as when it is iterated
-            first = batch._first if batch._first > batch.base_offset else _ANY_OFFSET
+            first = batch._first if batch._first > batch.base_offset else vectors.FROM_ANYWHERE
             block = vectors.block(view, first, end)
         except vectors.StrangeBytesError:
             self._add_slowly(batch, end)

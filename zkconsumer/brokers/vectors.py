@@ -3,21 +3,21 @@
 Pure, one thread at a time. Nothing here is needed: whatever looks strange raises ``StrangeBytesError``, and the
 caller reads the same batches record by record, which says what is wrong with them, and where.
 
-How: a record's length is the first thing in it, so where records begin can be told without reading them, one after
-the other. That is guessed from the bytes first, for all records at once, and a guess counts where the chain of lengths
-leads to it; from where it does not, a short loop goes on. Then every field is read for all records at once.
-Keys and values are never Python objects: Arrow copies them out of the fetched bytes in one go.
+How: where records begin can be told without reading them (``boundaries``), then every field is read for all of them
+at once. Keys and values are never Python objects: Arrow copies them out of the fetched bytes in one go.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from zkconsumer.brokers.boundaries import Span, StrangeBytesError, boundaries
 from zkconsumer.brokers.compression import decompress
+
+__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "Fields", "StrangeBytesError", "block", "column", "read_fields"]
 
 try:
     import numpy as np
@@ -33,16 +33,13 @@ _ATTRIBUTES = 21
 _CONTENT = 61
 _CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
-_PATIENCE = 64  # records to walk one by one before the next look for a likely one
-_LONGEST_WALK = 8192
-_STRIP = 100_000  # bytes that are looked at together: their temporary vectors fit into the processor's cache
-_FEWEST_OTHERS = 4
+_LONG = 127  # a byte beyond this is not the last one of its number
 _LARGEST = 2**31 - 1
+FROM_ANYWHERE: Final = -(2**63)
+"""A ``first`` before which no offset is."""
 _NO_END = 2**63 - 1
-
-
-class StrangeBytesError(Exception):
-    """The bytes are not as expected; read them with care instead."""
+if AVAILABLE:
+    _1, _3, _7, _8, _127, _255 = (np.uint64(number) for number in (1, 3, 7, 8, 127, 255))
 
 
 class Block(NamedTuple):
@@ -92,13 +89,17 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
     data, begins = _together(blocks)
     if len(data) > _LARGEST:
         raise StrangeBytesError
-    starts, ends = _boundaries(data, blocks, begins)
+    starts, ends = boundaries(data, _spans(blocks, begins))
     counts = [part.total for part in blocks]
     buffer = np.frombuffer(data, np.uint8)
-    stamp_deltas, at = _varints(buffer, starts + 1)  # after the record's attributes, of which there are none yet
-    offset_deltas, at = _varints(buffer, at)
-    key_sizes, key_starts = _varints(buffer, at)
-    value_sizes, value_starts = _varints(buffer, key_starts + np.maximum(key_sizes, 0))
+    leading = _leading(data, starts)
+    if leading is None:
+        stamp_deltas, at = _varints(buffer, starts + 1)  # after the record's attributes, of which there are none yet
+        offset_deltas, at = _varints(buffer, at)
+        key_sizes, key_starts = _varints(buffer, at)
+    else:
+        stamp_deltas, offset_deltas, key_sizes, key_starts = leading
+    value_sizes, value_starts = _sizes(buffer, key_starts + np.maximum(key_sizes, 0))
     headers = value_starts + np.maximum(value_sizes, 0)
     smallest = min(int(key_sizes.min()), int(value_sizes.min()))
     # at least the number of headers follows; where it says none, nothing else does
@@ -108,11 +109,14 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
         raise StrangeBytesError
     offsets = np.repeat(np.array([part.base_offset for part in blocks], np.int64), counts) + offset_deltas
     timestamps = np.repeat(np.array([part.first_timestamp for part in blocks], np.int64), counts) + stamp_deltas
-    kinds = np.repeat(np.array([part.append_time is not None for part in blocks], np.int32), counts)
-    if kinds.any():
+    kinds = np.zeros(len(starts), np.int32)
+    if any(part.append_time is not None for part in blocks):
+        kinds = np.repeat(np.array([part.append_time is not None for part in blocks], np.int32), counts)
         appended = np.array([part.append_time or 0 for part in blocks], np.int64)
         timestamps = np.where(kinds == 1, np.repeat(appended, counts), timestamps)
     fields = Fields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
+    if all(part.first == FROM_ANYWHERE and part.end == _NO_END for part in blocks):
+        return fields
     wanted = (offsets >= np.repeat(np.array([part.first for part in blocks], np.int64), counts)) & (
         offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
     )
@@ -158,7 +162,7 @@ def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
     return pa.array(fields.offsets if name == "offset" else fields.timestamp_types)
 
 
-# ---- where records begin
+# ---- where blocks are
 
 
 def _together(blocks: Sequence[Block]) -> tuple[bytes, list[int]]:
@@ -180,128 +184,53 @@ def _address(data: bytes | memoryview) -> int:
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0
 
 
-def _boundaries(data: bytes, blocks: Sequence[Block], begins: Sequence[int]) -> tuple[Any, Any]:
-    """Where each record begins (after its length) and ends."""
-    totals = [part.total for part in blocks]
-    finishes = [begin + len(part.data) for begin, part in zip(begins, blocks, strict=True)]
-    if min(totals) < 1 or any(begin >= end for begin, end in zip(begins, finishes, strict=True)):
-        raise StrangeBytesError
-    buffer = np.frombuffer(data, np.uint8)
-    try:
-        lengths_at = _chain(data, buffer, list(zip(begins, finishes, totals, strict=True)))
-    except IndexError as error:
-        raise StrangeBytesError from error
-    starts = lengths_at + 1
-    more = np.flatnonzero(buffer[lengths_at] > 127)
-    while more.size:
-        byte = buffer[starts[more]]
-        starts[more] += 1
-        more = more[byte > 127]
-    ends = np.empty_like(lengths_at)
-    ends[:-1] = lengths_at[1:]
-    ends[np.cumsum(totals) - 1] = finishes
-    return starts, ends
+def _spans(blocks: Sequence[Block], begins: Sequence[int]) -> list[Span]:
+    return [(begin, begin + len(part.data), part.total) for begin, part in zip(begins, blocks, strict=True)]
 
 
-def _chain(data: bytes, buffer: Any, spans: Sequence[tuple[int, int, int]]) -> Any:
-    """Where the length of each record stands, of spans (begin, end, number of records) that hold nothing else.
+# ---- numbers
 
-    Raises StrangeBytesError or IndexError where they do.
+
+def _leading(data: bytes, starts: Any) -> tuple[Any, Any, Any, Any] | None:
+    """Of records that begin there: the differences of their timestamps, of their offsets, the sizes of their keys and
+    where these begin; None where one of the numbers takes more than two bytes, which the slow way reads.
+
+    They are the first things in a record and together at most seven bytes then, so one word is read for each.
     """
-    likely = _likely(buffer, np.array([begin for begin, _, _ in spans], np.int64), spans[-1][1])
-    following = _following(buffer, likely)
-    firsts = likely.searchsorted([begin for begin, _, _ in spans]).tolist()
-    # the indexes at which a likely place does not lead to the next one, or should not
-    breaks = {*np.flatnonzero(following[:-1] != likely[1:]).tolist(), *(first - 1 for first in firsts), len(likely) - 1}
-    stops = sorted(breaks)
-    parts: list[Any] = []
-    patience = _PATIENCE
-    for known, (_, end, left) in zip(firsts, spans, strict=True):
-        while True:
-            # from one that is right the next is right as well, as long as each leads to the next
-            last = stops[bisect_left(stops, known)]
-            parts.append(likely[known : last + 1])
-            left -= last + 1 - known
-            at = int(following[last])
-            while left > 0 and at < end:
-                known = int(likely.searchsorted(at))
-                if known < len(likely) and likely[known] == at:
-                    break
-                walked, at = _walk(data, at, min(patience, left))
-                parts.append(walked)
-                left -= len(walked)
-                patience = min(2 * patience, _LONGEST_WALK)
-            else:
-                if left or at != end:
-                    raise StrangeBytesError
-                break
-    return np.concatenate(parts)
-
-
-def _likely(buffer: Any, begins: Any, finish: int) -> Any:
-    """Where lengths of records probably stand, those among them that surely do (``begins``), in order; nothing before
-    the first of these and from ``finish`` on is looked at, since what was fetched may be many times that.
-
-    A record without headers ends with 0 (their number); the next begins with its length, of one byte or two unless it
-    is large, and then 0 (its attributes). Text has no 0 in it, and other data seldom in this way.
-    """
+    last = len(data) - 8
+    if last < 0:
+        return None
+    words = np.ndarray((last + 1,), "<u8", data, 0, (1,))
+    if int(starts[-1]) > last:  # a small record at the end
+        at = np.minimum(starts, last)
+        word = words[at] >> ((starts - at) << 3).astype(np.uint64)
+    else:
+        word = words[starts]
+    word >>= _8  # the record's attributes, of which there are none yet
     found = []
-    for low in range(int(begins[0]), finish, _STRIP):
-        strip = buffer[low : min(low + _STRIP + 3, finish)]
-        zeros = np.flatnonzero(strip == 0)
-        if len(zeros) > len(strip) // _FEWEST_OTHERS:
-            continue  # not worth being looked at
-        gaps = zeros[1:] - zeros[:-1]
-        at = zeros[:-1][(gaps == 2) | (gaps == 3)] + 1
-        at = at[(strip[at] > 127) == (strip[at + 1] != 0)]
-        found.append(low + at[at <= _STRIP])  # those behind it are the next strip's
-    likely = np.concatenate(found) if found else begins[:0]
-    places = likely.searchsorted(begins)
-    new = likely.take(places, mode="clip") != begins if len(likely) else np.ones(len(begins), bool)
-    return np.insert(likely, places[new], begins[new])
+    ends = starts + 1
+    for _ in range(3):
+        more = word >> _7 & _1
+        second = word >> _8 & _255
+        if bool((second * more > _LONG).any()):
+            return None
+        value = word & _127 | (second * more) << _7
+        found.append((value >> _1).astype(np.int64) ^ -(value & _1).astype(np.int64))
+        word >>= _8 + (more << _3)
+        ends = ends + 1 + more.astype(np.int64)
+    stamps, offsets, keys = found
+    return stamps, offsets, keys, ends
 
 
-def _following(buffer: Any, at: Any) -> Any:
-    """Where the record behind each of these ends, -1 where its length is none, or one of more than two bytes."""
-    first = buffer[at].astype(np.int64)
-    second = buffer.take(at + 1, mode="clip").astype(np.int64)
-    short = first < 128
-    ends = at + np.where(short, 1 + (first >> 1), (first >> 1) + (second << 6) - 62)
-    return np.where((first & 1 == 0) & (short | (second < 128)), ends, -1)
-
-
-def _walk(data: bytes, at: int, count: int) -> tuple[Any, int]:
-    """Where the lengths of the next records stand, one by one, and where the last one ends. Raises IndexError beyond
-    the data.
-    """
-    found = [0] * count
-    for number in range(count):
-        found[number] = at
-        size = data[at]
-        if size < 128:
-            at += 1 + (size >> 1)
-        else:
-            more = data[at + 1]
-            if more < 128:
-                at += (size >> 1) + (more << 6) - 62
-            else:
-                at = _after_long(data, at)
-        if size & 1:
-            raise StrangeBytesError  # a negative length
-    return np.array(found, np.int64), at
-
-
-def _after_long(data: bytes, at: int) -> int:
-    """Where a record ends whose length takes more than two bytes."""
-    size = shift = 0
-    while shift <= 28:
-        byte = data[at]
-        at += 1
-        size |= (byte & 127) << shift
-        if byte < 128:
-            return at + (size >> 1)
-        shift += 7
-    raise StrangeBytesError
+def _sizes(buffer: Any, at: Any) -> tuple[Any, Any]:
+    """As :func:`_varints`, for numbers of which most take two bytes at most."""
+    first = buffer.take(at, mode="clip").astype(np.int64)
+    more = first > _LONG
+    second = buffer.take(at + 1, mode="clip") * more
+    if bool((second > _LONG).any()):
+        return _varints(buffer, at)
+    value = first & _LONG | second.astype(np.int64) << 7
+    return value >> 1 ^ -(value & 1), at + 1 + more
 
 
 def _varints(buffer: Any, at: Any) -> tuple[Any, Any]:

@@ -1,0 +1,206 @@
+"""Where the records of batches of format 2 begin, told without reading them one after the other.
+
+Pure, one thread at a time; needs numpy. A record's length is the first thing in it, and leads to the next. Runs of
+records of one length are told by comparing that length at equal distances. Elsewhere it is guessed from the bytes, for
+all records at once, where lengths stand, and a guess counts where the chain of lengths leads to it; from where it does
+not, a short loop goes on. So what comes out is the chain, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import numpy as np
+except ImportError:  # pragma: no cover - the tests' environment has it
+    np = None  # type: ignore[assignment]
+
+_PATIENCE = 64  # records to walk one by one before the next look for a likely one
+_LONGEST_WALK = 8192
+_SHORTEST_RUN = 32  # records of one length that are worth being looked at together
+_STRIP = 100_000  # bytes that are looked at together: their temporary vectors fit into the processor's cache
+_FEWEST_OTHERS = 4
+_SMALLEST = 12  # how the length of the smallest record is written: six numbers of one byte
+_LONG = 127  # a byte beyond this is not the last one of its number
+
+
+class StrangeBytesError(Exception):
+    """The bytes are not as expected; read them with care instead."""
+
+
+Span = tuple[int, int, int]
+"""Bytes from one place to another, and the number of records that they are."""
+
+
+def boundaries(data: bytes, spans: Sequence[Span]) -> tuple[Any, Any]:
+    """Where each record of some spans begins (after its length) and ends, as vectors; spans in order, at least one.
+
+    Raises StrangeBytesError where the records are not just what a span holds.
+    """
+    if any(begin >= end or total < 1 for begin, end, total in spans):
+        raise StrangeBytesError
+    buffer = np.frombuffer(data, np.uint8)
+    try:
+        lengths_at = _chain(data, buffer, spans)
+    except IndexError as error:
+        raise StrangeBytesError from error
+    first = buffer[lengths_at]
+    starts = lengths_at + 1 + (first > _LONG)
+    more = np.flatnonzero(first > _LONG)
+    more = more[buffer[lengths_at[more] + 1] > _LONG]
+    while more.size:
+        byte = buffer[starts[more]]
+        starts[more] += 1
+        more = more[byte > _LONG]
+    ends = np.empty_like(lengths_at)
+    ends[:-1] = lengths_at[1:]
+    ends[np.cumsum([total for _, _, total in spans]) - 1] = [end for _, end, _ in spans]
+    return starts, ends
+
+
+def _chain(data: bytes, buffer: Any, spans: Sequence[Span]) -> Any:
+    """Where the length of each record stands. Raises StrangeBytesError or IndexError."""
+    found: list[list[Any]] = []
+    others: list[tuple[list[Any], Span]] = []
+    for begin, end, total in spans:
+        parts: list[Any] = []
+        rest = _runs(data, buffer, (begin, end, total), parts)
+        found.append(parts)
+        if rest[2]:
+            others.append((parts, rest))
+        elif rest[0] != end:
+            raise StrangeBytesError
+    if others:
+        _chain_others(data, buffer, others)
+    return np.concatenate([part for parts in found for part in parts])
+
+
+def _runs(data: bytes, buffer: Any, span: Span, parts: list[Any]) -> Span:
+    """Put the runs of records of one length that a span begins with into ``parts``; returns what is left of it."""
+    at, end, left = span
+    while left >= _SHORTEST_RUN:
+        size = data[at]
+        more = data[at + 1]
+        step = 1 + (size >> 1) if size <= _LONG else (size >> 1) + (more << 6) - 62
+        count = min(left, (end - at) // step)
+        # three alike are looked for first, since in most data no two are
+        if size & 1 or (size > _LONG and more > _LONG) or count < _SHORTEST_RUN:
+            break
+        if data[at + step] != size or data[at + 2 * step] != size:
+            break
+        alike = buffer[at : at + count * step : step] == size
+        if size > _LONG:
+            alike &= buffer[at + 1 : at + count * step : step] == more
+        if not alike.all():
+            count = int(alike.argmin())
+        parts.append(np.arange(at, at + count * step, step))
+        at += count * step
+        left -= count
+        if count < _SHORTEST_RUN:
+            break
+    if 0 < left < _SHORTEST_RUN and parts:
+        walked, at = _walk(data, at, left)
+        parts.append(walked)
+        left = 0
+    return at, end, left
+
+
+def _chain_others(data: bytes, buffer: Any, others: Sequence[tuple[list[Any], Span]]) -> None:
+    """The rest of some spans, by guessing; what is found is put to each span's parts."""
+    begins = [begin for _, (begin, _, _) in others]
+    likely = _likely(buffer, np.array(begins, np.int64), others[-1][1][1])
+    following = _following(buffer, likely)
+    firsts = likely.searchsorted(begins).tolist()
+    # the indexes at which a likely place does not lead to the next one, or should not
+    breaks = {*np.flatnonzero(following[:-1] != likely[1:]).tolist(), *(first - 1 for first in firsts), len(likely) - 1}
+    stops = sorted(breaks)
+    patience = _PATIENCE
+    for known, (parts, (_, end, left)) in zip(firsts, others, strict=True):
+        while True:
+            # from one that is right the next is right as well, as long as each leads to the next
+            last = stops[bisect_left(stops, known)]
+            parts.append(likely[known : last + 1])
+            left -= last + 1 - known
+            at = int(following[last])
+            if at < 0:  # one of more than 8 KB
+                at = _walk(data, int(likely[last]), 1)[1]
+            while left > 0 and at < end:
+                known = int(likely.searchsorted(at))
+                if known < len(likely) and likely[known] == at:
+                    break
+                walked, at = _walk(data, at, min(patience, left))
+                parts.append(walked)
+                left -= len(walked)
+                patience = min(2 * patience, _LONGEST_WALK)
+            else:
+                if left or at != end:
+                    raise StrangeBytesError
+                break
+
+
+def _likely(buffer: Any, begins: Any, finish: int) -> Any:
+    """Where lengths of records probably stand, those among them that surely do (``begins``), in order; nothing before
+    the first of these and from ``finish`` on is looked at, since what was fetched may be many times that.
+
+    A record without headers ends with 0 (their number); the next begins with its length, of one byte or two unless it
+    is large, and then 0 (its attributes). Text has no 0 in it, and other data seldom in this way.
+    """
+    found = []
+    for low in range(int(begins[0]), finish, _STRIP):
+        strip = buffer[low : min(low + _STRIP + 3, finish)]
+        zero = strip == 0
+        framed = zero[2:-1] | zero[3:]
+        framed &= zero[:-3]
+        at = framed.nonzero()[0]
+        if len(at) <= len(strip) // _FEWEST_OTHERS:  # else it is not worth being looked at
+            at += low + 1
+            found.append(at)
+    at = np.concatenate(found) if found else begins[:0]
+    first = buffer[at]
+    # its lowest bit is its sign; behind one byte come the attributes, and a second one is no 0
+    likely = at[(first & 1 == 0) & (first >= _SMALLEST) & ((first > _LONG) == (buffer[at + 1] != 0))]
+    places = likely.searchsorted(begins)
+    new = likely.take(places, mode="clip") != begins if len(likely) else np.ones(len(begins), bool)
+    return np.insert(likely, places[new], begins[new]) if new.any() else likely
+
+
+def _following(buffer: Any, at: Any) -> Any:
+    """Where the record behind each of these ends, -1 where its length is none, or one of more than two bytes."""
+    first = buffer[at].astype(np.int64)
+    second = buffer.take(at + 1, mode="clip").astype(np.int64)
+    short = first <= _LONG
+    ends = at + np.where(short, 1 + (first >> 1), (first >> 1) + (second << 6) - 62)
+    return np.where((first & 1 == 0) & (short | (second <= _LONG)), ends, -1)
+
+
+def _walk(data: bytes, at: int, count: int) -> tuple[Any, int]:
+    """Where the lengths of the next records stand, one by one, and where the last one ends. Raises IndexError beyond
+    the data.
+    """
+    found = [0] * count
+    for number in range(count):
+        found[number] = at
+        size = data[at]
+        if size <= _LONG:
+            at += 1 + (size >> 1)
+        else:
+            more = data[at + 1]
+            at = at + (size >> 1) + (more << 6) - 62 if more <= _LONG else _after_long(data, at)
+        if size & 1:
+            raise StrangeBytesError  # a negative length
+    return np.array(found, np.int64), at
+
+
+def _after_long(data: bytes, at: int) -> int:
+    """Where a record ends whose length takes more than two bytes."""
+    size = shift = 0
+    while shift <= 28:
+        byte = data[at]
+        at += 1
+        size |= (byte & 127) << shift
+        if byte <= _LONG:
+            return at + (size >> 1)
+        shift += 7
+    raise StrangeBytesError
