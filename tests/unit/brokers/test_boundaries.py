@@ -56,7 +56,7 @@ SIZES = st.lists(
         st.tuples(st.integers(0, 10**6), st.integers(1, 200)).map(
             lambda some: random.Random(some[0]).choices(range(20, 300), k=some[1])
         ),
-        st.sampled_from([[0], [9000] * 3, [64, 20_000]]),
+        st.sampled_from([[0], [9000] * 3, [64, 20_000], [200] * 50 + [264] * 50]),
     ),
     min_size=1,
     max_size=4,
