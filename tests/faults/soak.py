@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +22,10 @@ from time import monotonic
 
 from tests.faults.checker import Rules, Verdict
 from tests.faults.group import Group, Open, Timing, sleep
-from tests.faults.history import SECOND, History, Process
+from tests.faults.history import History
 from tests.faults.lab import Lab
 from tests.faults.processes import Member
-from tests.faults.report import some_of_each
+from tests.faults.soak_report import report
 from tests.timing import scaled
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +36,6 @@ REST_EVERY = 6
 REST_S = 60.0
 FLAPPING_S = 3.0
 FEWEST = 3
-SERVERS = {"zookeeper crash", "broker bounce"}
-"""Faults that last as long as a JVM takes to start again."""
 
 
 class Soak:
@@ -271,84 +269,6 @@ def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, S
         return verdict, found, churn, str(group.directory)
 
 
-def report(verdict: Verdict, found: History, churn: Soak, where: str, bound: float) -> str:
-    """The text at the end. ``bound``: what a recovery may take that nothing else disturbs, in seconds."""
-    lines = ["", "what befell it:"]
-    lines += [f"  {name:<16} {count}" for name, count in sorted(churn.done.items())]
-    lines.append(f"  {sum(churn.done.values())} events, {churn.rests} rests")
-    lines += _recoveries(verdict, found, bound)
-    lines += [
-        f"acknowledged {verdict.acked}, handed out {verdict.handed_out}, lost {len(verdict.lost)}",
-        "duplicates by cause: "
-        + (", ".join(f"{kind} {count}" for kind, count in sorted(verdict.duplicates.items())) or "none"),
-        f"late hand-outs {len(verdict.late)}, past the gate {len(verdict.past_gate)} of {verdict.frozen_runs} freezes, "
-        f"messages in hand at another's claim {verdict.overlaps}",
-        f"closes {len(verdict.closes)}, slowest {max(verdict.closes, default=0.0):.2f} s",
-        *leaks(found),
-    ]
-    lines += [f"WRONG: {text}" for text in some_of_each(verdict.violations)]
-    if verdict.unseen:
-        lines.append(f"ownerships that the watcher missed {verdict.unseen}")
-    if verdict.violations:
-        lines.append(f"{len(verdict.violations)} violations; the logs are in {where}")
-    lines.append("verdict: " + ("FAILED" if verdict.violations else "ok"))
-    return "\n".join(lines)
-
-
-def _recoveries(verdict: Verdict, found: History, bound: float) -> list[str]:
-    """How long recoveries took: those that nothing else disturbed, which of them were slow, and the others."""
-    lines = ["recovery, from the event (or its healing) until every partition flows, in s (median, slowest):"]
-    alone = [one for one in verdict.recoveries if not one.beside]
-    among = [one for one in verdict.recoveries if one.beside]
-    for name, recoveries in (("nothing else at the time", alone), ("others overlap", among)):
-        lines.append(f"  {name}:")
-        by_kind: dict[str, list[float]] = defaultdict(list)
-        for one in recoveries:
-            by_kind[one.kind].append(one.seconds)
-        for kind, times in sorted(by_kind.items()):
-            times.sort()
-            lines.append(f"    {kind:<16} {len(times):4d} times {times[len(times) // 2]:6.2f} {times[-1]:6.2f}")
-    start = found.events[0]["t"] if found.events else 0
-    slow = [one for one in alone if one.seconds > bound]
-    lines.append(f"  beyond {bound:g} s though nothing else befell the group: {len(slow)} of {len(alone)}")
-    lines += [
-        f"    {one.kind} of {one.victim or 'a server'}: {one.seconds:.2f} s, {(one.begin - start) / SECOND:.0f} s in"
-        for one in slow
-    ]
-    unexplained = [one for one in among if one.seconds > bound and not SERVERS & {one.kind, *one.beside}]
-    lines.append(
-        f"  beyond {bound:g} s beside other faults, none of them a server's: {len(unexplained)} of {len(among)}"
-    )
-    lines += [
-        f"    {one.kind} of {one.victim}: {one.seconds:.2f} s, {(one.begin - start) / SECOND:.0f} s in, beside "
-        + ", ".join(one.beside)
-        for one in unexplained
-    ]
-    return lines
-
-
-def leaks(found: History) -> list[str]:
-    """What members held while they lived, and left when they ended."""
-    left = [event for event in found.of("leftover") if event["threads"] or event["fds"] or event["stuck"]]
-    lines = [f"members that ended cleanly {len(found.of('leftover'))}, of them left threads or descriptors {len(left)}"]
-    by_process: dict[Process, list[dict[str, float]]] = defaultdict(list)
-    for event in found.of("usage"):
-        by_process[Process(event["who"], event["pid"])].append(event)
-    oldest = max(by_process.items(), key=lambda item: item[1][-1]["t"] - item[1][0]["t"], default=None)
-    if oldest is not None:
-        process, all_of_it = oldest
-        age = (all_of_it[-1]["t"] - all_of_it[0]["t"]) / SECOND
-        first, last = all_of_it[min(5, len(all_of_it) - 1)], all_of_it[-1]
-        lines.append(
-            f"the longest life, {process.who} of {age:.0f} s: threads {first['threads']} -> {last['threads']}, "
-            f"descriptors {first['fds']} -> {last['fds']}, "
-            f"memory {first['rss'] / 1e6:.1f} -> {last['rss'] / 1e6:.1f} MB"
-        )
-    most = [max(e[key] for all_of_it in by_process.values() for e in all_of_it) for key in ("threads", "fds", "rss")]
-    lines.append(f"most in any member: {most[0]} threads, {most[1]} descriptors, {most[2] / 1e6:.1f} MB")
-    return lines
-
-
 def main() -> int:
     """Returns: the exit code."""
     parser = argparse.ArgumentParser(
@@ -368,7 +288,7 @@ def main() -> int:
     loads = [os.getloadavg()[0]]
     verdict, found, churn, where = soak(arguments.minutes, arguments.seed, timing)
     loads.append(os.getloadavg()[0])
-    print(report(verdict, found, churn, where, timing.bound))
+    print(report(verdict, found, churn.done, churn.rests, where, timing.bound))
     print(f"load average {loads[0]:.1f} at the start, {loads[1]:.1f} at the end, of {os.cpu_count()} processors")
     return 1 if verdict.violations else 0
 
