@@ -1,0 +1,212 @@
+"""One group of the Java consumer, librdkafka and ours, which the broker coordinates.
+
+Whoever leads it, members come, leave cleanly and die; every message is consumed, by two members only where the first
+of them died before its commit, and the group rebalances no more often than its members gave reason to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster.conftest import TICK_MS, produce_to, unique
+from tests.cluster.member_process import MemberProcess
+from tests.cluster.our_member import OurMember
+from tests.cluster.peer_members import JavaMember, LibrdkafkaMember
+from tests.timing import eventually, scaled
+from zkconsumer.brokers import BrokerChannel
+from zkconsumer.brokers.group_requests import GroupChannel, GroupDescription
+from zkconsumer.core.coordinated.protocol import decode_assignment, decode_subscription
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import CoordinatorNotAvailableError, NotCoordinatorError
+from zkconsumer.model import Endpoint, TopicPartition
+
+PARTITIONS = 6
+OURS = {
+    "group.coordination": "kafka",
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 300,
+    "auto.commit.interval.ms": 200,
+    "auto.offset.reset": "smallest",
+}
+ROUNDS = {"range": 1, "cooperative-sticky": 2}
+"""Rebalances for one change: what changes hands is given up in one and taken in another."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    # without the delay, which makes the first members of a test wait three seconds for others
+    quick = {"group.initial.rebalance.delay.ms": 0}
+    with DevCluster(tick_ms=TICK_MS, broker_properties=quick) as made:
+        yield made
+
+
+class Group:
+    """A group of at most one member of each kind, a producer that never stops, and the coordinator's own view."""
+
+    def __init__(self, cluster: DevCluster, strategy: str) -> None:
+        self.name, self.topic = unique("group"), unique("topic")
+        self.strategy = strategy
+        self.servers = cluster.bootstrap_servers
+        cluster.create_topic(self.topic, PARTITIONS)
+        self.make: dict[str, Callable[[], MemberProcess]] = {
+            "java": lambda: JavaMember(self.servers, self.name, self.topic, strategy),
+            "librdkafka": lambda: LibrdkafkaMember(self.servers, self.name, self.topic, strategy),
+            "ours": lambda: OurMember(
+                cluster.zookeeper_connect,
+                self.name,
+                {self.topic: 2},
+                properties={**OURS, "partition.assignment.strategy": strategy},
+            ),
+        }
+        self.running: dict[str, MemberProcess] = {}
+        self.all: list[tuple[str, MemberProcess]] = []
+        self.killed: list[MemberProcess] = []
+        self.produced = 0
+        host, port = self.servers.split(":")
+        self.channel = GroupChannel(
+            BrokerChannel(Endpoint(0, host, int(port)), client_id="looking on", socket_timeout=scaled(10))
+        )
+        self.channel.connect(Deadline(scaled(10)))
+
+    def join(self, kind: str) -> None:
+        member = self.make[kind]()
+        self.all.append((kind, member))
+        self.running[kind] = member.start()
+        member.wait_ready()
+        self.settled()
+
+    def leave(self, kind: str) -> None:
+        member = self.running.pop(kind)
+        assert member.stop() is not None, member.log_text()
+        self.settled()
+
+    def kill(self, kind: str) -> None:
+        member = self.running.pop(kind)
+        self.killed.append(member)
+        member.kill()
+        self.settled()
+
+    def settled(self) -> None:
+        """Every member has its share, and each of them new messages."""
+        share = PARTITIONS // len(self.running)
+        eventually(lambda: self.shares() == [share] * len(self.running), 40, f"a settled group: {self.shares}")
+        before = {kind: len(member.messages) for kind, member in self.running.items()}
+        for kind, member in self.running.items():
+            member.wait_messages(before[kind] + 1)
+
+    def seen(self) -> GroupDescription:
+        return self.channel.describe([self.name], Deadline(scaled(10)))[self.name]
+
+    def shares(self) -> list[int]:
+        try:
+            seen = self.seen()
+        except (NotCoordinatorError, CoordinatorNotAvailableError):  # the topic of offsets is being made
+            return []
+        if seen.state != "Stable":
+            return []
+        owned = [decode_assignment(one.assignment, one.member_id).partitions for one in seen.members]
+        return sorted(map(len, owned))
+
+    def produce_until(self, stop: threading.Event) -> None:
+        while not stop.wait(0.02):
+            self.produced += produce_to(self.servers, self.topic, [b"x"] * PARTITIONS, partitions=PARTITIONS)
+
+    @contextmanager
+    def under_load(self) -> Iterator[None]:
+        stop = threading.Event()
+        producer = threading.Thread(target=self.produce_until, args=(stop,), name=f"producer-{self.topic}")
+        producer.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            producer.join(scaled(60))
+        assert not producer.is_alive()
+
+    def close(self) -> None:
+        self.channel.close()
+        for _, member in self.all:
+            member.close()
+
+    # -- what is to be shown
+
+    def consumed_all(self) -> bool:
+        ends = self.produced // PARTITIONS
+        seen = {(m.partition, m.offset) for _, member in self.all for m in member.messages}
+        missing = {(p, o) for p in range(PARTITIONS) for o in range(ends)} - seen
+        assert not missing, f"{len(missing)} missing, among them {sorted(missing)[:5]}"
+        return True
+
+    def duplicates(self) -> Mapping[tuple[int, int], list[MemberProcess]]:
+        """Who consumed what was consumed more than once, in the order of hand-outs."""
+        takers: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+        for number, (_, member) in enumerate(self.all):
+            for m in member.messages:
+                takers[m.partition, m.offset].append((m.at, number))
+        return {
+            place: [self.all[number][1] for _, number in sorted(taken)]
+            for place, taken in takers.items()
+            if len(taken) > 1
+        }
+
+
+@pytest.fixture(params=["range", "cooperative-sticky"])
+def group(request: pytest.FixtureRequest, cluster: DevCluster) -> Iterator[Group]:
+    made = Group(cluster, request.param)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("leader", ["ours", "java", "librdkafka"])
+def test_members_of_three_kinds_share_a_group(group: Group, leader: str) -> None:
+    others = [kind for kind in ("java", "ours", "librdkafka") if kind != leader]
+    changes = 0
+    with group.under_load():
+        for kind in (leader, *others):
+            group.join(kind)
+            changes += 1
+        # each kind has understood the other two: all say what they have in common
+        seen = group.seen()
+        assert seen.protocol == group.strategy
+        assert {t for one in seen.members for t in decode_subscription(one.metadata, "m").topics} == {group.topic}
+        for kind in ("ours", "librdkafka"):
+            group.leave(kind)
+            group.join(kind)
+            changes += 2
+        assert not group.duplicates(), "clean changes repeat nothing"
+        group.kill("librdkafka")
+        group.join("librdkafka")
+        group.kill("ours")
+        changes += 3
+        java = group.running["java"]
+        assert isinstance(java, JavaMember)
+        generations = java.generations
+    eventually(group.consumed_all, 60, "all messages")
+    repeated = group.duplicates()
+    print(f"{group.produced} messages, {len(repeated)} of them consumed twice, generations {generations}")
+    for (partition, offset), takers in repeated.items():
+        # what a member that died had handed out and not committed; nobody else repeats anything
+        assert len(takers) == 2, (partition, offset, takers)
+        assert takers[0] in group.killed, f"{group.topic}-{partition} {offset}: first by {takers[0].who}"
+    joined_at = changes_before_java(group)
+    assert generations[-1] - generations[0] <= ROUNDS[group.strategy] * (changes - joined_at), generations
+    assert not java.lost
+    for member in group.running.values():
+        assert member.stop() is not None, member.log_text()
+    stored = group.channel.offsets(group.name, None, Deadline(scaled(10)))
+    assert {tp: one.offset for tp, one in stored.items()} == {
+        TopicPartition(group.topic, p): group.produced // PARTITIONS for p in range(PARTITIONS)
+    }
+
+
+def changes_before_java(group: Group) -> int:
+    """How many members had joined when the Java consumer had, itself included."""
+    return next(number for number, (kind, _) in enumerate(group.all, 1) if kind == "java")
