@@ -308,6 +308,75 @@ def test_a_thousand_unreadable_members_fill_neither_the_state_nor_the_log(
     assert len(caplog.records) < 30
 
 
+# ---- what a member says of itself ----
+
+
+def test_the_state_says_where_a_member_stands_and_what_it_waits_for_since_when(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def says() -> str:
+        return str(member.rebalancer.state)
+
+    server.put(own(3), b"g_z-0", ephemeral_owner=0x1F)
+    member = SteppedMember(server, "a")
+    assert says() == "starting"
+    settle([member])
+    waiting = r"owning 3 of 4 partitions; waiting for t-3, held by g_z-0 \(session 0x1f\) since [0-9:]{8}"
+    assert re.fullmatch(waiting, says())
+    before = says()
+    monkeypatch.setattr("time.strftime", lambda _: "later")
+    settle([member])
+    assert says() == before, "since it was first seen"
+    server.remove(own(3))
+    settle([member])
+    assert says() == "owning 4 of 4 partitions"
+    member.session.suspend()
+    member.step()
+    assert says() == "suspended"
+    member.session.lease.lapse()
+    member.step()
+    assert says().startswith("suspended")
+    member.session.expire_unnoticed()
+    member.session.resume()
+    with monkeypatch.context() as patch:
+        patch.setattr(member.session, "children", lambda *_: _refuse())
+        member.step(3)
+    assert re.match(r"failed because staged \(since later\); tried again, owning 0 of 4 partitions", says())
+    settle([member])
+    assert says() == "owning 4 of 4 partitions"
+    member.stop()
+    assert says() == "closed"
+
+
+def _refuse() -> None:
+    raise RegistryUnavailableError("staged")
+
+
+def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original gives up after four times, and stays registered."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    with monkeypatch.context() as patch:
+        patch.setattr(member.session, "read", lambda *_, **__: _refuse())
+        make_topic(server, 6)
+        settle([member], 300)
+    settle([member])
+    assert len(member.owned) == 6
+
+
+def test_a_release_that_no_watch_tells_of_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
+    server.put(own(3), b"stranger", ephemeral_owner=5)
+    member = SteppedMember(server, "a")
+    configured(member, backoff_max=0.2)
+    settle([member])
+    lose_watch(server, own(3))
+    server.remove(own(3))
+    end = monotonic() + scaled(20)
+    while len(member.owned) < 4:
+        member.step()
+        assert monotonic() < end
+
+
 # ---- what may not be read ----
 
 
