@@ -1,0 +1,387 @@
+"""A connector in a group that the brokers coordinate: one suite, on a cluster in memory and on real brokers of 3.9.1
+and 1.1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+from threading import enumerate as threads
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.cluster.in_process import Reader
+from tests.contract.coordinated import Place
+from tests.timing import eventually, scaled
+from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ConsumerRebalanceFailedException,
+    InconsistentGroupProtocolError,
+    OffsetCommitError,
+    RebalanceInProgressError,
+)
+from zkconsumer.group.state import Phase
+from zkconsumer.testing import FakeCluster
+
+STRATEGIES = ["range", "cooperative-sticky", "average"]
+REAL = [pytest.mark.cluster, pytest.mark.java]
+
+
+@pytest.fixture(
+    params=["fake-3.9", "fake-1.1", pytest.param("3.9.1", marks=REAL), pytest.param("1.1.1", marks=REAL)],
+)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A broker, and afterwards the look whether all threads have ended."""
+    kind = str(request.param)
+    before = set(threads())
+    if kind.startswith("fake"):
+        with FakeCluster(version=kind.removeprefix("fake-")) as cluster:
+            made = Place("127.0.0.1", cluster.brokers[0].port, modern=cluster.modern, fake=cluster)
+            yield made
+            made.close()
+    else:
+        target = request.getfixturevalue(f"coordinator_{kind.replace('.', '')}")
+        connect = f"{request.getfixturevalue('zookeeper_server')}/groups-on-{kind}"
+        made = Place(*target.address, modern=kind == "3.9.1", fake=None, connect=connect)
+        yield made
+        made.close()
+    eventually(lambda: {t for t in threads() if t.name.startswith(made.group)} <= before, 5, "the end of all threads")
+
+
+def read(connector: ZookeeperConsumerConnector, topic: str, **options: Any) -> Reader:
+    return Reader(connector.create_message_streams({topic: 1})[topic][0], **options)
+
+
+def owned(*connectors: ZookeeperConsumerConnector) -> list[int]:
+    return [len(connector.assignment()) for connector in connectors]
+
+
+def shared(count: int, *connectors: ZookeeperConsumerConnector) -> None:
+    """Wait until the connectors share ``count`` partitions evenly."""
+    each = count // len(connectors)
+    eventually(lambda: owned(*connectors) == [each] * len(connectors), 15, f"{each} partitions each")
+
+
+def consumed(*readers: Reader) -> list[tuple[int, int]]:
+    return [at for reader in readers for at in reader.places]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_come_and_go_and_nothing_is_lost_or_repeated(place: Place, strategy: str) -> None:
+    topic = place.topic(4)
+    place.produce(topic, 400, 4)
+    first = place.connector(partition_assignment_strategy=strategy)
+    one = read(first, topic)
+    one.wait_for(100)
+    second = place.connector(partition_assignment_strategy=strategy)
+    two = read(second, topic)
+    shared(4, first, second)
+    place.produce(topic, 400, 4)
+    eventually(lambda: len(set(consumed(one, two))) == 800, 15, "all messages")
+    second.shutdown()
+    shared(4, first)
+    place.produce(topic, 400, 4)
+    eventually(lambda: len(set(consumed(one, two))) == 1200, 15, "all messages")
+    assert len(consumed(one, two)) == 1200
+    assert first.state.phase is Phase.OWNING
+    first.shutdown()
+    place.await_state("Empty", 0)
+    later = place.connector(partition_assignment_strategy=strategy)
+    three = read(later, topic)
+    place.produce(topic, 4, 4)
+    assert {at[1] for at in consumed(three)} <= {300}
+    three.wait_for(4)
+    assert sorted(consumed(three)) == [(p, 300) for p in range(4)]
+
+
+def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> None:
+    topic = place.topic(4)
+    place.produce(topic, 40, 4)
+    first = place.connector(partition_assignment_strategy="cooperative-sticky")
+    one = read(first, topic)
+    one.wait_for(40)
+    assert first._member is not None
+    assert first._member.rebalancer is not None
+    before = first._member.rebalancer.positions()
+    second = place.connector(partition_assignment_strategy="cooperative-sticky")
+    read(second, topic)
+    shared(4, first, second)
+    after = first._member.rebalancer.positions()
+    assert len(after) == 2
+    assert all(before[tp] is position for tp, position in after.items())
+
+
+def test_after_a_clean_leave_the_others_have_everything_at_once(place: Place) -> None:
+    topic = place.topic(16)
+    stays, leaves = place.connector(), place.connector()
+    read(stays, topic)
+    read(leaves, topic)
+    shared(16, stays, leaves)
+    began = monotonic()
+    leaves.shutdown()
+    left = monotonic()
+    eventually(lambda: owned(stays) == [16], 15, "all partitions")
+    print(f"leave took {left - began:.3f} s, then {monotonic() - left:.3f} s until the other one had all 16 partitions")
+    assert monotonic() - began < scaled(2.5)  # the session would have lasted 3 s
+
+
+# ---- leaving, in each state of the group
+
+
+def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> None:
+    topic = place.topic(2)
+    raw = place.raw()
+    ours = place.connector()
+    starting = Thread(target=read, args=(ours, topic))
+    assert raw.joins([topic]).result(scaled(10)).is_leader
+    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
+    starting.start()
+    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
+    joined = raw.joins([topic]).result(scaled(10))
+    assert len(joined.members) == 2
+    raw.syncs({}).result(scaled(10))
+    starting.join(scaled(10))
+    place.await_state("Stable", 2)
+    began = monotonic()
+    ours.shutdown()
+    with pytest.raises(RebalanceInProgressError):
+        raw.heartbeat()
+    assert monotonic() - began < scaled(1.5)
+    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
+
+
+def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(place: Place) -> None:
+    topic = place.topic(2)
+    raw, ours = place.raw(), place.connector()
+    starting, failures = _starting(ours, topic)
+    raw.joins([topic]).result(scaled(10))
+    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
+    starting.start()
+    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
+    raw.joins([topic]).result(scaled(10))
+    place.await_state("CompletingRebalance", 2)  # for the leader gives no assignment
+    began = monotonic()
+    ours.shutdown()
+    assert monotonic() - began < scaled(2)
+    starting.join(scaled(10))
+    assert isinstance(failures[0], ConnectorClosedException)
+    with pytest.raises(RebalanceInProgressError):
+        raw.heartbeat()
+    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
+
+
+def test_leaving_while_others_are_waited_for_completes_the_join_without_us(place: Place) -> None:
+    topic = place.topic(2)
+    raw, other, ours = place.raw(), place.raw(), place.connector()
+    raw.joins([topic]).result(scaled(10))
+    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
+    starting, failures = _starting(ours, topic)
+    starting.start()
+    eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
+    waiting = other.joins([topic])
+    if place.modern:  # before 2.2 nobody knows his name until the group is complete, so there is nothing to leave with
+        eventually(lambda: len(place.described().members) == 3, 10, "the other's join")
+    began = monotonic()
+    ours.shutdown()
+    assert monotonic() - began < scaled(2)
+    starting.join(scaled(10))
+    assert isinstance(failures[0], ConnectorClosedException)
+    if place.modern:
+        joined = raw.joins([topic])
+        assert {len(joined.result(scaled(10)).members), len(waiting.result(scaled(10)).members)} == {0, 2}
+
+
+def _starting(connector: ZookeeperConsumerConnector, topic: str) -> tuple[Thread, list[Exception]]:
+    failures: list[Exception] = []
+
+    def start() -> None:
+        try:
+            connector.create_message_streams({topic: 1})
+        except Exception as e:
+            failures.append(e)
+
+    return Thread(target=start), failures
+
+
+# ---- the other causes of a rebalance
+
+
+def test_topics_are_added_and_left_on_a_live_member(place: Place) -> None:
+    topic, another = place.topic(2), place.topic(2)
+    connector = place.connector()
+    one = read(connector, topic)
+    two = Reader(connector.add_topics({another: 1})[another][0])
+    place.produce(topic, 10, 2)
+    place.produce(another, 10, 2)
+    one.wait_for(10)
+    two.wait_for(10)
+    connector.unsubscribe([topic])
+    one.join()
+    assert {tp.topic for tp in connector.assignment()} == {another}
+    connector.unsubscribe([another])
+    two.join()
+    place.await_state("Empty", 0)
+    assert connector.assignment() == frozenset()
+    three = Reader(connector.add_topics({topic: 1})[topic][0])
+    place.produce(topic, 10, 2)
+    three.wait_for(10)
+    assert sorted(consumed(one, three)) == [(p, o) for p in range(2) for o in range(10)]
+
+
+def test_partitions_that_are_added_are_shared_too(place: Place) -> None:
+    topic = place.topic(2)
+    first, second = place.connector(), place.connector()
+    read(first, topic)
+    read(second, topic)
+    shared(2, first, second)
+    place.add_partitions(topic, 6)
+    shared(6, first, second)
+
+
+def test_topics_that_come_to_match_a_pattern_are_taken_and_those_that_vanish_are_left(place: Place) -> None:
+    name = place.group.replace("group", "matched")
+    connector = place.connector()
+    (stream,) = connector.create_message_streams_by_filter(Whitelist(f"{name}.*"))
+    reader = Reader(stream)
+    place.topic(2, f"{name}-a")
+    eventually(lambda: owned(connector) == [2], 15, "the first topic")
+    place.topic(2, f"{name}-b")
+    eventually(lambda: owned(connector) == [4], 15, "the second topic")
+    place.produce(f"{name}-b", 10, 2)
+    reader.wait_for(10)
+    place.delete_topic(f"{name}-a")
+    eventually(lambda: {tp.topic for tp in connector.assignment()} == {f"{name}-b"}, 20, "the first topic's end")
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
+    connector = place.connector()
+    name = place.group.replace("group", "later")
+    reader = read(connector, name)
+    assert owned(connector) == [0]
+    place.topic(2, name)
+    place.produce(name, 4, 2)
+    reader.wait_for(4)
+
+
+# ---- losing the membership
+
+
+def test_who_was_thrown_out_hands_out_nothing_of_what_was_his_and_joins_again(place: Place) -> None:
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    connector = place.connector(client_id="thrown-out")
+    reader = read(connector, topic)
+    reader.wait_for(20)
+    eventually(lambda: all(connector.committed(tp) == 10 for tp in connector.assignment()), 10, "the commit")
+    before = connector.state.rebalances
+    place.kick("thrown-out")
+    eventually(lambda: connector.state.rebalances > before and owned(connector) == [2], 10, "the membership")
+    place.produce(topic, 20, 2)
+    reader.wait_for(40)
+    assert len(set(consumed(reader))) == len(consumed(reader)) == 40
+
+
+def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 2, 1)
+    connector = place.connector(client_id="thrown-out", auto_commit_enable=False, heartbeat_interval_ms=2900)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    stream.get(scaled(10))
+    connector.commit_offsets()
+    stream.get(scaled(10))
+    place.kick("thrown-out")
+    raw = place.raw()
+    raw.joins([topic]).result(scaled(10))
+    raw.syncs({raw.who.member_id: b""}).result(scaled(10))
+    with pytest.raises(OffsetCommitError, match="UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
+        connector.commit_offsets(timeout=scaled(5))
+    eventually(lambda: owned(connector) == [0], 10, "the loss of the partition")
+    channel = place.channel()
+    tp = TopicPartition(topic, 0)
+    assert channel.offsets(place.group, [tp], Deadline(scaled(10)))[tp].offset == 1
+    channel.close()
+
+
+def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(place: Place) -> None:
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    slow = place.connector(max_poll_interval_ms=1000)
+    held = read(slow, topic, hold_at=5)
+    eventually(lambda: slow.state.phase is Phase.AWAY, 15, "the member to leave")
+    assert "max.poll.interval.ms" in slow.state.detail
+    assert topic in slow.state.detail
+    assert owned(slow) == [0]
+    quick = place.connector()
+    other = read(quick, topic)
+    eventually(lambda: set(consumed(held, other)) == {(p, o) for p in range(2) for o in range(10)}, 15, "all")
+    place.await_state("Stable", 1)
+    held.go_on()
+    shared(2, slow, quick)
+    place.produce(topic, 20, 2)
+    eventually(lambda: len(set(consumed(held, other))) == 40, 15, "all messages")
+    assert len(consumed(held, other)) - 40 <= 1  # the message in hand
+
+
+def test_a_slow_reader_with_nothing_to_read_keeps_the_membership(place: Place) -> None:
+    topic = place.topic(1)
+    connector = place.connector(max_poll_interval_ms=300)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    began = monotonic()
+    eventually(lambda: monotonic() > began + 1.0, 5, "time to pass")
+    assert connector.state.phase is Phase.OWNING
+    place.produce(topic, 1, 1)
+    assert stream.get(scaled(10)).offset == 0
+
+
+# ---- what does not go together
+
+
+def test_a_strategy_that_the_group_does_not_know_is_told_to_who_joins(place: Place) -> None:
+    topic = place.topic(1)
+    first = place.connector(partition_assignment_strategy="range")
+    read(first, topic)
+    second = place.connector(partition_assignment_strategy="roundrobin")
+    with pytest.raises(InconsistentGroupProtocolError):
+        second.create_message_streams({topic: 1})
+    assert owned(first) == [1]
+
+
+def test_nobody_there_is_told_after_the_limit() -> None:
+    connector = ZookeeperConsumerConnector(
+        {
+            "group.id": "g",
+            "group.coordination": "kafka",
+            "bootstrap.servers": "127.0.0.1:1",
+            "session.timeout.ms": 500,
+            "heartbeat.interval.ms": 100,
+            "rebalance.backoff.ms": 100,
+        }
+    )
+    with pytest.raises(ConsumerRebalanceFailedException, match=r"bootstrap.servers=127.0.0.1:1"):
+        connector.create_message_streams({"t": 1})
+
+
+def test_a_static_member_that_restarts_disturbs_nobody(place: Place) -> None:
+    topic = place.topic(2)
+    first = place.connector()
+    read(first, topic)
+    static = {"group_instance_id": "s", "session_timeout_ms": 10_000}
+    if not place.modern:
+        with pytest.raises(Exception, match=r"group\.instance\.id.*2\.3"):
+            read(place.connector(**static), topic)
+        return
+    second = place.connector(**static)
+    read(second, topic)
+    shared(2, first, second)
+    rebalances, mine = first.state.rebalances, second.assignment()
+    second.shutdown()
+    again = place.connector(**static)
+    reader = read(again, topic)
+    assert again.assignment() == mine
+    assert first.state.rebalances == rebalances
+    place.produce(topic, 2, 2)
+    reader.wait_for(1)
