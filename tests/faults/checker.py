@@ -9,92 +9,22 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
-from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process
+from tests.faults.history import NEVER, SECOND, Fault, HandOut, History, Ownership, Process, topic_of
+from tests.faults.recoveries import recovery
+from tests.faults.verdict import Rules, Verdict
 
 ROUNDING_NS = 1_500_000
 """ZooKeeper tells the making of a node in whole milliseconds."""
 SEEN_NS = SECOND // 4
 """How late the watcher may see that a node is gone."""
 SETTLING_NS = 6 * SECOND
-CLOSE_S = 5.0
 CALL_SLACK_S = 1.0
 CLEAN = "clean"
 SCALA = "scala"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a run is judged by. Seconds.
-
-    ``commit``: the interval of commits; ``bound``: of recovery from any fault that has none of its own (``bounds`` by
-    kind); ``close``: of a shutdown; ``unowned``: how long hand-outs may go on without an owner node (an operator's
-    deed that has to be noticed). ``ordered``: offsets are those of one log that nobody set back. ``rounds``: most
-    rebalances of one process from a fault to the next. ``clean_kinds``: faults that excuse no duplicate.
-    """
-
-    commit: float = 1.0
-    bound: float = 5.0
-    bounds: dict[str, float] = field(default_factory=dict)
-    close: float = CLOSE_S
-    unowned: float = 0.0
-    ordered: bool = True
-    rounds: int | None = None
-    anew: frozenset[str] = frozenset()
-    """Kinds of faults after which everything may come again, since offsets were taken away."""
-    drop: frozenset[str] = frozenset()
-    """Topics that are deleted in the run: what was acked in them need not be consumed."""
-    slack: float = 1.0
-    """For a loaded machine: limits of close and calls times this."""
-
-
-class Recovery(NamedTuple):
-    """From a fault or its healing until every partition flows: of which kind, how long, and what else befell the group
-    between the beginning of the fault and that time: then it cannot be told which of them it took so long for.
-    ``begin`` is where it counts from, ``victim`` whom it befell (None: all).
-    """
-
-    kind: str
-    seconds: float
-    begin: int = 0
-    victim: str | None = None
-    beside: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What a run showed. ``late`` are hand-outs after another's claim; ``past_gate`` those of them that a frozen
-    process had already let through, one a thread; ``overlaps`` messages that were in hand at another's claim.
-    """
-
-    violations: list[str] = field(default_factory=list)
-    handed_out: int = 0
-    acked: int = 0
-    lost: list[str] = field(default_factory=list)
-    duplicates: Counter[str] = field(default_factory=Counter)
-    late: list[str] = field(default_factory=list)
-    past_gate: list[str] = field(default_factory=list)
-    overlaps: int = 0
-    unseen: int = 0
-    """Ownerships that the watcher did not see, known from claims."""
-    recoveries: list[Recovery] = field(default_factory=list)
-    slow: list[tuple[str, float, float]] = field(default_factory=list)
-    """Recoveries beyond their bound (kind, seconds, bound): whether that is wrong depends on what else the machine had
-    to do, so who knows judges it.
-    """
-    closes: list[float] = field(default_factory=list)
-    rounds: int = 0
-    frozen_runs: int = 0
-
-    @property
-    def recovery(self) -> float | None:
-        """The slowest recovery in seconds, None without one."""
-        return max((one.seconds for one in self.recoveries), default=None)
 
 
 def check(found: History, rules: Rules) -> Verdict:
@@ -196,11 +126,11 @@ def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
 
 def _never_handed_out(found: History, rules: Rules) -> list[str]:
     handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
-    missing = [place for place in found.acked if place not in handed_out and _topic(place[0]) not in rules.drop]
+    missing = [place for place in found.acked if place not in handed_out and topic_of(place[0]) not in rules.drop]
     lost = [f"{tp} {offset}" for tp, offset in sorted(missing)]
     for tp, values in found.somewhere.items():
         came = {hand_out.value for hand_out in found.hand_outs.get(tp, ())}
-        if _topic(tp) not in rules.drop:
+        if topic_of(tp) not in rules.drop:
             lost += [f"{tp} {value!r}" for value in sorted(values - came)]
     return lost
 
@@ -332,87 +262,6 @@ def _cause(found: History, before: HandOut, again: HandOut, anew: frozenset[str]
     return next((fault for fault in concerned if fault.kind in anew), concerned[0] if concerned else None)
 
 
-# ---- I5 ----
-
-
-def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
-    """I5: from a fault (or its healing) until every partition has a hand-out by a living owner."""
-    tps = sorted(found.ownerships)
-    spans: list[tuple[Fault, int, float | None]] = []
-    for index, fault in enumerate(found.faults):
-        spans.append((fault, fault.at, None))
-        begin = fault.healed if fault.heals else fault.at
-        until = found.faults[index + 1].at if index + 1 < len(found.faults) else NEVER
-        if begin == NEVER:
-            continue
-        if fault.moves:
-            span = _moved(found, fault, until)
-            spans[-1] = span or spans[-1]
-            continue
-        first = {tp: _first_after(found, tp, fault, begin) for tp in tps if _topic(tp) not in rules.drop}
-        # nothing may have been there to hand out: only what was handed out at all in that time counts as traffic
-        if not first:
-            continue
-        absent = [tp for tp, at in first.items() if at is None]
-        if absent:
-            if until == NEVER and fault.settled != NEVER:
-                verdict.violations.append(f"I5: after {fault.kind} nothing more came of {', '.join(absent[:4])}")
-            continue
-        spans[-1] = fault, begin, (max(at for at in first.values() if at is not None) - begin) / SECOND
-    for fault, begin, seconds in spans:
-        if seconds is not None:
-            verdict.recoveries.append(
-                Recovery(fault.kind, seconds, begin, fault.victim, _beside(fault, begin, seconds, spans))
-            )
-            bound = rules.bounds.get(fault.kind, rules.bound)
-            if seconds > bound:
-                verdict.slow.append((fault.kind, seconds, bound))
-
-
-def _beside(
-    fault: Fault, begin: int, seconds: float, spans: Iterable[tuple[Fault, int, float | None]]
-) -> tuple[str, ...]:
-    """What else was going on between the beginning of a fault and the recovery from it."""
-    end = begin + int(seconds * SECOND)
-    kinds = set()
-    for other, from_, took in spans:
-        over = max(other.healed if other.healed != NEVER else other.at, from_ + int((took or 0.0) * SECOND))
-        if other is not fault and other.at < end and over > fault.at:
-            kinds.add(other.kind)
-    return tuple(sorted(kinds))
-
-
-def _moved(found: History, fault: Fault, until: int) -> tuple[Fault, int, float] | None:
-    """A planned change: from when the group could know of it until what moved by it has a hand-out again."""
-    known = next((e for e in found.between(fault.at, until) if e["e"] in ("id", "id_gone")), None)
-    if known is None:
-        return None
-    begin = fault.at
-    if fault.victim is None:
-        begin = max(begin, known["since"] if known["e"] == "id" else known["t"])  # it may have been seen late
-    ends = []
-    for tp, all_of_it in found.ownerships.items():
-        for ownership in all_of_it:
-            if begin <= ownership.begin < min(until, fault.settled):
-                first = next(iter(found.since(tp, ownership.begin)), None)
-                if first is not None and first.at < ownership.end:
-                    ends.append(first.at)
-    return (fault, begin, (max(ends) - begin) / SECOND) if ends else None
-
-
-def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:
-    held = found.owner(tp, fault.at)
-    for hand_out in found.since(tp, begin):
-        holder = found.owner(tp, hand_out.at)
-        if holder is None or (not hand_out.legacy and holder.process != hand_out.process):
-            continue
-        was_theirs = held is not None and held.process is not None and held.process.who == fault.victim
-        if fault.loses and was_theirs and held is not None and holder.czxid == held.czxid:
-            continue
-        return hand_out.at
-    return None
-
-
 # ---- I6, I7 ----
 
 
@@ -520,10 +369,6 @@ def said(found: History, pattern: str, begin: int = 0, end: int = NEVER, who: st
 def _all(found: History) -> Iterator[HandOut]:
     for all_of_it in found.hand_outs.values():
         yield from all_of_it
-
-
-def _topic(tp: str) -> str:
-    return re.sub(r"-(-?\d+)$", "", tp)
 
 
 def _place(hand_out: HandOut) -> str:

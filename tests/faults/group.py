@@ -24,11 +24,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.cluster.in_process import by_range
 from tests.cluster.legacy_member import LegacyMember
-from tests.faults.checker import Rules, Verdict, check
+from tests.faults.checker import check
 from tests.faults.events import SUFFIX, EventLog, read_all
 from tests.faults.history import History, history
 from tests.faults.processes import Member, Producer, Watcher, driver_log
 from tests.faults.proxy import Proxy
+from tests.faults.verdict import Rules, Verdict
 from tests.timing import eventually, scaled, time_factor
 
 DRAIN_S = 40.0

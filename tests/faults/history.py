@@ -6,6 +6,7 @@ is known by its consumer id.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -254,3 +255,8 @@ def _broken(found: History, event: Event) -> None:
             fault.healed = at
         else:
             fault.settled = at
+
+
+def topic_of(tp: str) -> str:
+    """The topic of a partition by its name."""
+    return re.sub(r"-(-?\d+)$", "", tp)

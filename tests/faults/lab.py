@@ -15,9 +15,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from tests.faults.checker import Rules, Verdict
 from tests.faults.group import Group, Servers, Timing
 from tests.faults.history import History
+from tests.faults.verdict import Rules, Verdict
 from zkconsumer.devcluster import DevCluster
 
 PARTITIONS = 8

@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-from tests.faults.checker import Rules, Verdict
 from tests.faults.group import Group, Open, Timing, sleep
 from tests.faults.history import History
 from tests.faults.lab import Lab
 from tests.faults.processes import Member
 from tests.faults.soak_report import report
+from tests.faults.verdict import Rules, Verdict
 from tests.timing import scaled
 
 _ROOT = Path(__file__).resolve().parents[2]

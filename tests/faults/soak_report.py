@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tests.faults.checker import Verdict
 from tests.faults.history import SECOND, History, Process
 from tests.faults.report import some_of_each
+from tests.faults.verdict import Verdict
 
 SERVERS = {"zookeeper crash", "broker bounce"}
 """Faults that last as long as a JVM takes to start again."""

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.faults.checker import Rules, Verdict, check, kept, said
+from tests.faults.checker import check, kept, said
 from tests.faults.events import Event, EventLog, Tail, read_all
 from tests.faults.history import SECOND, History, history
+from tests.faults.verdict import Rules, Verdict
 
 TP = "t-0"
 RULES = Rules(commit=1.0, bound=4.0)

@@ -1,0 +1,86 @@
+"""I5: how long it took from each fault, or its healing, until every partition flowed. Pure, a part of the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.faults.history import NEVER, SECOND, Fault, History, topic_of
+from tests.faults.verdict import Recovery, Rules, Verdict
+
+
+def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
+    """I5: from a fault (or its healing) until every partition has a hand-out by a living owner."""
+    tps = sorted(found.ownerships)
+    spans: list[tuple[Fault, int, float | None]] = []
+    for index, fault in enumerate(found.faults):
+        spans.append((fault, fault.at, None))
+        begin = fault.healed if fault.heals else fault.at
+        until = found.faults[index + 1].at if index + 1 < len(found.faults) else NEVER
+        if begin == NEVER:
+            continue
+        if fault.moves:
+            span = _moved(found, fault, until)
+            spans[-1] = span or spans[-1]
+            continue
+        first = {tp: _first_after(found, tp, fault, begin) for tp in tps if topic_of(tp) not in rules.drop}
+        # nothing may have been there to hand out: only what was handed out at all in that time counts as traffic
+        if not first:
+            continue
+        absent = [tp for tp, at in first.items() if at is None]
+        if absent:
+            if until == NEVER and fault.settled != NEVER:
+                verdict.violations.append(f"I5: after {fault.kind} nothing more came of {', '.join(absent[:4])}")
+            continue
+        spans[-1] = fault, begin, (max(at for at in first.values() if at is not None) - begin) / SECOND
+    for fault, begin, seconds in spans:
+        if seconds is not None:
+            verdict.recoveries.append(
+                Recovery(fault.kind, seconds, begin, fault.victim, _beside(fault, begin, seconds, spans))
+            )
+            bound = rules.bounds.get(fault.kind, rules.bound)
+            if seconds > bound:
+                verdict.slow.append((fault.kind, seconds, bound))
+
+
+def _beside(
+    fault: Fault, begin: int, seconds: float, spans: Iterable[tuple[Fault, int, float | None]]
+) -> tuple[str, ...]:
+    """What else was going on between the beginning of a fault and the recovery from it."""
+    end = begin + int(seconds * SECOND)
+    kinds = set()
+    for other, from_, took in spans:
+        over = max(other.healed if other.healed != NEVER else other.at, from_ + int((took or 0.0) * SECOND))
+        if other is not fault and other.at < end and over > fault.at:
+            kinds.add(other.kind)
+    return tuple(sorted(kinds))
+
+
+def _moved(found: History, fault: Fault, until: int) -> tuple[Fault, int, float] | None:
+    """A planned change: from when the group could know of it until what moved by it has a hand-out again."""
+    known = next((e for e in found.between(fault.at, until) if e["e"] in ("id", "id_gone")), None)
+    if known is None:
+        return None
+    begin = fault.at
+    if fault.victim is None:
+        begin = max(begin, known["since"] if known["e"] == "id" else known["t"])  # it may have been seen late
+    ends = []
+    for tp, all_of_it in found.ownerships.items():
+        for ownership in all_of_it:
+            if begin <= ownership.begin < min(until, fault.settled):
+                first = next(iter(found.since(tp, ownership.begin)), None)
+                if first is not None and first.at < ownership.end:
+                    ends.append(first.at)
+    return (fault, begin, (max(ends) - begin) / SECOND) if ends else None
+
+
+def _first_after(found: History, tp: str, fault: Fault, begin: int) -> int | None:
+    held = found.owner(tp, fault.at)
+    for hand_out in found.since(tp, begin):
+        holder = found.owner(tp, hand_out.at)
+        if holder is None or (not hand_out.legacy and holder.process != hand_out.process):
+            continue
+        was_theirs = held is not None and held.process is not None and held.process.who == fault.victim
+        if fault.loses and was_theirs and held is not None and holder.czxid == held.czxid:
+            continue
+        return hand_out.at
+    return None
