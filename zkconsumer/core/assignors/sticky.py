@@ -16,7 +16,7 @@ group; the broker-led protocol does not need it, one member computes for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from zkconsumer.core.assignors.kafka_client import ClientAssignment, ClientMembers, in_order
 from zkconsumer.model import TopicPartition, utf16_key
@@ -106,7 +106,7 @@ class _Balance:
             quota = least
             if larger and len(self._owned[consumer]) > least:
                 quota, larger = least + 1, larger - 1
-            for partition in list(self._owned[consumer])[quota:]:
+            for partition in _topics_in_turn(self._owned[consumer])[quota:]:
                 del self._owned[consumer][partition]
                 del self._owner[partition]
 
@@ -123,3 +123,15 @@ class _Balance:
                 if len(self._owned[self._owner[partition]]) > len(self._owned[poorest]) + 1:
                     self._give(partition, poorest)
                     moved = True
+
+
+def _topics_in_turn(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The first partition of each topic, then the second of each, and so on: who gives up the last of them gives up
+    some of each topic and not all of one, which might have all the messages.
+    """
+    ranks: dict[str, int] = {}
+    ranked: list[tuple[int, TopicPartition]] = []
+    for partition in partitions:
+        ranks[partition.topic] = ranks.get(partition.topic, 0) + 1
+        ranked.append((ranks[partition.topic], partition))
+    return [partition for _, partition in sorted(ranked, key=lambda one: one[0])]

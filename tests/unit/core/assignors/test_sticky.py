@@ -21,6 +21,12 @@ def test_a_newcomer_takes_only_its_share() -> None:
     assert sorted(found["b"]) == tps(2, 3)
 
 
+def test_a_newcomer_gets_some_of_every_topic() -> None:
+    held = [*tps(0, 1, 2, 3, topic="t"), *tps(0, 1, 2, 3, topic="u")]
+    found = sticky({"a": ClientMember(["t", "u"], held, 1), "b": ClientMember(["t", "u"])}, {"t": 4, "u": 4})
+    assert sorted(found["b"]) == [*tps(2, 3, topic="t"), *tps(2, 3, topic="u")]
+
+
 def test_a_leaver_s_share_goes_to_those_with_least() -> None:
     members = {"a": ClientMember(["t"], tps(0, 1), 1), "b": ClientMember(["t"], tps(2), 1)}
     assert {name: sorted(owned) for name, owned in sticky(members, {"t": 4}).items()} == {

@@ -67,6 +67,29 @@ def test_who_was_left_out_by_the_leader_has_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("release", "subscription", "assignment"),
+    [
+        ("0.9.0.1", "000000000002000174000175000000020102", "00000000000200017400000001000000000001750000000100000002"),
+        (
+            "2.8.2",
+            "00010000000200017400017500000002010200000000",
+            "00010000000200017400000001000000000001750000000100000002",
+        ),
+        (
+            "3.9.1",
+            "00030000000200017400017500000002010200000000ffffffffffff",
+            "00030000000200017400000001000000000001750000000100000002",
+        ),
+    ],
+)
+def test_what_releases_of_the_java_client_wrote_is_read(release: str, subscription: str, assignment: str) -> None:
+    # recorded by running ConsumerProtocol of each release; those up to 1.1.1 write as 0.9 does
+    assert decode_subscription(bytes.fromhex(subscription), release) == MemberSubscription(("t", "u"), b"\1\2")
+    found = decode_assignment(bytes.fromhex(assignment + "0000000103"), release)
+    assert found == MemberAssignment((TopicPartition("t", 0), TopicPartition("u", 2)), b"\3")
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"",
