@@ -134,8 +134,9 @@ def move(group: GroupOffsets, target: Store, source: Path | None, selection: Sel
         out_of_range=options.out_of_range,
         ahead=options.ahead,
     )
-    say(f"group {group.group}: {source or target.other} -> {target}")
-    say(plan_table(plan.steps, str(source or target.other), target))
+    name = str(target.other) if source is None else source.name
+    say(f"group {group.group}: {name} -> {target}")
+    say(plan_table(plan.steps, name, target))
     return _decide(group, plan, options)
 
 

@@ -1,0 +1,313 @@
+"""A group leaves ZooKeeper for the brokers' coordinator and comes back, member by member, under load; and its offsets,
+moved by the command while nobody lives.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, owners_of, produce_to
+from tests.cluster.in_process import Reader, offsets_of
+from tests.cluster.legacy_member import LegacyMember
+from tests.cluster.member_process import QUICK, MemberProcess
+from tests.cluster.our_member import OurMember
+from tests.cluster.test_offset_storage import kafka_offsets
+from tests.cluster.test_old_tools import tool
+from tests.timing import eventually, scaled
+from zkconsumer import TopicPartition, ZookeeperConsumerConnector, cli
+from zkconsumer.devcluster import DevCluster
+
+PARTITIONS = 6
+NAMES = ("a", "b", "c")
+ZOOKEEPER: dict[str, str] = {}
+KAFKA = {"group.coordination": "kafka", "session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
+BRIDGE = {**KAFKA, "group.migration": "true"}
+UNHURRIED = {"rebalance.drain.timeout.ms": "10000"}
+"""A reader that the machine keeps waiting shall not count as one that keeps its message."""
+
+
+class Load:
+    """Produces to all partitions until told to stop; ``sent`` are the messages of each."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._bootstrap, self._topic = bootstrap_servers, topic
+        self.sent = [0] * PARTITIONS
+        self._stop = threading.Event()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.05):
+                produce_to(self._bootstrap, self._topic, [b"x"] * (5 * PARTITIONS), partitions=PARTITIONS)
+                self.sent = [count + 5 for count in self.sent]
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> Counter[tuple[int, int]]:
+        """End it; returns what was sent, each once."""
+        self._stop.set()
+        self._thread.join(scaled(60))
+        assert not self._thread.is_alive()
+        assert self.error is None, repr(self.error)
+        return Counter((p, o) for p, count in enumerate(self.sent) for o in range(count))
+
+
+class RollingGroup:
+    """Members in this process, each of two streams with a reader of its own, restarted one after the other."""
+
+    def __init__(self, cluster: DevCluster, group: str, topic: str) -> None:
+        self._base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **QUICK, **UNHURRIED}
+        self._topic = topic
+        self.members: dict[str, ZookeeperConsumerConnector] = {}
+        self._readers: dict[str, list[Reader]] = {}
+        self._all: list[Reader] = []
+
+    def stop(self, name: str) -> None:
+        """As a user does: shut down, and the readers end."""
+        self.members.pop(name).shutdown()
+        for reader in self._readers.pop(name):
+            reader.join()
+
+    def restart(self, name: str, properties: dict[str, str]) -> None:
+        if name in self.members:
+            self.stop(name)
+        member = ZookeeperConsumerConnector({**self._base, "consumer.id": name, **properties})
+        self.members[name] = member
+        streams = member.create_message_streams({self._topic: 2})[self._topic]
+        self._readers[name] = [Reader(stream) for stream in streams]
+        self._all += self._readers[name]
+
+    def roll(self, properties: dict[str, str], load: Load) -> None:
+        """Every member restarted, one after the other: each has its share, and reads it, before the next one goes."""
+        for name in NAMES:
+            self.restart(name, properties)
+            eventually(lambda: self.shared(len(self.members)), 60, f"an even share after {name} became {properties}")
+            self.await_all(list(load.sent), f"everything to flow after {name} became {properties}")
+
+    def shared(self, members: int) -> bool:
+        """Whether every partition is owned once, and evenly."""
+        shares = [member.assignment() for member in self.members.values()]
+        owned = [tp for share in shares for tp in share]
+        assert sorted(owned) == [TopicPartition(self._topic, p) for p in range(PARTITIONS)], shares
+        assert {len(share) for share in shares} == {PARTITIONS // members}, shares
+        return True
+
+    def await_all(self, ends: list[int], what: str) -> None:
+        last = [(partition, end - 1) for partition, end in enumerate(ends) if end]
+        eventually(lambda: self.consumed().keys() >= set(last), 60, what)
+
+    def consumed(self) -> Counter[tuple[int, int]]:
+        return Counter(place for reader in self._all for place in list(reader.places))
+
+    def close(self) -> None:
+        for name in list(self.members):
+            self.stop(name)
+
+
+@pytest.fixture
+def rolling(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
+) -> Iterator[tuple[RollingGroup, str, str]]:
+    topic, group = new_topic(PARTITIONS), new_group()
+    made = RollingGroup(cluster, group, topic)
+    yield made, group, topic
+    for member in made.members.values():
+        member.shutdown()
+
+
+def migrate(cluster: DevCluster, group: str, *arguments: str) -> int:
+    return cli.main(["migrate", group, "--zookeeper", cluster.zookeeper_connect, *arguments])
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_live_group_moves_to_the_brokers_and_back_member_by_member_under_load(
+    cluster: DevCluster, rolling: tuple[RollingGroup, str, str], zookeeper: KazooClient, strategy: str
+) -> None:
+    group, name, topic = rolling
+    by = {"partition.assignment.strategy": strategy}
+    load = Load(cluster.bootstrap_servers, topic)
+    for member in NAMES:
+        group.restart(member, ZOOKEEPER)
+    eventually(lambda: group.shared(3), 30, "a share of each")
+
+    group.roll({**BRIDGE, **by}, load)
+    assert migrate(cluster, name, "--verify", "--wait", str(scaled(30))) == 0
+    assert migrate(cluster, name, "--to", "kafka") == 5
+    eventually(lambda: len(owners_of(zookeeper, name, topic)) == PARTITIONS, 10, "their owner nodes")
+    group.roll({**KAFKA, **by}, load)
+    assert owners_of(zookeeper, name, topic) == {}
+    assert zookeeper.get_children(f"/consumers/{name}/ids") == []
+    eventually(lambda: not set(group.consumed()) - set(_stored(cluster, name, topic)), 30, "commits to Kafka")
+
+    group.roll({**BRIDGE, **by}, load)
+    assert migrate(cluster, name, "--verify", "--wait", str(scaled(30))) == 0
+    group.roll(ZOOKEEPER, load)
+    sent = load.stop()
+    eventually(lambda: group.consumed() >= sent, 60, "all messages")
+    assert group.consumed() == sent  # lost none; and in clean restarts none twice
+    group.close()
+    assert offsets_of(zookeeper, name, topic) == dict(enumerate(load.sent))
+    assert (
+        migrate(cluster, name, "--to", "kafka", "--backup", "/dev/null/x") == 1
+    )  # nobody lives, but no file, no write
+
+
+def _stored(cluster: DevCluster, group: str, topic: str) -> list[tuple[int, int]]:
+    return [
+        (p, o)
+        for p, end in kafka_offsets(cluster.bootstrap_servers, group, topic, PARTITIONS).items()
+        for o in range(end)
+    ]
+
+
+def test_a_scala_member_keeps_its_share_until_it_goes_and_the_brokers_coordinate_then(
+    cluster: DevCluster,
+    rolling: tuple[RollingGroup, str, str],
+    legacy_member: Callable[..., LegacyMember],
+    zookeeper: KazooClient,
+) -> None:
+    group, name, topic = rolling
+    scala = legacy_member("1.1.1", name, {topic: 2}, properties={"consumer.id": "c"}).wait_ready()
+    for member in ("a", "b"):
+        group.restart(member, BRIDGE)
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 60, partitions=PARTITIONS)
+
+    def consumed() -> Counter[tuple[int, int]]:
+        return group.consumed() + Counter((m.partition, m.offset) for m in scala.messages)
+
+    def owned_by(suffix: str) -> int:
+        return sum(owner.startswith(f"{name}_{suffix}-") for owner in owners_of(zookeeper, name, topic).values())
+
+    eventually(lambda: [owned_by(s) for s in "abc"] == [2, 2, 2], 40, "a share of each, the Scala member's included")
+    eventually(lambda: len(consumed()) == 60, 30, "all messages")
+    assert _members(cluster, name) == []  # else the coordinator would refuse the commits of who is no member
+    assert scala.stop() is not None, scala.log_text()
+    eventually(lambda: _members(cluster, name) == [f"{name}_a", f"{name}_b"], 30, "the bridges in the brokers' group")
+    eventually(lambda: group.shared(2), 30, "all partitions with the bridges")
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 60, partitions=PARTITIONS)
+    eventually(lambda: len(consumed()) == 120, 30, "all messages")
+    assert set(consumed().values()) == {1}
+    back = legacy_member("1.1.1", name, {topic: 2}, properties={"consumer.id": "c"}).wait_ready()
+    eventually(lambda: [owned_by(s) for s in "abc"] == [2, 2, 2], 40, "a share of each again")
+    assert _members(cluster, name) == []
+    assert back.stop() is not None, back.log_text()
+
+
+def _members(cluster: DevCluster, group: str) -> list[str]:
+    """The names in the brokers' group, as Kafka's own client sees it."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    described = admin.describe_consumer_groups([group], request_timeout=scaled(10))[group].result(scaled(10))
+    return sorted(member.client_id for member in described.members)
+
+
+def test_who_is_killed_on_the_bridge_costs_what_it_had_not_committed(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], our_member: Callable[..., OurMember]
+) -> None:
+    topic, name = new_topic(PARTITIONS), new_group()
+    made: dict[str, MemberProcess] = {
+        member: our_member(name, {topic: 1}, properties={**BRIDGE, "consumer.id": member}) for member in NAMES
+    }
+    for member in made.values():
+        member.wait_ready()
+    eventually(lambda: _members(cluster, name) == [f"{name}_{member}" for member in NAMES], 40, "all in both groups")
+    load = Load(cluster.bootstrap_servers, topic)
+
+    def places() -> dict[str, list[tuple[int, int]]]:
+        return {member: [(m.partition, m.offset) for m in process.messages] for member, process in made.items()}
+
+    eventually(lambda: all(len(got) > 100 for got in places().values()), 60, "all to read")
+    committed = kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS)
+    made["b"].kill()
+    eventually(lambda: _members(cluster, name) == [f"{name}_a", f"{name}_c"], 60, "the brokers to give it up")
+    sent = load.stop()
+    eventually(lambda: not sent - Counter(p for got in places().values() for p in got), 60, "all messages")
+    consumed = Counter(place for got in places().values() for place in got)
+    assert set(consumed) == set(sent)
+    twice = {place for place, times in consumed.items() if times > 1}
+    assert twice <= set(places()["b"]), "only what the dead member had is repeated"
+    assert all(offset >= committed.get(partition, 0) for partition, offset in twice), "and nothing that was committed"
+    assert max(consumed.values()) <= 2
+
+
+# ---- the command, while nobody lives ----
+
+
+def test_offsets_move_there_and_back_and_are_put_back_exactly(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], zookeeper: KazooClient, tmp_path: Path
+) -> None:
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Where
+
+    topic, name = new_topic(PARTITIONS), new_group()
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 60, partitions=PARTITIONS)
+    for partition, data in enumerate([b"1", b"2", b"10", b"+4"]):
+        zookeeper.create(f"/consumers/{name}/offsets/{topic}/{partition}", data, makepath=True)
+    client = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": name, "log_level": 0})
+    beside = "beside the offset"
+    client.commit(offsets=[Where(topic, 1, 1, beside), Where(topic, 5, 9)], asynchronous=False)
+    client.close()
+    before = kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS)
+    assert before == {1: 1, 5: 9}
+
+    saved = str(tmp_path / "saved.json")
+    assert migrate(cluster, name, "--to", "kafka", "--backup", saved) == 0
+    held = kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS)
+    assert held == {0: 1, 1: 2, 2: 10, 3: 4, 5: 9}
+    assert migrate(cluster, name, "--verify", "--topic", f"{topic}:0-3") == 0
+    assert migrate(cluster, name, "--verify") == 4
+    assert migrate(cluster, name, "--rollback", saved, "--backup", str(tmp_path / "again.json")) == 0
+    assert kafka_offsets(cluster.bootstrap_servers, name, topic, PARTITIONS) == before
+    put_back = json.loads((tmp_path / "saved.json").read_text())["partitions"][1]["before"]
+    assert put_back["metadata"].startswith(beside)
+    assert migrate(cluster, name, "--to", "kafka", "--backup", str(tmp_path / "third.json")) == 0
+    again: dict[str, Any] = json.loads((tmp_path / "third.json").read_text())["partitions"][1]["before"]
+    assert again == put_back  # what stands beside an offset came back too
+
+    assert migrate(cluster, name, "--to", "zookeeper", "--backup", str(tmp_path / "z.json")) == 0
+    assert zookeeper.get(f"/consumers/{name}/offsets/{topic}/5")[0] == b"9"
+    assert migrate(cluster, name, "--rollback", str(tmp_path / "z.json"), "--backup", str(tmp_path / "y.json")) == 0
+    assert zookeeper.exists(f"/consumers/{name}/offsets/{topic}/5") is None
+    assert zookeeper.get(f"/consumers/{name}/offsets/{topic}/3")[0] == b"+4"
+
+
+def test_the_java_tool_reads_what_we_export_and_we_read_what_it_exports(
+    cluster: DevCluster,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic, name = new_topic(2, prefix="a-topic-with-a-name-that-the-java-tool-quotes"), new_group()
+    produce_to(cluster.bootstrap_servers, topic, [b"x"] * 20, partitions=2)
+    ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"
+    ours.write_text(f"{topic},0,3\n{topic},1,7\n")
+    assert migrate(cluster, name, "--to", "kafka", "--from-file", str(ours), "--backup", str(tmp_path / "b")) == 0
+    exported = tmp_path / "exported.csv"
+    assert migrate(cluster, name, "--export", "kafka", "--output", str(exported)) == 0
+    assert exported.read_text() == ours.read_text()
+
+    def java_tool(*arguments: str) -> list[str]:
+        where = ("--bootstrap-server", cluster.bootstrap_servers, "--group", name, "--reset-offsets")
+        return tool("1.1.1", "kafka.admin.ConsumerGroupCommand", *where, *arguments)
+
+    exported.write_text(f"{topic},0,4\n{topic},1,8\n")
+    java_tool("--from-file", str(exported), "--execute")
+    assert kafka_offsets(cluster.bootstrap_servers, name, topic, 2) == {0: 4, 1: 8}
+    lines = java_tool("--to-current", "--all-topics", "--export", "--dry-run")
+    theirs.write_text("\n".join(line for line in lines if line.count(",") == 2) + "\n")
+    assert migrate(cluster, name, "--to", "zookeeper", "--from-file", str(theirs), "--backup", str(tmp_path / "c")) == 0
+    capsys.readouterr()
+    assert migrate(cluster, name, "--export", "zookeeper") == 0
+    assert capsys.readouterr().out == f"{topic},0,4\n{topic},1,8\n"
