@@ -61,8 +61,11 @@ def forbid(open_session: OpenSession, deadline: Deadline) -> Callable[[str], Non
             session._server.refuse(path, "read")
         else:
             assert session._client is not None
-            nobody = [ACL(Permissions.ALL, Id("digest", "nobody:nothing"))]
-            session._client.set_acls_async(path, nobody).get(timeout=deadline.remaining())
+            rights = [
+                ACL(Permissions.ALL, Id("digest", "nobody:nothing")),
+                ACL(Permissions.WRITE, Id("world", "anyone")),
+            ]
+            session._client.set_acls_async(path, rights).get(timeout=deadline.remaining())
 
     return forbid
 
@@ -105,6 +108,8 @@ def test_a_node_that_may_not_be_read_keeps_nobody_from_reading_the_others(
     assert c is not None
     assert [node is FORBIDDEN for node in (a, b, c)] == [False, True, False]
     assert [node is FORBIDDEN for node in session.stat(paths, deadline)] == [False, True, False]
+    assert not session.write(paths[1], b"2", deadline, b.version), "its version is none that a write would go by"
+    assert session.write(paths[1], b"2", deadline)
 
 
 @pytest.mark.cluster

@@ -86,9 +86,9 @@ class Node:
     ephemeral_owner: int
 
 
-FORBIDDEN: Final = Node(UNREADABLE, -1, -1, -1, 0)
+FORBIDDEN: Final = Node(UNREADABLE, -2, -2, -2, 0)
 """A node that is there, and of which ZooKeeper tells us nothing: its rights forbid us to read it. (Servers since 3.8.4
-refuse its stat too.)
+refuse its stat too.) No node has its version; -1 would mean any.
 """
 
 
