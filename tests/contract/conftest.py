@@ -1,13 +1,18 @@
-"""The real thing for the contract suites: one ZooKeeper for the session."""
+"""The real things for the contract suites, and those in memory: a ZooKeeper and group coordinators, for the session."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from tests.contract.group_client import NEWEST, OLD, PLAIN, Target
+from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster import EmbeddedZooKeeper, JavaNotFoundError, java
+from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper, JavaNotFoundError, java
+from zkconsumer.registry.admin import Admin
+from zkconsumer.testing import FakeCluster
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +28,99 @@ def zookeeper_server() -> Iterator[str]:
         yield f"127.0.0.1:{server.port}"
     finally:
         server.stop()
+
+
+def _real_coordinator(zookeeper: str, version: str, **properties: object) -> Iterator[Target]:
+    connect = f"{zookeeper}/groups-on-{version}{'-'.join(properties)}"
+    quick: dict[str, object] = {"group.min.session.timeout.ms": 100}
+    quick |= {name.replace("_", "."): value for name, value in properties.items()}
+    with EmbeddedKafka(connect, version=version, properties=quick) as broker:
+        with Admin(connect) as admin:
+            admin.create_topic("t", 3, deadline=Deadline(scaled(30)))
+        target = Target(("127.0.0.1", broker.port), version.startswith("3"), OLD, group="warm-up")
+
+        def ready() -> bool:  # the first question makes the cluster create its topic of offsets
+            found = target.ask("FindCoordinator", {"key": "warm-up"})["error_code"] == 0
+            return found and target.commit({("t", 0): 0}) == [0]
+
+        eventually(ready, 60, f"a coordinator on {version}")
+        target.close()
+        yield target
+
+
+@pytest.fixture(scope="session")
+def coordinator_391(zookeeper_server: str) -> Iterator[Target]:
+    """A real broker of 3.9.1."""
+    yield from _real_coordinator(zookeeper_server, "3.9.1")
+
+
+@pytest.fixture(scope="session")
+def coordinator_111(zookeeper_server: str) -> Iterator[Target]:
+    """A real broker of 1.1.1."""
+    yield from _real_coordinator(zookeeper_server, "1.1.1")
+
+
+@pytest.fixture(scope="session")
+def forgetful_391(zookeeper_server: str) -> Iterator[Target]:
+    """One of 3.9.1 that looks for old offsets all the time. For nothing else: it also forgets any group that is empty
+    and has no offsets, such as that of a member which was only given an id.
+    """
+    yield from _real_coordinator(zookeeper_server, "3.9.1", offsets_retention_check_interval_ms=200)
+
+
+@pytest.fixture(scope="session")
+def forgetful_111(zookeeper_server: str) -> Iterator[Target]:
+    """One of 1.1.1 that looks for old offsets all the time."""
+    yield from _real_coordinator(zookeeper_server, "1.1.1", offsets_retention_check_interval_ms=200)
+
+
+@pytest.fixture(scope="session")
+def fake_coordinator_39() -> Iterator[Target]:
+    """The one in memory, as 3.9."""
+    with FakeCluster(version="3.9", min_session_timeout=0.1) as cluster:
+        cluster.create_topic("t", 3)
+        yield Target(cluster.address(0), True, OLD)
+
+
+@pytest.fixture(scope="session")
+def fake_coordinator_11() -> Iterator[Target]:
+    """The one in memory, as 1.1."""
+    with FakeCluster(version="1.1", min_session_timeout=0.1, max_session_timeout=300.0) as cluster:
+        cluster.create_topic("t", 3)
+        yield Target(cluster.address(0), False, OLD)
+
+
+_REAL = [pytest.mark.cluster, pytest.mark.java]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("fake_coordinator_39", NEWEST), id="fake-3.9-newest"),
+        pytest.param(("fake_coordinator_39", PLAIN), id="fake-3.9-plain"),
+        pytest.param(("fake_coordinator_11", OLD), id="fake-1.1"),
+        pytest.param(("coordinator_391", NEWEST), id="real-3.9.1-newest", marks=_REAL),
+        pytest.param(("coordinator_391", PLAIN), id="real-3.9.1-plain", marks=_REAL),
+        pytest.param(("coordinator_111", OLD), id="real-1.1.1", marks=_REAL),
+    ]
+)
+def coordinator(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """A coordinator, with a group of the test's own."""
+    name, versions = request.param
+    target = replace(request.getfixturevalue(name), versions=versions).fresh()
+    yield target
+    target.close()
+
+
+@pytest.fixture(
+    params=[
+        "fake_coordinator_39",
+        "fake_coordinator_11",
+        pytest.param("forgetful_391", marks=_REAL),
+        pytest.param("forgetful_111", marks=_REAL),
+    ]
+)
+def forgetful(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """A coordinator that soon forgets what it need not keep, with a group of the test's own."""
+    target = replace(request.getfixturevalue(request.param), versions=OLD).fresh()
+    yield target
+    target.close()

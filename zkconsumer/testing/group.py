@@ -251,6 +251,8 @@ class Group:
             if (generation < 0 and self.state is State.EMPTY) or self.state is State.AWAITING:
                 return step
             return self._checked(Request.COMMIT, member_id, None, generation)
+        if generation < 0 and self.state is State.EMPTY:
+            return step
         if generation >= 0 or member_id or instance_id is not None:
             return self._checked(Request.COMMIT, member_id, instance_id, generation)
         if self.state not in (State.EMPTY, State.DEAD):

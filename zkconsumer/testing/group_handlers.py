@@ -18,6 +18,7 @@ _NEEDS_MEMBER_ID = 4  # JoinGroup from this version on
 _SKIPS_ASSIGNMENT = 9
 _PROTOCOL_MAY_BE_NULL = 7
 _MANY_LEAVE = 3
+_NAMES_PROTOCOL = 5  # SyncGroup from this version on
 _ERROR_AT_TOP = 2  # of an OffsetFetch
 _OLD_RETENTION = -1
 
@@ -82,6 +83,8 @@ def sync_group(call: Call) -> Message:
         if error == errors.LOADING:  # the rebalance was lost with the old coordinator
             error = errors.REBALANCING if call.cluster.modern else errors.UNKNOWN_MEMBER
         return _synced(SyncAnswer(error))
+    if call.version >= _NAMES_PROTOCOL and None in (body["protocol_type"], body["protocol_name"]):
+        return _synced(SyncAnswer(errors.INCONSISTENT_PROTOCOL))
     request = SyncRequest(
         body["member_id"],
         body["group_instance_id"],
@@ -200,7 +203,7 @@ def offset_commit(call: Call) -> Message:
     }
     if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
         return _by_topic(body["topics"], dict.fromkeys(wanted, error))
-    known = {place: offset for place, offset in wanted.items() if call.cluster.log(*place) is not None}
+    known = {place: offset for place, offset in wanted.items() if _exists(call, place)}
     retention = body["retention_time_ms"]
     results = call.groups.commit(
         body["group_id"],
@@ -209,6 +212,13 @@ def offset_commit(call: Call) -> Message:
         None if retention == _OLD_RETENTION else retention / 1000,
     )
     return _by_topic(body["topics"], dict.fromkeys(wanted, _UNKNOWN_TOPIC_OR_PARTITION) | results)
+
+
+def _exists(call: Call, place: tuple[str, int]) -> bool:
+    """Whether offsets can be kept there: 1.1 looks at the topic only."""
+    if call.cluster.modern:
+        return call.cluster.log(*place) is not None
+    return call.cluster.logs(place[0]) is not None
 
 
 def _by_topic(topics: Iterable[Message], results: dict[tuple[str, int], int]) -> Message:
