@@ -260,3 +260,34 @@ def test_a_partition_of_another_member_is_not_written(group: Group, kind: str) -
     assert [(tp, str(e)) for tp, e in failures.items()] == [(T0, Outcome.OWNED.value)]
     assert group.store.offsets == ({} if kind == "zookeeper" else {T1: 4})
     assert group.nodes == ({} if kind == "other" else {1: 4})
+
+
+# ---- ZooKeeper first ----
+
+
+def bridging(group: Group) -> OwnedOffsets:
+    return OwnedOffsets(group.zookeeper, group.store, dual=True, backoff=0.01, max_retries=1, zookeeper_first=True)
+
+
+def test_zookeeper_first_writes_there_also_what_the_other_store_does_not_take() -> None:
+    group = Group()
+    group.claim(T0, 5)
+    group.claim(T1, 5)
+    group.store.refuse = {T1: BrokerUnavailableError("away")}
+    failures = bridging(group).commit({T0: 7, T1: 8}, {}, soon(), patient=False)
+    assert list(failures) == [T1]
+    assert group.zookeeper.fetch([T0, T1], scaled(5)) == {T0: 7, T1: 8}
+    assert group.store.offsets == {T0: 7}
+    group.store.refuse = {}
+    assert bridging(group).commit({T1: 8}, {}, soon(), patient=False) == {}
+    assert group.store.offsets == {T0: 7, T1: 8}
+
+
+def test_zookeeper_first_writes_nothing_elsewhere_of_what_is_not_ours() -> None:
+    group = Group()
+    group.claim(T0, 5)
+    group.server.remove(paths.owner("g", T0))
+    group.claim(T0, session=group.open())
+    failures = bridging(group).commit({T0: 7}, {}, soon(), patient=True)
+    assert isinstance(failures[T0], CommitRefusedError)
+    assert (group.store.commits, group.store.offsets) == ([], {})
