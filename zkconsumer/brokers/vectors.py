@@ -128,15 +128,15 @@ def binary_array(data: bytes, starts: Any, sizes: Any) -> Any:
     import pyarrow as pa
 
     count = len(starts)
-    if not count:
-        return pa.array([], pa.binary())
+    null = sizes < 0
+    if null.all():  # or there are none
+        return pa.nulls(count, pa.binary())
     # Arrow wants pieces that touch: so the gaps are pieces too, and then only the others are taken.
     edges = np.empty(2 * count + 1, np.int32)
     edges[0:-1:2] = starts
     edges[1::2] = starts + np.maximum(sizes, 0)
     edges[-1] = edges[-2]
     pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
-    null = sizes < 0
     return pieces.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null if null.any() else None))
 
 
