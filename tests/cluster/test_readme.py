@@ -60,6 +60,13 @@ def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 
+def test_a_group_that_the_brokers_coordinate(cluster: DevCluster, events: str) -> None:
+    code = block('group_coordination="kafka"').replace("127.0.0.1:9092", cluster.bootstrap_servers)
+    printed = run(f"# not 127.0.0.1:2181\n{code}", cluster, events).splitlines()
+    assert {line.split()[-1] for line in printed[:-1]} >= {repr(b"%d" % n) for n in range(100)}
+    assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
+
+
 def test_columns(cluster: DevCluster, events: str) -> None:
     printed = run(block("stream.batches()"), cluster, events).splitlines()
     words = [line.split() for line in printed]

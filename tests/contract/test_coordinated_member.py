@@ -347,7 +347,7 @@ def test_a_strategy_that_the_group_does_not_know_is_told_to_who_joins(place: Pla
     second = place.connector(partition_assignment_strategy="roundrobin")
     with pytest.raises(InconsistentGroupProtocolError):
         second.create_message_streams({topic: 1})
-    assert owned(first) == [1]
+    eventually(lambda: owned(first) == [1], 10, "the partition")
 
 
 def test_nobody_there_is_told_after_the_limit() -> None:
