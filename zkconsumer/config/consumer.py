@@ -92,7 +92,9 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         "of a whole fetch answer; the original never used it", least=1, default=50 * 1024 * 1024
     )
     fetch_wait_max_ms: int = integer("or when this time is over", least=0, default=100)
-    queued_max_message_chunks: int = integer("fetched chunks waiting per stream", least=1, default=2)
+    queued_max_message_chunks: int = integer(
+        "fetched chunks waiting per stream; more where they take less than 4 MB each", least=1, default=2
+    )
     auto_commit_enable: bool = boolean(
         "commit consumed offsets in the background; also given as `enable.auto.commit`", default=True
     )
