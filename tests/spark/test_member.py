@@ -467,3 +467,25 @@ def test_a_batch_that_ended_just_before_its_query_is_committed_by_what_the_check
     finally:
         member.leave()
     assert offsets_of(zookeeper, group, topic) == {0: 7}
+
+
+def test_who_reads_what_is_there_now_waits_once_for_what_somebody_else_never_gives_up(
+    cluster: DevCluster,
+    zookeeper: Any,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(member_module, "SETTLE_WITHIN", 0.5)
+    topic, group = new_topic(2), new_group()
+    zookeeper.create(f"/consumers/{group}/owners/{topic}/1", b"somebody-0", ephemeral=True, makepath=True)
+    member = GroupMember(parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}))
+    try:
+        member.join()
+        both = [TopicPartition(topic, number) for number in (0, 1)]
+        for _ in range(3):
+            assert member.claim(both, patient=True) == {both[0]}
+    finally:
+        member.leave()
+    assert caplog.text.count("going on without all of our share of the group") == 1

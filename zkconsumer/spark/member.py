@@ -105,6 +105,7 @@ class GroupMember:
         self._marking = Lock()
         self._running: tuple[int, Progress] | None = None
         self._ending = Event()
+        self._tired = False
         self._parent = parent
         self._attendant = Thread(target=self._attend, name=f"{self._member.consumer}-attendant", daemon=True)
 
@@ -151,12 +152,13 @@ class GroupMember:
     def claim(self, partitions: Collection[TopicPartition], *, patient: bool) -> frozenset[TopicPartition]:
         """What of the existing partitions is ours and may be read in the next batch; it is kept from now on.
 
-        Arguments: ``patient``: wait for all of our share, not beyond a limit.
+        Arguments: ``patient``: wait for all of our share, not beyond a limit, and not again for what did not come then.
         """
         member = self._member
         if member.batches.refusal is not None:
             raise member.batches.refusal
-        if patient and not self._await(lambda: member.settled, SETTLE_WITHIN):
+        if patient and not self._tired and not self._await(lambda: member.settled, SETTLE_WITHIN):
+            self._tired = True
             log.warning(
                 "going on without all of our share of the group: %s", member.rebalancer and member.rebalancer.state
             )
