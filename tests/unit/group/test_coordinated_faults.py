@@ -1,0 +1,193 @@
+"""A member that the brokers coordinate, while they fail: a silent coordinator, one that moves, refusals, a lost answer.
+
+On a cluster in memory, whose answers can be parked and whose brokers stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+from time import monotonic
+
+import pytest
+
+from tests.cluster.in_process import Reader
+from tests.contract.coordinated import Place
+from tests.timing import eventually, scaled
+from zkconsumer.errors import BrokerResponseError, ConsumerTimeoutException, FencedInstanceIdError
+from zkconsumer.group.state import Phase
+from zkconsumer.testing import FakeCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(brokers=2) as made:
+        yield made
+
+
+@pytest.fixture
+def place(cluster: FakeCluster) -> Iterator[Place]:
+    made = Place("127.0.0.1", cluster.brokers[0].port, modern=True, fake=cluster)
+    made.bootstrap = cluster.bootstrap_servers
+    yield made
+    made.close()
+
+
+def test_nothing_is_handed_out_once_no_heartbeat_was_answered_for_a_session_timeout(
+    place: Place, cluster: FakeCluster
+) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    connector = place.connector(session_timeout_ms=600)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    eventually(lambda: len(stream.queue) == 1, 10, "what is fetched")
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    eventually(lambda: connector.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(0.5)
+    assert len(connector.assignment()) == 1
+    for broker in (0, 1):
+        cluster.start_broker(broker)
+    assert [stream.get(scaled(20)).offset for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_coordinator_that_moves_is_found_again_and_nothing_is_repeated(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    connector = place.connector()
+    reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
+    reader.wait_for(20)
+    rebalances = connector.state.rebalances
+    cluster.move_coordinator(place.group, to=1 - (cluster.coordinator(place.group) or 0))
+    place.produce(topic, 20, 2)
+    reader.wait_for(40)
+    asked = len(cluster.requests_of("Heartbeat"))
+    eventually(lambda: len(cluster.requests_of("Heartbeat")) > asked + 2, 10, "heartbeats at the new place")
+    assert connector.state.rebalances == rebalances
+    connector.commit_offsets(timeout=scaled(10))
+    assert len(set(reader.places)) == len(reader.places) == 40
+
+
+def test_a_coordinator_that_dies_and_comes_back_costs_nothing_within_the_session(
+    place: Place, cluster: FakeCluster
+) -> None:
+    topic = place.topic(1)
+    connector = place.connector(session_timeout_ms=10_000)
+    reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
+    rebalances, who = connector.state.rebalances, cluster.coordinator(place.group) or 0
+    cluster.stop_broker(who)
+    cluster.start_broker(who)
+    place.produce(topic, 5, 1)
+    reader.wait_for(5)
+    assert connector.state.rebalances == rebalances
+    connector.commit_offsets(timeout=scaled(10))
+
+
+def test_a_shutdown_waits_for_no_dead_coordinator(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    connector = place.connector()
+    connector.create_message_streams({topic: 1})
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    began = monotonic()
+    connector.shutdown()
+    assert monotonic() - began < scaled(4)
+    for broker in (0, 1):
+        cluster.start_broker(broker)
+
+
+def test_a_shutdown_waits_for_no_silent_coordinator(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    connector = place.connector()
+    connector.create_message_streams({topic: 1})
+    with cluster.park("LeaveGroup", at="request"):
+        began = monotonic()
+        connector.shutdown()
+        assert monotonic() - began < scaled(4)
+
+
+def test_what_only_an_operator_can_cure_is_raised_to_who_joins(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    cluster.fail("JoinGroup", 30, times=100)
+    with pytest.raises(BrokerResponseError, match="GROUP_AUTHORIZATION_FAILED"):
+        place.connector().create_message_streams({topic: 1})
+
+
+def test_what_only_an_operator_can_cure_is_raised_to_readers_until_it_is_cured(
+    place: Place, cluster: FakeCluster
+) -> None:
+    topic = place.topic(1)
+    connector = place.connector()
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    cluster.fail("Heartbeat", 30, times=1)
+    cluster.fail("JoinGroup", 30, times=2)
+    with pytest.raises(BrokerResponseError, match="GROUP_AUTHORIZATION_FAILED"):
+        stream.get(scaled(10))
+    assert "GROUP_AUTHORIZATION_FAILED" in connector.state.detail
+    eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 20, "the way back")
+    place.produce(topic, 1, 1)
+    assert stream.get(scaled(10)).offset == 0
+
+
+@pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch", "Heartbeat"])
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_failure_that_passes_is_waited_for(place: Place, cluster: FakeCluster, api: str, code: int) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    cluster.fail(api, code, times=2)
+    connector = place.connector()
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
+    eventually(lambda: connector.state.phase is Phase.OWNING and len(connector.assignment()) == 1, 10, "the membership")
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
+@pytest.mark.parametrize("code", [22, 25, 27])
+def test_a_generation_that_went_on_without_us_is_joined_anew(
+    place: Place, cluster: FakeCluster, api: str, code: int
+) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    cluster.fail(api, code, times=1)
+    stream = place.connector().create_message_streams({topic: 1})[topic][0]
+    assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
+
+
+def test_an_answer_to_a_join_that_is_lost_costs_one_more_join(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    with cluster.park("SyncGroup") as parked:
+        connector = place.connector()
+        reader: list[Reader] = []
+        thread = Thread(target=lambda: reader.append(Reader(connector.create_message_streams({topic: 1})[topic][0])))
+        thread.start()
+        parked.wait(scaled(10))
+        parked.drop()
+    thread.join(scaled(20))
+    reader[0].wait_for(3)
+
+
+def test_the_older_of_two_processes_with_one_instance_id_stops_and_says_why(place: Place) -> None:
+    topic = place.topic(1)
+    first = place.connector(group_instance_id="i")
+    stream = first.create_message_streams({topic: 1})[topic][0]
+    second = place.connector(group_instance_id="i")
+    second.create_message_streams({topic: 1})
+    with pytest.raises(FencedInstanceIdError):
+        stream.get(scaled(10))
+    assert first.state.phase is Phase.FAILED
+    assert len(second.assignment()) == 1
+
+
+def test_the_start_of_a_partition_is_stored_before_anything_of_it_is_handed_out(
+    place: Place, cluster: FakeCluster
+) -> None:
+    """Else "largest" would skip what came between a crash and the first commit."""
+    topic = place.topic(1)
+    place.produce(topic, 5, 1)
+    connector = place.connector(auto_offset_reset="largest", auto_commit_enable=False)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    eventually(lambda: cluster.committed(place.group) == {(topic, 0): 5}, 10, "the start")
+    place.produce(topic, 1, 1)
+    assert stream.get(scaled(10)).offset == 5
