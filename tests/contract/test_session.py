@@ -1,9 +1,12 @@
-"""What the group relies on in a ZooKeeper session: one suite, on the fake and on a real server."""
+"""What the group relies on in a ZooKeeper session: one suite, on the fake, on the fake as it is
+served over its protocol, and on a real server.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from queue import SimpleQueue
 
 import pytest
@@ -19,14 +22,14 @@ from zkconsumer.registry.requests import FORBIDDEN, NodeEvent, NodeEventKind
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.registry.watches import NodeCache
-from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
 from zkconsumer.testing.zookeeper import FakeSession
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.cluster, pytest.mark.java])])
+@pytest.fixture(params=["fake", "served", pytest.param("real", marks=[pytest.mark.cluster, pytest.mark.java])])
 def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
     sessions: list[Session] = []
     fake = FakeZooKeeper()
@@ -35,15 +38,16 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
         if request.param == "fake":
             session: Session = fake.session()
         else:
-            server = request.getfixturevalue("zookeeper_server")
-            session = Session(server, timeout=4.0, on_change=lambda _: None)
+            address = served.connect if request.param == "served" else request.getfixturevalue("zookeeper_server")
+            session = Session(address, timeout=4.0, on_change=lambda _: None)
         session.open(Deadline(scaled(10)))
         sessions.append(session)
         return session
 
-    yield make
-    for session in sessions:
-        session.close(Deadline(scaled(5)))
+    with FakeZooKeeperServer() if request.param == "served" else nullcontext() as served:
+        yield make
+        for session in sessions:
+            session.close(Deadline(scaled(5)))
 
 
 @pytest.fixture

@@ -7,12 +7,14 @@ from zkconsumer.testing.faults import Parked, Recorded
 from zkconsumer.testing.members import GroupView, MemberView
 from zkconsumer.testing.sequencer import Sequencer
 from zkconsumer.testing.zookeeper import FakeSession, FakeZooKeeper
+from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 __all__ = [
     "FakeBroker",
     "FakeCluster",
     "FakeSession",
     "FakeZooKeeper",
+    "FakeZooKeeperServer",
     "GroupView",
     "ManualClock",
     "MemberView",

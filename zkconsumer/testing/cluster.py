@@ -28,6 +28,9 @@ from zkconsumer.testing.groups import Groups
 from zkconsumer.testing.journal import Journal, Record
 from zkconsumer.testing.logs import PartitionLog, encode_batch
 from zkconsumer.testing.members import GroupView
+from zkconsumer.testing.registration import Registration
+from zkconsumer.testing.zookeeper import FakeZooKeeper
+from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 VERSIONS = ("3.9", "1.1")
 _LONGEST_SLEEP = 60.0
@@ -39,7 +42,8 @@ class FakeCluster:
 
     Arguments: ``brokers`` is how many, with ids from 0; ``version`` "3.9" or "1.1": whose versions of requests and
     whose rules for groups; ``clock`` a ManualClock for groups whose time passes by the test's hand only (sockets and
-    the long poll of fetches stay in real time), None for real time; ``initial_delay`` in seconds is
+    the long poll of fetches stay in real time), None for real time; ``zookeeper`` adds a ZooKeeper in memory in which
+    the brokers register, so that a ZookeeperConsumerConnector works on the cluster; ``initial_delay`` in seconds is
     ``group.initial.rebalance.delay.ms``; ``min_session_timeout`` and ``max_session_timeout`` in seconds bound what
     members may ask for; ``offsets_retention`` in seconds is how long offsets are kept (7 days, in 1.1 one day);
     ``max_members`` of a group.
@@ -51,6 +55,7 @@ class FakeCluster:
         *,
         version: str = "3.9",
         clock: Clock | None = None,
+        zookeeper: bool = False,
         initial_delay: float = 0.0,
         min_session_timeout: float = 0.01,
         max_session_timeout: float = 1800.0,
@@ -79,6 +84,10 @@ class FakeCluster:
             number: FakeBroker(number, self, Groups(self.rules, self.clock, self.journal_of_all, self._wake))
             for number in range(brokers)
         }
+        self.zookeeper_server = FakeZooKeeperServer() if zookeeper else None
+        self._registration = None
+        if self.zookeeper_server is not None:
+            self._registration = Registration(self.zookeeper_server.zookeeper, self.modern)
         self._lock = RLock()
         self._topics: dict[str, list[PartitionLog]] = {}
         self._coordinators: dict[str, int] = {}
@@ -95,17 +104,22 @@ class FakeCluster:
     def start(self) -> Self:
         """Start all brokers."""
         self._stopping.clear()
+        if self.zookeeper_server is not None and self._registration is not None:
+            self.zookeeper_server.start()
+            self._registration.prepare()
         if isinstance(self.clock, ManualClock):
             self.clock.listen(self._tick)
         elif self._thread is None:
             self._thread = Thread(target=self._keep_time, name="fake-cluster-clock", daemon=True)
             self._thread.start()
-        for broker in self.brokers.values():
-            broker.start()
+        for broker_id in self.brokers:
+            self.start_broker(broker_id)
         return self
 
     def stop(self) -> None:
         """Stop all brokers and end every thread."""
+        if self.zookeeper_server is not None:
+            self.zookeeper_server.stop()
         for broker in self.brokers.values():
             broker.stop()
         if isinstance(self.clock, ManualClock):
@@ -127,6 +141,21 @@ class FakeCluster:
         """``host:port`` of all brokers that run, as in ``bootstrap.servers``."""
         return ",".join(f"{host}:{port}" for _, host, port in self.addresses())
 
+    @property
+    def zookeeper(self) -> FakeZooKeeper:
+        """The nodes of the ZooKeeper. Raises ValueError where the cluster has none."""
+        return self._served().zookeeper
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """As in ``zookeeper.connect``. Raises ValueError where the cluster has no ZooKeeper."""
+        return self._served().connect
+
+    def _served(self) -> FakeZooKeeperServer:
+        if self.zookeeper_server is None:
+            raise ValueError("this cluster has no ZooKeeper: make it with zookeeper=True")
+        return self.zookeeper_server
+
     # ---- topics ----
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
@@ -143,6 +172,9 @@ class FakeCluster:
             logs, alive = self._topics[name], [broker_id for broker_id, *_ in self.addresses()] or [-1]
             for number in range(len(logs), total):
                 logs.append(PartitionLog(TopicPartition(name, number), alive[number % len(alive)]))
+            told = list(logs)
+        if self._registration is not None:
+            self._registration.topic(name, told)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, with the offsets of all groups there. Raises KeyError where there is none."""
@@ -150,6 +182,8 @@ class FakeCluster:
             count = len(self._topics.pop(name))
         for broker in self.brokers.values():
             broker.groups.forget_places((name, number) for number in range(count))
+        if self._registration is not None:
+            self._registration.topic_deleted(name)
         self.arrived()
 
     def topics(self) -> list[str]:
@@ -251,6 +285,8 @@ class FakeCluster:
         with self._lock:
             log.leader = to
             log.epoch += 1
+        if self._registration is not None:
+            self._registration.leader(log)
         self.arrived()
 
     def coordinator(self, group_id: str) -> int | None:
@@ -291,6 +327,8 @@ class FakeCluster:
     def stop_broker(self, broker_id: int) -> None:
         """Stop a broker. Others that run take over what it led and coordinated."""
         self.brokers[broker_id].stop()
+        if self._registration is not None:
+            self._registration.broker_stopped(broker_id)
         alive = [other for other, *_ in self.addresses()]
         with self._lock:
             led = [log for logs in self._topics.values() for log in logs if log.leader == broker_id]
@@ -303,7 +341,10 @@ class FakeCluster:
 
     def start_broker(self, broker_id: int) -> None:
         """Start a broker again, on its old port; it leads what nobody leads."""
-        self.brokers[broker_id].start()
+        broker = self.brokers[broker_id]
+        broker.start()
+        if self._registration is not None:
+            self._registration.broker_started(broker_id, broker.host, broker.port)
         with self._lock:
             orphans = [log.where for logs in self._topics.values() for log in logs if log.leader < 0]
         for where in orphans:

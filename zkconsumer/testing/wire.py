@@ -142,6 +142,8 @@ def _text(data: bytes) -> str:
 
 STRING = _Bytes(INT16, _text, str.encode)
 BYTES = _Bytes(INT32, bytes, bytes)
+TEXT = _Bytes(INT32, _text, str.encode)
+"""A string with a long length, as ZooKeeper has them."""
 
 
 @dataclass(frozen=True)

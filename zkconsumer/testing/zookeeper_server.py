@@ -1,0 +1,308 @@
+"""ZooKeeper's protocol over a :class:`FakeZooKeeper`, on a loopback socket: kazoo, and so our connector, run on it as
+they are.
+
+Threads: one takes connections (``fake-zookeeper-acceptor``), two serve each of them (``...-reader-<n>``,
+``...-writer-<n>``), one ends sessions that are silent (``fake-zookeeper-clock``); ``stop()`` ends and joins them all.
+``_order`` is held while a request is performed and its answer and the events that it causes are put on the queues of
+the connections, so that nobody sees a change before its event, as ZooKeeper promises; nothing is sent under it. It is
+taken before the tree's lock, never after it.
+Differs on purpose: no logins, no quorum, no ``setWatches`` (kazoo sends none).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from queue import SimpleQueue
+from struct import Struct
+from threading import Event, Lock, RLock, Thread
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from zkconsumer.testing.jute import Operations, Tree
+from zkconsumer.testing.wire import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, Reader, Writer
+from zkconsumer.testing.zookeeper import FakeZooKeeper
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+_SIZE = Struct(">i")
+_LARGEST = 4 * 1024 * 1024
+_SLICE = 0.05
+_JOIN_S = 10.0
+_PASSWORD = b"\1" * 16
+_PING, _CLOSE = 11, -11
+
+
+class _ServedSession:
+    """A session: it lives on while its connection is away, until its time is over."""
+
+    def __init__(self, session_id: int, timeout: float) -> None:
+        self.id = session_id
+        self.timeout = timeout
+        self.heard = monotonic()
+        self.connection: _Connection | None = None
+
+
+class FakeZooKeeperServer:
+    """Serves a FakeZooKeeper; a context manager.
+
+    Arguments: ``zookeeper`` is the tree to serve, a new one unless given; session timeouts that clients ask for are
+    granted between ``min_session_timeout`` and ``max_session_timeout`` seconds.
+    """
+
+    def __init__(
+        self,
+        zookeeper: FakeZooKeeper | None = None,
+        *,
+        min_session_timeout: float = 0.2,
+        max_session_timeout: float = 60.0,
+    ) -> None:
+        self.zookeeper = zookeeper or FakeZooKeeper()
+        self.port = 0
+        self._tree = Tree(self.zookeeper)
+        self._limits = (min_session_timeout, max_session_timeout)
+        self._order = RLock()
+        self._lock = Lock()
+        self._sessions: dict[int, _ServedSession] = {}
+        self._connections: dict[_Connection, tuple[Thread, Thread]] = {}
+        self._listener: socket.socket | None = None
+        self._threads: list[Thread] = []
+        self._stop = Event()
+        self._count = 0
+
+    @property
+    def connect(self) -> str:
+        """``host:port``, as in ``zookeeper.connect``."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def sessions(self) -> list[int]:
+        """The ids of the sessions that live."""
+        with self._lock:
+            return sorted(self._sessions)
+
+    def start(self) -> Self:
+        """Listen, on the same port as before where it ran before; sessions have gone on living meanwhile."""
+        if self._listener is None:
+            self._stop = Event()
+            self._listener = socket.create_server((HOST, self.port))
+            self._listener.settimeout(_SLICE)
+            self.port = int(self._listener.getsockname()[1])
+            for target, role in ((self._accept, "acceptor"), (self._keep_time, "clock")):
+                thread = Thread(target=target, name=f"fake-zookeeper-{role}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Close everything and end all threads; sessions and nodes stay, and may be served again."""
+        if self._listener is None:
+            return
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._threads.clear()
+        self._listener.close()
+        self._listener = None
+        with self._lock:
+            connections = dict(self._connections)
+        for connection in connections:
+            connection.cut()
+        for threads in connections.values():
+            for thread in threads:
+                thread.join(_JOIN_S)
+        now = monotonic()
+        with self._lock:
+            for session in self._sessions.values():
+                session.heard = now
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    # ---- what a test does to it ----
+
+    def drop_connections(self) -> int:
+        """Close all connections; the sessions live on. Returns how many."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.cut()
+        return len(connections)
+
+    def expire(self, session_id: int | None = None) -> int:
+        """End a session, or all: its ephemeral nodes are gone, and its client learns of it when it connects again.
+
+        Returns: how many ended.
+        """
+        with self._lock:
+            ended = [s for s in self._sessions.values() if session_id in (None, s.id)]
+        for session in ended:
+            self._end(session)
+        return len(ended)
+
+    # ---- inside ----
+
+    def _accept(self) -> None:
+        listener, stop = self._listener, self._stop
+        assert listener is not None
+        while not stop.is_set():
+            try:
+                sock, _ = listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                log.warning("the fake ZooKeeper takes no connections any more", exc_info=True)
+                return
+            sock.settimeout(None)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._count += 1
+            connection = _Connection(sock, self)
+            threads = (
+                Thread(target=connection.read, name=f"fake-zookeeper-reader-{self._count}", daemon=True),
+                Thread(target=connection.write, name=f"fake-zookeeper-writer-{self._count}", daemon=True),
+            )
+            with self._lock:
+                self._connections[connection] = threads
+            for thread in threads:
+                thread.start()
+
+    def _keep_time(self) -> None:
+        while not self._stop.wait(_SLICE):
+            now = monotonic()
+            with self._lock:
+                late = [session for session in self._sessions.values() if now >= session.heard + session.timeout]
+            for session in late:
+                self._end(session)
+
+    def _end(self, session: _ServedSession) -> None:
+        with self._lock:
+            if self._sessions.pop(session.id, None) is None:
+                return
+        with self._order:
+            self.zookeeper._end_session(session.id)
+        if session.connection is not None:
+            session.connection.cut()
+
+    def _open(self, connection: _Connection, wanted: int, timeout: float) -> _ServedSession | None:
+        """The session that a client wants back, or a new one; None where that has ended."""
+        with self._order, self._lock:
+            if wanted:
+                session = self._sessions.get(wanted)
+                if session is None:
+                    return None
+            else:
+                low, high = self._limits
+                session_id = self.zookeeper._next_session
+                self.zookeeper._next_session += 1
+                session = self._sessions[session_id] = _ServedSession(session_id, min(max(timeout, low), high))
+            before, session.connection, session.heard = session.connection, connection, monotonic()
+        if before is not None and before is not connection:
+            before.cut()
+        return session
+
+    def _forget(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+
+
+class _Connection:
+    """One connection: a thread reads and performs, another one sends what is queued."""
+
+    def __init__(self, sock: socket.socket, server: FakeZooKeeperServer) -> None:
+        self._sock = sock
+        self._server = server
+        self._out: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def cut(self) -> None:
+        """End it, from any thread."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("a connection was closed already", exc_info=True)
+
+    def write(self) -> None:
+        """Send what is queued, until the end is."""
+        with self._sock:
+            while (data := self._out.get()) is not None:
+                try:
+                    self._sock.sendall(_SIZE.pack(len(data)) + data)
+                except OSError:
+                    log.debug("a connection to the fake ZooKeeper broke", exc_info=True)
+            self.cut()
+
+    def read(self) -> None:
+        """Deal with requests until either side closes."""
+        operations: Operations | None = None
+        try:
+            session = self._greet()
+            if session is not None:
+                operations = Operations(self._server._tree, session.id, self._out.put)
+                while self._deal(session, operations):
+                    pass
+        except OSError:
+            log.debug("a connection to the fake ZooKeeper broke", exc_info=True)
+        except MalformedRequestError:
+            log.warning("the fake ZooKeeper got what it cannot read", exc_info=True)
+        finally:
+            if operations is not None:
+                with self._server._order:
+                    operations.forget_watches()
+            self._out.put(None)
+            self._server._forget(self)
+
+    def _greet(self) -> _ServedSession | None:
+        data = self._message()
+        if data is None:
+            return None
+        reader = Reader(data, 0, flexible=False)
+        INT32.read(reader)
+        INT64.read(reader)
+        timeout, wanted = INT32.read(reader) / 1000, INT64.read(reader)
+        session = self._server._open(self, wanted, timeout)
+        writer = Writer(0, flexible=False)
+        INT32.write(writer, 0)
+        INT32.write(writer, 0 if session is None else round(session.timeout * 1000))
+        INT64.write(writer, 0 if session is None else session.id)
+        BYTES.write(writer, _PASSWORD)
+        BOOLEAN.write(writer, False)
+        self._out.put(bytes(writer.data))
+        return session
+
+    def _deal(self, session: _ServedSession, operations: Operations) -> bool:
+        """One request. Returns whether the connection goes on."""
+        data = self._message()
+        if data is None:
+            return False
+        session.heard = monotonic()
+        reader = Reader(data, 0, flexible=False)
+        xid, kind = int(INT32.read(reader)), int(INT32.read(reader))
+        if kind == _CLOSE:
+            session.connection = None
+            self._server._end(session)
+        with self._server._order:
+            operations.perform(xid, _PING if kind == _CLOSE else kind, reader)
+        return kind != _CLOSE
+
+    def _message(self) -> bytes | None:
+        """The next message, None where the other side has closed."""
+        head = self._exactly(_SIZE.size)
+        if head is None:
+            return None
+        size = _SIZE.unpack(head)[0]
+        if not 0 <= size <= _LARGEST:
+            raise MalformedRequestError(f"a message of {size} bytes")
+        return self._exactly(size)
+
+    def _exactly(self, count: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < count:
+            more = self._sock.recv(count - len(data))
+            if not more:
+                return None
+            data += more
+        return bytes(data)
