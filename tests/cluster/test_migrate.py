@@ -24,6 +24,7 @@ from tests.cluster.test_old_tools import tool
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector, cli
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.errors import ConsumerRebalanceFailedException
 
 PARTITIONS = 6
 NAMES = ("a", "b", "c")
@@ -190,6 +191,9 @@ def test_a_scala_member_keeps_its_share_until_it_goes_and_the_brokers_coordinate
 
     eventually(lambda: [owned_by(s) for s in "abc"] == [2, 2, 2], 40, "a share of each, the Scala member's included")
     eventually(lambda: len(consumed()) == 60, 30, "all messages")
+    with pytest.raises(ConsumerRebalanceFailedException, match=f"ZooKeeper alone coordinates: {name}_c; both kinds"):
+        group.restart("d", KAFKA)
+    del group.members["d"]
     assert _members(cluster, name) == []  # else the coordinator would refuse the commits of who is no member
     assert scala.stop() is not None, scala.log_text()
     eventually(lambda: _members(cluster, name) == [f"{name}_a", f"{name}_b"], 30, "the bridges in the brokers' group")

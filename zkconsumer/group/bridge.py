@@ -31,10 +31,12 @@ from zkconsumer.core.planner import Assign, GroupView, Threads
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError, ZkConsumerError
+from zkconsumer.errors import MalformedNodeError, OffsetConflictError, ZkConsumerError
 from zkconsumer.group.events import LookAgain, SubscriptionChanged
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.fenced import ABSENT, KnownOffset
+from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -214,6 +216,25 @@ def _conflict(others: Sequence[str]) -> str:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def members_beside(session: Session, group: str, deadline: Deadline) -> list[str]:
+    """The live members in ZooKeeper beside whom nobody may be in the brokers' group: those that are no bridges, or
+    cannot be read. Raises RegistryError.
+    """
+    names = session.children(paths.ids(group), deadline) or ()
+    nodes = session.read([paths.member(group, name) for name in names], deadline)
+    members: dict[ConsumerId, Registration] = {}
+    unreadable: dict[str, str] = {}
+    for name, node in zip(names, nodes, strict=True):
+        if node is None:
+            continue
+        path = paths.member(group, name)
+        try:
+            members[ConsumerId(name)] = codecs.decode_registration(node.data, path)
+        except MalformedNodeError as e:
+            unreadable[path] = e.reason
+    return strangers(GroupView(members, {}, unreadable=unreadable))
 
 
 class Shadow:

@@ -20,7 +20,8 @@ from zkconsumer.core.coordinated.leader import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.core.coordinated.streams import StreamsAssignor
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConfigException
+from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException
+from zkconsumer.group.bridge import members_beside
 from zkconsumer.group.coordinated.events import HeartbeatFailed
 from zkconsumer.group.coordinated.generation import Generation
 from zkconsumer.group.coordinated.heartbeats import Heartbeats
@@ -99,8 +100,19 @@ class KafkaMember(MemberParts):
     def _connect(self) -> None:
         if self._zookeeper is not None:
             self._zookeeper.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
+            self._refuse_beside(self._zookeeper)
         self._line.open()
         self._heartbeats.open()
+
+    def _refuse_beside(self, session: Session) -> None:
+        """Members that know ZooKeeper alone would consume everything as well."""
+        config = self.config
+        others = members_beside(session, config.group_id, Deadline(self.request_timeout))
+        if others:
+            raise ConsumerRebalanceFailedException(
+                f"group {config.group_id!r} has members that ZooKeeper alone coordinates: {', '.join(others[:3])}; both"
+                " kinds would consume everything. Move the group with group.migration=true, or stop them"
+            )
 
     def _disconnect(self, deadline: Deadline) -> None:
         self._heartbeats.close(deadline)

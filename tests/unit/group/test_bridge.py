@@ -16,9 +16,11 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.group import bridge as module
-from zkconsumer.group.bridge import Bridge, Shadow
+from zkconsumer.group.bridge import Bridge, Shadow, members_beside
 from zkconsumer.group.events import LookAgain
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
+from zkconsumer.registry import codecs
+from zkconsumer.testing import FakeZooKeeper
 
 ME, OTHER = ConsumerId("g_me"), ConsumerId("g_other")
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
@@ -199,3 +201,16 @@ def test_what_the_brokers_refuse_is_shown_and_stops_nothing(world: World) -> Non
     assert "no" in world.shadow.trouble
     world.shadow.refuse(None)
     assert world.shadow.trouble == ""
+
+
+def test_members_in_zookeeper_that_are_no_bridges_are_found_before_anybody_joins_beside_them() -> None:
+    server = FakeZooKeeper()
+    session = server.session()
+    session.open(Deadline(scaled(5)))
+    assert members_beside(session, "g", Deadline(scaled(5))) == []
+    server.put("/consumers/g/ids/g_me", codecs.encode_registration(BRIDGE), ephemeral_owner=7)
+    assert members_beside(session, "g", Deadline(scaled(5))) == []
+    server.put("/consumers/g/ids/g_old", codecs.encode_registration(OLD), ephemeral_owner=7)
+    server.put("/consumers/g/ids/g_odd", b"rubbish", ephemeral_owner=7)
+    assert members_beside(session, "g", Deadline(scaled(5))) == ["g_odd", "g_old"]
+    session.close(Deadline(scaled(5)))
