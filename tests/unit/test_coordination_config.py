@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.config import ConsumerConfig, UnknownPropertyWarning
 from zkconsumer.core.coordinated.protocol import RebalanceProtocol
@@ -119,3 +122,14 @@ def test_a_store_of_ones_own_has_no_place() -> None:
     with pytest.raises(ConfigException, match="offset_store"):
         connector.create_message_streams({"t": 1})
     connector.shutdown()
+
+
+def test_who_has_zookeeper_coordinate_pays_nothing_for_the_brokers_way() -> None:
+    code = """
+import sys
+from zkconsumer import ZookeeperConsumerConnector
+ZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:1", group_id="g")._create_once("streams")
+print([m for m in sys.modules if m.startswith(("zkconsumer.group.coordinated", "zkconsumer.brokers.group_"))])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(60), check=True)
+    assert done.stdout.strip() == "[]"

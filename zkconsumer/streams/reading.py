@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 Count = Callable[[str, int, int], None]
 """Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
 
-_AWAY = "no message within the timeout, for ZooKeeper is away; the stream stays usable"
+_AWAY = "no message within the timeout, for ZooKeeper is away, or the group's coordinator; the stream stays usable"
 _PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
 
 

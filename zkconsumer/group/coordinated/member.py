@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from zkconsumer.brokers.cluster import TopicsSeen
 from zkconsumer.brokers.group_requests import Joined, Membership
 from zkconsumer.core.coordinated.interest import Interest
-from zkconsumer.core.coordinated.machine import ASKING, OPEN, TRYING, Effect, State, Trigger, transition
+from zkconsumer.core.coordinated.machine import ASKING, TRYING, Effect, State, Trigger, transition
 from zkconsumer.core.coordinated.protocol import MemberAssignment
 from zkconsumer.core.coordinated.readers import Place, ReaderWatch, StreamKey
 from zkconsumer.core.coordinated.remedies import Remedy, remedy
@@ -217,9 +217,11 @@ class CoordinatedMember:
                 self.step()
             except Exception as e:
                 log.exception("the group's thread failed unexpectedly and goes on")
-                if self._state in OPEN:
+                if self._state in TRYING:
                     self._state = State.FINDING
                     self._on(Trigger.NOT_NOW, str(e))
+                elif self._state is State.LEAVING:
+                    self._on(Trigger.LEFT)
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for the next event or timer, at most ``longest`` seconds, and deal with it."""
