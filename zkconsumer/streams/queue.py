@@ -18,6 +18,8 @@ from zkconsumer.streams.budget import QueueBudget
 
 log = logging.getLogger(__name__)
 
+_DECODED = 384
+"""Messages that are decoded at a time; of large ones that is all of a chunk, once more."""
 _CHUNK_BYTES = 512
 """What a chunk takes beside its records, roughly."""
 
@@ -52,6 +54,12 @@ class Chunk:
         self.messages = messages
         self.jump = jump
         self.error = error
+
+    @property
+    def in_use(self) -> int:
+        """Bytes that it takes while it is read: what was fetched, and about as much as is decoded of it at a time."""
+        size = len(self.records)
+        return size + min(size, size * _DECODED // self.messages) if self.messages else size
 
 
 class StreamQueue:
@@ -101,7 +109,7 @@ class StreamQueue:
     def held_bytes(self) -> int:
         """What waits, and what the reader is at."""
         taken = self._taken
-        return self.bytes if taken is None else self.bytes + len(taken.records)
+        return self.bytes if taken is None else self.bytes + taken.in_use
 
     def has_room(self, free: int | None = None) -> bool:
         """Whether another fetch for this stream is welcome, where all streams together have ``free`` bytes left (None:
