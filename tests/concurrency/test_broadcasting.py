@@ -94,6 +94,22 @@ def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) ->
     assert b.owned[P1].consumed == 10
 
 
+def test_with_another_consumer_id_it_is_another_member_and_what_it_had_stays(server: FakeZooKeeper) -> None:
+    """Its offsets are found by its name alone; the former ones wait for whoever takes that name again."""
+    a = broadcasting(server, "a")
+    settle([a])
+    a.finish(P1, 5)
+    a.stop()
+    renamed = SteppedMember(server, "b", broadcasting=True)
+    settle([renamed])
+    assert renamed.owned[P1].consumed is None, "auto.offset.reset decides"
+    renamed.stop()
+    assert offset(server, "a", P1) == 15
+    back = SteppedMember(server, "a", broadcasting=True)
+    settle([back])
+    assert back.owned[P1].consumed == 15
+
+
 def test_nothing_of_it_stands_where_members_of_the_group_are_looked_for(server: FakeZooKeeper) -> None:
     a = broadcasting(server, "a")
     settle([a])
