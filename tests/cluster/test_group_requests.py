@@ -25,12 +25,14 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import (
     BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     FencedInstanceIdError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     MemberIdRequiredError,
+    NotCoordinatorError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
@@ -85,9 +87,10 @@ class Member:
         eventually(self._coordinator_is_there, 60, "the topic of offsets")
 
     def _coordinator_is_there(self) -> bool:
+        """Found, and aware of it."""
         try:
-            return self.other.find_coordinator(self.who.group, soon()).broker_id == 0
-        except CoordinatorNotAvailableError:
+            return self.other.find_coordinator(self.who.group, soon()).broker_id == 0 and bool(self.state())
+        except (CoordinatorNotAvailableError, NotCoordinatorError, CoordinatorLoadInProgressError):
             return False
 
     def join(self, *assignors: Any, session: float = SESSION, who: Membership | None = None) -> Joined:
