@@ -126,7 +126,8 @@ def _fetched(call: Call) -> tuple[int, bool, Message]:
         urgent |= bool(entry["error_code"])
         return entry
 
-    return size, urgent, {"responses": _each(call.body["topics"], "topic", one)}
+    responses = _each(call.body["topics"], "topic", one)  # which adds up the size
+    return size, urgent, {"responses": responses}
 
 
 def list_offsets(call: Call) -> Message:

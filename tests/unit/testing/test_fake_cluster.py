@@ -1,0 +1,260 @@
+"""The fake cluster as a user has it: clients that know nothing of it, and the faults that can be staged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.group_client import NEWEST, OLD, Connection, Target
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.testing import FakeCluster, ManualClock
+from zkconsumer.testing.apis import APIS
+from zkconsumer.testing.group_handlers import GROUP_HANDLERS
+from zkconsumer.testing.log_handlers import LOG_HANDLERS
+
+NOT_LEADER, LOADING, NOT_COORDINATOR, UNKNOWN, REBALANCING = 6, 14, 16, 25, 27
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(2) as cluster:
+        cluster.create_topic("t", 2)
+        yield cluster
+
+
+@pytest.fixture
+def targets(cluster: FakeCluster) -> Iterator[list[Target]]:
+    """The brokers, by id."""
+    found = [Target(cluster.address(number), True, NEWEST, group="g") for number in range(2)]
+    yield found
+    for target in found:
+        target.close()
+
+
+def fetch(target: Target, offset: int = 0, wait: int = 0) -> Any:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10_000}
+    message = {"max_wait_ms": wait, "min_bytes": 1, "topics": [{"topic": "t", "partitions": [partition]}]}
+    (topic,) = target.ask("Fetch", message)["responses"]
+    return topic["partitions"][0]
+
+
+def test_every_request_that_is_told_of_has_a_handler_and_can_be_refused() -> None:
+    assert {handler.api.name for handler in (*LOG_HANDLERS, *GROUP_HANDLERS)} == set(APIS)
+
+
+def test_nothing_is_left_of_a_cluster_that_stopped() -> None:
+    before = set(threading.enumerate())
+    with FakeCluster(2, zookeeper=True) as cluster:
+        connection = Connection(cluster.address(0), OLD)
+        assert connection.ask("FindCoordinator", {"key": "g"})["error_code"] == 0
+        assert set(threading.enumerate()) > before
+    connection.close()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_version_that_the_broker_does_not_know_ends_the_connection(cluster: FakeCluster) -> None:
+    connection = Connection(cluster.address(0), NEWEST)
+    with pytest.raises(AssertionError, match="closed the connection"):
+        connection.ask("Heartbeat", {"group_id": "g"}, version=9)
+    connection.close()
+    connection = Connection(cluster.address(0), NEWEST)
+    connection.send("ApiVersions", {}, version=9)
+    answer = connection.receive(APIS["ApiVersions"], 0, 1)
+    assert answer["error_code"] == 35
+    assert {18, 11} <= {api["api_key"] for api in answer["api_keys"]}
+    connection.close()
+
+
+def test_errors_are_answered_so_many_times_and_nothing_is_done(cluster: FakeCluster, targets: list[Target]) -> None:
+    target = targets[cluster.coordinator("g") or 0]
+    cluster.fail("OffsetCommit", LOADING, times=2)
+    cluster.fail("OffsetCommit", UNKNOWN, client_id="somebody else")
+    assert [target.commit({("t", 0): n}) for n in range(3)] == [[LOADING], [LOADING], [0]]
+    assert cluster.committed("g") == {("t", 0): 2}
+
+
+def test_every_request_can_be_refused(cluster: FakeCluster) -> None:
+    topic = {"name": "t", "topic": "t", "partitions": [{"index": 0, "partition": 0, "partition_index": 0}]}
+    bodies = {name: {"topics": [topic], "groups": ["g"], "groups_names": ["g"], "topic_names": ["t"]} for name in APIS}
+    bodies["OffsetFetch"]["topics"] = [{"name": "t", "partition_indexes": [0]}]
+    bodies["Metadata"]["topics"] = [{"name": "t"}]
+    bodies["Produce"]["acks"] = [1]  # type: ignore[assignment]
+    connection = Connection(cluster.address(0), NEWEST)
+    for name in APIS:
+        cluster.fail(name, 58)
+        body: dict[str, Any] = {**bodies[name], "acks": 1}
+        assert "58" in str(connection.ask(name, body)), name
+    connection.close()
+
+
+def test_a_request_that_stands_still_has_been_done_or_not(cluster: FakeCluster, targets: list[Target]) -> None:
+    target = targets[cluster.coordinator("g") or 0]
+    message = {
+        "group_id": "g",
+        "topics": [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 7}]}],
+    }
+    for at, seen in (("request", {}), ("answer", {("t", 0): 7})):
+        with cluster.park("OffsetCommit", at=at) as parked:
+            pending = target.connect().send("OffsetCommit", message)
+            assert parked.wait(scaled(10)).body["topics"][0]["name"] == "t"
+            assert cluster.committed("g") == seen
+            assert pending.waits()
+        assert pending.answer()["topics"][0]["partitions"][0]["error_code"] == 0
+
+
+def test_a_parked_request_can_lose_its_connection(cluster: FakeCluster, targets: list[Target]) -> None:
+    with cluster.park("Heartbeat") as parked:
+        pending = targets[0].connect().send("Heartbeat", {"group_id": "g"})
+        parked.wait(scaled(10))
+        parked.drop()
+        with pytest.raises(AssertionError, match="closed the connection"):
+            pending.answer()
+
+
+def test_a_slow_member_is_waited_for_and_a_stale_one_fenced(targets: list[Target], cluster: FakeCluster) -> None:
+    """Its SyncGroup is answered and the answer held: meanwhile the others take it for dead and go on."""
+    target = targets[cluster.coordinator("g") or 0]
+    slow, quick = target.member(), target.member()
+    target.stable(slow)
+    target.stable(slow, quick)
+    with cluster.park("Heartbeat", client_id="contract") as parked:
+        waiting = slow.connection.send("Heartbeat", slow._who())
+        parked.wait(scaled(10))
+        cluster.expire_member("g", slow.member_id)
+        assert quick.joined()["generation_id"] == 3
+    assert waiting.answer()["error_code"] == 0
+    assert slow.commit({("t", 0): 1}) == [UNKNOWN]
+
+
+def test_a_moved_leader_is_found_again(cluster: FakeCluster, targets: list[Target]) -> None:
+    cluster.append("t", 0, [b"a"])
+    assert fetch(targets[0])["error_code"] == 0
+    cluster.move_leader("t", 0, to=1)
+    assert fetch(targets[0])["error_code"] == NOT_LEADER
+    assert fetch(targets[1])["records"]
+    (topic,) = targets[0].ask("Metadata", {"topics": [{"name": "t"}]})["topics"]
+    told = next(p for p in topic["partitions"] if p["partition_index"] == 0)
+    assert (told["leader_id"], told["leader_epoch"]) == (1, 1)
+
+
+def test_a_fetch_waits_for_messages(cluster: FakeCluster, targets: list[Target]) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(fetch(targets[0], wait=60_000)), name="fetching")
+    thread.start()
+    eventually(lambda: cluster.requests_of("Fetch"), 10, "the fetch")
+    cluster.append("t", 0, [b"a", b"b"])
+    thread.join(scaled(10))
+    assert found[0]["high_watermark"] == 2
+
+
+def test_a_moved_coordinator_says_so_and_the_new_one_loads(cluster: FakeCluster, targets: list[Target]) -> None:
+    before = cluster.coordinator("g") or 0
+    after = 1 - before
+    first = targets[before].member()
+    targets[before].stable(first)
+    cluster.move_coordinator("g", after, loading=True)
+    assert first.heartbeat() == NOT_COORDINATOR
+    assert targets[after].commit({("t", 0): 1}) == [LOADING]
+    first.connection = targets[after].connect()
+    assert first.heartbeat() == 0
+    assert first.syncs().answer()["error_code"] == REBALANCING
+    cluster.finish_loading("g")
+    assert first.heartbeat() == 0
+    assert first.syncs().answer()["assignment"] == b"0"
+
+
+def test_what_a_stopped_broker_led_others_lead(cluster: FakeCluster, targets: list[Target]) -> None:
+    cluster.append("t", 0, [b"a"])
+    port = cluster.brokers[0].port
+    cluster.stop_broker(0)
+    assert fetch(targets[1])["records"]
+    assert cluster.coordinator("g") == 1
+    cluster.start_broker(0)
+    assert cluster.brokers[0].port == port
+    assert fetch(targets[0])["error_code"] == NOT_LEADER
+
+
+def test_time_passes_by_hand() -> None:
+    clock = ManualClock()
+    with FakeCluster(clock=clock) as cluster:
+        cluster.create_topic("t", 1)
+        target = Target(cluster.address(0), True, NEWEST, group="g")
+        first = target.member(session=30.0)
+        target.stable(first)
+        clock.advance(29.0)
+        assert first.heartbeat() == 0
+        clock.advance(30.0)
+        assert cluster.group("g").state == "Empty"
+        target.close()
+
+
+@pytest.mark.parametrize("version", ["3.9", "1.1"])
+def test_librdkafka_works_on_it(version: str) -> None:
+    from confluent_kafka import Consumer, Producer
+
+    with FakeCluster(2, version=version) as cluster:
+        cluster.create_topic("t", 4)
+        quiet = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
+        producer = Producer({**quiet, "enable.idempotence": True, "compression.type": "lz4"})
+        for number in range(100):
+            producer.produce("t", b"%d" % number)
+        assert producer.flush(scaled(20)) == 0
+        assert {value for n in range(4) for value in cluster.values("t", n)} == {b"%d" % n for n in range(100)}
+        consumer = Consumer({**quiet, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["t"])
+        seen: list[bytes] = []
+
+        def all_came() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None:
+                assert message.error() is None
+                seen.append(message.value())
+            return len(seen) == 100
+
+        eventually(all_came, 30, "all messages")
+        assert cluster.group("g").state == "Stable"
+        consumer.close()
+        assert sum(cluster.committed("g").values()) == 100
+        assert cluster.group("g").state == "Empty"
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def start(cluster: FakeCluster, **config: object) -> ZookeeperConsumerConnector:
+        settings = {"group.id": "g", "auto.offset.reset": "smallest", "zookeeper.session.timeout.ms": 2000}
+        connector = ZookeeperConsumerConnector(
+            {"zookeeper.connect": cluster.zookeeper_connect, "consumer.timeout.ms": 20_000, **settings, **config}
+        )
+        made.append(connector)
+        return connector
+
+    yield start
+    for connector in made:
+        connector.shutdown()
+
+
+def test_the_connector_works_on_it_and_survives_a_lost_session(
+    start: Callable[..., ZookeeperConsumerConnector],
+) -> None:
+    with FakeCluster(2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.append("t", 0, [b"a"])
+        connector = start(cluster)
+        (stream,) = connector.create_message_streams({"t": 1})["t"]
+        messages = iter(stream)
+        assert next(messages).value == b"a"
+        (session,) = cluster.zookeeper_server.sessions if cluster.zookeeper_server else ()
+        assert cluster.zookeeper_server is not None
+        assert cluster.zookeeper_server.expire() == 1
+        cluster.append("t", 1, [b"b"])
+        cluster.append("t", 1, [b"b"])
+        assert b"b" in (next(messages).value, next(messages).value)  # what was not committed may come again
+        assert session not in cluster.zookeeper_server.sessions
+        connector.shutdown()
+        assert cluster.zookeeper.tree("/consumers/g/ids") == {}

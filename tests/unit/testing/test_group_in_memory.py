@@ -1,0 +1,236 @@
+"""The group coordinator in memory, by itself: what only a clock in the test's hand, or a look inside, can show."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from zkconsumer.testing import ManualClock
+from zkconsumer.testing.coordinator import MOVES, NEW, OLD, Action, Request, Rules, State
+from zkconsumer.testing.groups import Groups
+from zkconsumer.testing.journal import Journal
+from zkconsumer.testing.members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+
+REBALANCING, NOT_COORDINATOR, UNKNOWN = 27, 16, 25
+
+
+class Answers:
+    """Takes what is answered, by a name."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Callable[[Any], None]:
+        return lambda answer: self.of.__setitem__(name, answer)
+
+
+class House:
+    """A coordinator with a clock by hand."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.clock = ManualClock()
+        self.journal = Journal()
+        self.groups = Groups(rules or Rules(), self.clock, self.journal, lambda: None)
+        self.answers = Answers()
+        self.clock.listen(self.groups.tick)
+        self._names = itertools.count(1)
+
+    def join(self, name: str, member_id: str = "", session: float = 10.0, rebalance: float = 60.0) -> None:
+        request = JoinRequest(member_id, None, name, "/h", session, rebalance, "consumer", (("range", b""),))
+        self.groups.join("g", request, self.answers(name))
+
+    def sync(self, name: str, **assignment: bytes) -> None:
+        joined: JoinAnswer = self.answers.of[name]
+        plan = {self.answers.of[other].member_id: data for other, data in assignment.items()}
+        request = SyncRequest(joined.member_id, None, joined.generation, plan)
+        self.groups.sync("g", request, self.answers(f"{name} synced"))
+
+    def heartbeat(self, name: str) -> int:
+        joined: JoinAnswer = self.answers.of[name]
+        return self.groups.heartbeat("g", joined.member_id, None, joined.generation)
+
+    @property
+    def state(self) -> str:
+        return self.groups.view("g").state
+
+    def commit(self, offset: int, retention: float | None = None) -> None:
+        assert self.groups.commit("g", ("", None, -1), {("t", 0): (offset, -1, "")}, retention) == {("t", 0): 0}
+
+    def committed(self) -> int | None:
+        found = self.groups.committed("g", [("t", 0)])["t", 0]
+        return None if found is None else found.offset
+
+
+@pytest.mark.parametrize("table", [NEW, OLD], ids=["3.9", "1.1"])
+def test_every_request_is_decided_in_every_state(table: Any) -> None:
+    assert set(table) == set(itertools.product(State, Request))
+    for (_, request), step in table.items():
+        assert (step.action is Action.REFUSE) <= bool(step.error)
+        assert request is not Request.DELETE or step.action in (Action.DELETE, Action.REFUSE)
+
+
+def test_every_state_can_be_reached_and_only_death_is_for_ever() -> None:
+    assert set().union(*MOVES.values()) == set(State)
+    assert [state for state in State if not MOVES[state]] == [State.DEAD]
+
+
+def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
+    house = House(Rules(initial_delay=3.0))
+    house.join("a")
+    house.clock.advance(2.9)
+    assert not house.answers.of
+    house.join("b")
+    house.clock.advance(0.2)
+    assert not house.answers.of
+    house.clock.advance(3.0)
+    assert {answer.generation for answer in house.answers.of.values()} == {1}
+    assert len(house.answers.of["a"].members) == 2
+
+
+def test_the_first_join_waits_no_longer_than_the_longest_rebalance_timeout() -> None:
+    house = House(Rules(initial_delay=3.0))
+    for number in range(4):
+        house.join(str(number), rebalance=7.0)
+        house.clock.advance(2.0)
+    assert set(house.answers.of) == {"0", "1", "2", "3"}
+
+
+def test_whatever_falls_due_in_one_long_step_happens_in_its_order() -> None:
+    """Within an hour: the silent member goes, the other one is not back in time, and the group is empty."""
+    house = House()
+    house.join("a", session=10.0)
+    house.sync("a", a=b"x")
+    assert house.state == "Stable"
+    house.clock.advance(3600.0)
+    assert house.state == "Empty"
+    assert house.groups.view("g").generation == 2
+    assert house.heartbeat("a") == UNKNOWN
+
+
+def test_a_heartbeat_just_in_time_keeps_the_member() -> None:
+    house = House()
+    house.join("a", session=10.0)
+    house.sync("a")
+    for _ in range(5):
+        house.clock.advance(9.9)
+        assert house.heartbeat("a") == 0
+    house.clock.advance(10.0)
+    assert house.state == "Empty"
+
+
+def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
+    house = House(Rules(modern=False))
+    house.join("a", session=300.0, rebalance=60.0)
+    house.sync("a")
+    house.join("b", session=300.0, rebalance=5.0)
+    house.clock.advance(59.0)
+    assert "b" not in house.answers.of
+    house.clock.advance(1.0)
+    assert house.answers.of["b"].generation == 2
+    assert house.heartbeat("a") == UNKNOWN
+
+
+def test_a_new_member_that_waits_too_long_is_given_up() -> None:
+    house = House(Rules(new_member_timeout=30.0))
+    house.join("a", session=1000.0, rebalance=1000.0)
+    house.sync("a")
+    house.join("b", session=10.0)
+    house.clock.advance(30.0)
+    assert house.answers.of["b"].error == UNKNOWN
+    assert house.state == "PreparingRebalance"
+
+
+def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_longer() -> None:
+    house = House(Rules(retention=100.0))
+    house.join("a", session=1000.0)
+    house.sync("a")
+    joined = house.answers.of["a"]
+    house.groups.commit("g", (joined.member_id, None, 1), {("t", 0): (5, -1, "")}, None)
+    house.clock.advance(900.0)
+    assert house.committed() == 5
+    assert house.groups.leave("g", joined.member_id, None) == 0
+    house.clock.advance(99.0)
+    assert house.committed() == 5
+    house.clock.advance(1.0)
+    assert (house.committed(), house.state) == (None, "Dead")
+
+
+def test_in_1_1_offsets_die_by_their_own_age_even_of_a_group_that_lives() -> None:
+    house = House(Rules(modern=False, retention=100.0))
+    house.join("a", session=1000.0)
+    house.sync("a")
+    joined = house.answers.of["a"]
+    house.groups.commit("g", (joined.member_id, None, 1), {("t", 0): (5, -1, "")}, None)
+    house.clock.advance(100.0)
+    assert (house.committed(), house.state) == (None, "Stable")
+
+
+def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
+    house = House(Rules(retention=100.0))
+    house.commit(5)
+    house.clock.advance(60.0)
+    house.commit(6)
+    house.clock.advance(60.0)
+    assert house.committed() == 6
+    house.clock.advance(40.0)
+    assert house.committed() is None
+
+
+def test_what_is_forgotten_leaves_tombstones() -> None:
+    house = House()
+    house.commit(5)
+    house.commit(6, retention=10.0)
+    house.clock.advance(10.0)
+    records = [(place, getattr(value, "offset", None)) for _, place, value in house.journal.records("g")]
+    assert records == [(("t", 0), 5), (("t", 0), 6), (("t", 0), None), (None, None)]
+    assert house.journal.last("g") == (None, {})
+
+
+def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
+    house = House()
+    house.join("a", session=10.0)
+    house.sync("a", a=b"mine")
+    other = House()
+    other.clock.advance(1000.0)
+    other.groups = Groups(Rules(), other.clock, house.journal, lambda: None)
+    other.clock.listen(other.groups.tick)
+    house.groups.unload("g")
+    assert (house.state, house.heartbeat("a")) == ("Dead", UNKNOWN)
+    other.groups.load("g")
+    other.answers = house.answers
+    assert (other.state, other.groups.view("g").generation) == ("Stable", 1)
+    other.sync("a")
+    assert other.answers.of["a synced"] == SyncAnswer(0, "consumer", "range", b"mine")
+    other.clock.advance(10.0)
+    assert other.state == "Empty"
+
+
+def test_who_waits_while_the_group_moves_is_sent_to_the_new_coordinator() -> None:
+    house = House()
+    house.join("a")
+    house.sync("a")
+    house.join("b")
+    house.groups.unload("g")
+    assert house.answers.of["b"].error == NOT_COORDINATOR
+
+
+def test_a_full_group_takes_nobody() -> None:
+    house = House(Rules(max_members=1))
+    house.join("a")
+    house.sync("a")
+    house.join("b")
+    assert house.answers.of["b"].error == 81
+    assert house.state == "Stable"
+
+
+def test_an_expired_session_is_the_tests_to_decide() -> None:
+    house = House()
+    house.join("a")
+    house.sync("a")
+    house.groups.expire("g", house.answers.of["a"].member_id)
+    assert house.state == "Empty"
+    with pytest.raises(KeyError):
+        house.groups.expire("g", "nobody")
