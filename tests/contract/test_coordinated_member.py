@@ -98,6 +98,31 @@ def test_members_come_and_go_and_nothing_is_lost_or_repeated(place: Place, strat
     assert sorted(consumed(three)) == [(p, 300) for p in range(4)]
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_nobody_gets_a_partition_before_its_message_in_hand_is_finished(place: Place, strategy: str) -> None:
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    first = place.connector(partition_assignment_strategy=strategy, rebalance_drain_timeout_ms=20_000)
+    holding = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
+    eventually(lambda: [len(reader.got) for reader in holding] == [4, 4], 10, "both messages in hand")
+    second = place.connector(partition_assignment_strategy=strategy)
+    taking: list[Reader] = []
+    starting = Thread(target=lambda: taking.append(read(second, topic)))
+    starting.start()
+    eventually(lambda: sum(position.revoked for position in _positions_held(holding)) > 0, 10, "the drain")
+    assert owned(second) == [0]
+    for reader in holding:
+        reader.go_on()
+    starting.join(scaled(20))
+    shared(2, first, second)
+    eventually(lambda: len(set(consumed(*holding, *taking))) == 20, 10, "all messages")
+    assert len(consumed(*holding, *taking)) == 20
+
+
+def _positions_held(readers: list[Reader]) -> list[Any]:
+    return [chunk.position for reader in readers if (chunk := reader.stream.queue.taken) is not None]
+
+
 def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> None:
     topic = place.topic(4)
     place.produce(topic, 40, 4)
@@ -288,7 +313,8 @@ def test_who_was_thrown_out_hands_out_nothing_of_what_was_his_and_joins_again(pl
 def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
     topic = place.topic(1)
     place.produce(topic, 2, 1)
-    connector = place.connector(client_id="thrown-out", auto_commit_enable=False, heartbeat_interval_ms=2900)
+    seldom = {"session_timeout_ms": 30_000, "heartbeat_interval_ms": 29_000}
+    connector = place.connector(client_id="thrown-out", auto_commit_enable=False, **seldom)
     stream = connector.create_message_streams({topic: 1})[topic][0]
     stream.get(scaled(10))
     connector.commit_offsets()
@@ -304,6 +330,23 @@ def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
     tp = TopicPartition(topic, 0)
     assert channel.offsets(place.group, [tp], Deadline(scaled(10)))[tp].offset == 1
     channel.close()
+
+
+def test_a_shutdown_hurries_a_drain(place: Place) -> None:
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    first = place.connector(partition_assignment_strategy="range", rebalance_drain_timeout_ms=60_000)
+    holding = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
+    eventually(lambda: [len(reader.got) for reader in holding] == [4, 4], 10, "both messages in hand")
+    starting, _ = _starting(place.connector(), topic)
+    starting.start()
+    eventually(lambda: sum(position.revoked for position in _positions_held(holding)) == 2, 10, "the drain")
+    began = monotonic()
+    first.shutdown()
+    assert monotonic() - began < scaled(4)
+    for reader in holding:
+        reader.go_on()
+    starting.join(scaled(20))
 
 
 def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(place: Place) -> None:

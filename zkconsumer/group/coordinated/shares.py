@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 CLOSING_DRAIN = 1.0
 """Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
 CLOSING_COMMIT = 1.0
+SERVE_EVERY = 0.1
+"""Seconds between two looks at what else is asked of us, while messages in hand are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,20 @@ class Shares:
             return
         waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
         self._delivery.revoke(positions, Deadline(0.0))
-        self._delivery.revoke(waiting_for, Deadline(self._settings.drain))
+        self._drain(waiting_for)
         self._call("before_releasing_partitions", by_topic(p.tp for p in positions))
         self._forget(positions, self._held_by_who_asked, self._settings.commit)
+
+    def _drain(self, positions: Sequence[PartitionPosition]) -> None:
+        """Wait for messages in the user's hands; not for long once the connector is being shut down."""
+        limit, hurried = Deadline(self._settings.drain), False
+        while True:
+            self._delivery.revoke(positions, Deadline(limit.bounded(SERVE_EVERY)))
+            positions = [position for position in positions if position.held]
+            if not positions or limit.expired:
+                return
+            if self._serve(0.0) and not hurried:
+                limit, hurried = Deadline(limit.bounded(CLOSING_DRAIN)), True
 
     def abandon(self) -> None:
         """Forget everything without waiting for a message in hand, whose reader does not come back."""
