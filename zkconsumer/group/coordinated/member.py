@@ -14,25 +14,22 @@ import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from zkconsumer.brokers.cluster import TopicsSeen
 from zkconsumer.brokers.group_requests import Joined, Membership
 from zkconsumer.core.coordinated.interest import Interest
 from zkconsumer.core.coordinated.machine import ASKING, TRYING, Effect, State, Trigger, transition
 from zkconsumer.core.coordinated.protocol import MemberAssignment
-from zkconsumer.core.coordinated.readers import Place, ReaderWatch, StreamKey
-from zkconsumer.core.coordinated.remedies import Remedy, remedy
+from zkconsumer.core.coordinated.readers import ReaderWatch
 from zkconsumer.core.coordinated.streams import streams_of
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
-    FencedInstanceIdError,
     MemberIdRequiredError,
     ZkConsumerError,
 )
@@ -40,7 +37,19 @@ from zkconsumer.group.coordinated.events import Answered, Found, HeartbeatFailed
 from zkconsumer.group.coordinated.generation import Generation
 from zkconsumer.group.coordinated.heartbeats import Heartbeats
 from zkconsumer.group.coordinated.line import Line
-from zkconsumer.group.coordinated.shares import Shares, ShareSettings
+from zkconsumer.group.coordinated.meanings import SHOWN, trigger_of
+from zkconsumer.group.coordinated.settings import (
+    LEAVE_WITHIN,
+    LONGEST_WAIT,
+    LOOK_FOR_MISSING,
+    LOOK_FOR_READER,
+    NEVER,
+    OTHERS_MAY_TAKE,
+    REFUSED_MOST,
+    MemberSettings,
+    Streams,
+)
+from zkconsumer.group.coordinated.shares import Shares
 from zkconsumer.group.events import (
     ListenerReturned,
     SeekRequested,
@@ -50,56 +59,18 @@ from zkconsumer.group.events import (
     StopRequested,
     SubscriptionChanged,
 )
-from zkconsumer.group.holdings import Delivery, Offsets
+from zkconsumer.group.holdings import Offsets
 from zkconsumer.group.listener import Listening
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.registry.lease import Lease
 
+__all__ = ["CoordinatedMember", "MemberSettings"]
+
 log = logging.getLogger(__name__)
 
-NEVER = float("inf")
-LONGEST_WAIT = 60.0
-LEAVE_WITHIN = 0.75
-"""Seconds that leaving waits for a coordinator: a dead one finds out by itself."""
-LOOK_FOR_MISSING = 1.0
-"""Seconds between two looks for a topic that somebody in the group waits for."""
-OTHERS_MAY_TAKE = 600.0
-"""Seconds that a join, or the leader, may take at the least: the other members' rebalance timeouts are not ours."""
-REFUSED_MOST = 30.0
-"""Seconds between two tries where only an operator can let us in, at most."""
-LOOK_FOR_READER = 0.1
-"""Seconds between two looks for a reader that did not come back."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSettings:
-    """What of the configuration concerns the group; seconds.
-
-    ``max_poll`` is ``max.poll.interval.ms``, ``interval`` how often topics are looked at, ``backoff`` the first pause
-    after a failure.
-    """
-
-    session: float
-    max_poll: float
-    interval: float
-    backoff: float
-    backoff_max: float
-    request_timeout: float
-    shares: ShareSettings
-
-
-class Streams(Delivery, Protocol):
-    """Fetching and streams, with their readers."""
-
-    def refuse(self, error: Exception | None) -> None:
-        """Make every reader raise ``error``; None takes it back."""
-
-    def unread(self) -> Mapping[StreamKey, Place]:
-        """Where each stream stands that waits for its reader."""
-
-    def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Whether the reader of a stream has come back since it stood there."""
+_LISTENING = (*ASKING, State.STABLE)
+"""Where a coordinator that is silent for a session timeout is given up."""
 
 
 class CoordinatedMember:
@@ -199,7 +170,7 @@ class CoordinatedMember:
     def state(self) -> ConnectorState:
         """Where the member stands, for the user."""
         state, owned = self._state, len(self._shares.owned)
-        phase = _SHOWN[state]
+        phase = SHOWN[state]
         if state is State.UNJOINED and not self._readers.stalled:
             phase = Phase.OWNING if self.first_round.done() else Phase.STARTING
         elif phase is Phase.REJOINING and not self.first_round.done():
@@ -348,13 +319,13 @@ class CoordinatedMember:
         if isinstance(error, MemberIdRequiredError):
             self._generation.named(error.member_id)
         self._error = error
-        self._on(_trigger(error), str(error))
+        self._on(trigger_of(error), str(error))
 
     def _heartbeat_failed(self, who: Membership, error: Exception) -> None:
         """A heartbeat or a commit told something, or nobody answered it."""
         if who != self._generation.who:
             return  # of a former life
-        trigger, lost = _trigger(error), (Trigger.OUTDATED, Trigger.FORGOTTEN)
+        trigger, lost = trigger_of(error), (Trigger.OUTDATED, Trigger.FORGOTTEN)
         if trigger is Trigger.OUTDATED and self._state in ASKING:
             return  # the group is complete, with us in it: the answer to our join is on its way
         if trigger is Trigger.FORGOTTEN and self._state in ASKING:
@@ -428,7 +399,7 @@ class CoordinatedMember:
             Effect.ASK_TOPICS: lambda _: self._ask(self._line.topics(self._generation.group_topics)),
             Effect.SYNC: lambda _: self._sync(),
             Effect.ADOPT: lambda _: self._adopt(),
-            Effect.BEAT: lambda _: self._beat(),
+            Effect.BEAT: lambda _: self._found_again(),
             Effect.BACK_OFF: self._back_off,
             Effect.REMEMBER: lambda _: self._remember(),
             Effect.LOSE_ALL: self._lose,
@@ -483,6 +454,11 @@ class CoordinatedMember:
         assert self._where is not None
         self._beating_since = monotonic()
         self._heartbeats.beat(self._generation.who, self._where)
+
+    def _found_again(self) -> None:
+        """The coordinator answers again, and knows us: nothing is wrong any more."""
+        self._failures, self._detail = 0, ""
+        self._beat()
 
     def _adopt(self) -> None:
         shares, wanted = self._shares, streams_of(self._share, self._interest.streams, self._shares.streams)
@@ -610,35 +586,3 @@ class CoordinatedMember:
             position.topic in change.leaving and self._delivery.held_by(position, change.holder)
             for change in self._changes
         )
-
-
-def _trigger(error: Exception) -> Trigger:
-    if isinstance(error, FencedInstanceIdError):
-        return Trigger.TAKEN_OVER
-    return _MEANING[remedy(error)]
-
-
-_MEANING = {
-    Remedy.RETRY: Trigger.NOT_NOW,
-    Remedy.FIND: Trigger.COORDINATOR_LOST,
-    Remedy.REJOIN: Trigger.GROUP_CHANGED,
-    Remedy.JOIN_AS: Trigger.MEMBER_NAMED,
-    Remedy.LOST: Trigger.OUTDATED,
-    Remedy.RESET: Trigger.FORGOTTEN,
-    Remedy.SURFACE: Trigger.REFUSED,
-}
-_LISTENING = (*ASKING, State.STABLE)
-"""Where a coordinator that is silent for a session timeout is given up."""
-_SHOWN = {
-    State.UNJOINED: Phase.AWAY,
-    State.BACKING_OFF: Phase.REJOINING,
-    State.FINDING: Phase.REJOINING,
-    State.JOINING: Phase.REJOINING,
-    State.LEADING: Phase.REJOINING,
-    State.SYNCING: Phase.REJOINING,
-    State.STABLE: Phase.OWNING,
-    State.SEARCHING: Phase.OWNING,
-    State.FENCED: Phase.FAILED,
-    State.LEAVING: Phase.CLOSED,
-    State.CLOSED: Phase.CLOSED,
-}
