@@ -457,7 +457,7 @@ class CoordinatedMember:
 
     def _found_again(self) -> None:
         """The coordinator answers again, and knows us: nothing is wrong any more."""
-        self._failures, self._detail = 0, ""
+        self._all_is_well()
         self._beat()
 
     def _adopt(self) -> None:
@@ -474,10 +474,7 @@ class CoordinatedMember:
 
     def _settled(self) -> None:
         """The group has decided, and we have what is ours."""
-        self._failures, self._detail = 0, ""
-        if self._surfaced:
-            self._surfaced = False
-            self._delivery.refuse(None)
+        self._all_is_well()
         self._rebalances += 1
         took = monotonic() - self._began
         self._rebalanced(took)
@@ -487,6 +484,12 @@ class CoordinatedMember:
         self._apply(self._offered)
         if not self.first_round.done():
             self.first_round.set_result(None)
+
+    def _all_is_well(self) -> None:
+        self._failures, self._detail = 0, ""
+        if self._surfaced:
+            self._surfaced = False
+            self._delivery.refuse(None)
 
     def _apply(self, changes: Sequence[SubscriptionChanged]) -> None:
         self._changes = [change for change in self._changes if change not in changes]
