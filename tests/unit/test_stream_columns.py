@@ -536,3 +536,8 @@ def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> Non
         where.committed = committed
         assert Committer._due(where, counting_held=False) == (None if committed == 0 else due)
         assert Committer._due(where, counting_held=True) == (None if committed == 10 else 10)
+
+
+def test_nothing_is_a_table_with_columns_of_one_chunk_as_spark_wants_it(bench: Bench) -> None:
+    table = bench.stream.to_arrow(timeout=0, headers=True)
+    assert (table.num_rows, {column.num_chunks for column in table.columns}) == (0, {1})

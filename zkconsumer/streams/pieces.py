@@ -171,4 +171,5 @@ def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """All rows as one table."""
     import pyarrow as pa
 
-    return pa.Table.from_batches(batches, schema=schema)
+    # made of no batches it would have no chunks either, and Spark does not take headers without one
+    return pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()
