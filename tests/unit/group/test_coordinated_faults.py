@@ -85,12 +85,12 @@ def test_a_coordinator_that_dies_and_comes_back_costs_nothing_within_the_session
 
 
 def test_what_was_wrong_with_a_coordinator_is_not_said_once_it_is_back(place: Place, cluster: FakeCluster) -> None:
-    connector = place.connector(session_timeout_ms=30_000)
+    connector = place.connector(session_timeout_ms=30_000, auto_commit_enable=False)
     connector.create_message_streams({place.topic(1): 1})
     rebalances = connector.state.rebalances
     for broker in (0, 1):
         cluster.stop_broker(broker)
-    eventually(lambda: connector.state.detail, 10, "a word about it")
+    eventually(lambda: "the coordinator of group" in connector.state.detail, 20, "a word about it")
     for broker in (0, 1):
         cluster.start_broker(broker)
     eventually(lambda: not connector.state.detail, 20, "no word about it")
