@@ -39,7 +39,7 @@ COLUMNS = (
 
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file."""
-    seconds = plan.seconds(11.0, 2.0)
+    seconds = plan.seconds(9.0, 2.0)
     with DevCluster(broker_properties=BROKER) as cluster:
         if not plan.quick:
             _warm_up(cluster)
