@@ -470,5 +470,12 @@ def test_a_properties_file_says_where_and_as_whom(
     assert "nowhere" in capsys.readouterr().err
 
 
+def test_a_file_that_knows_the_brokers_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "c.properties"
+    file.write_text("group.coordination=kafka\nbootstrap.servers=a:9092\n")
+    assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 1
+    assert "zookeeper.connect: is missing" in capsys.readouterr().err
+
+
 def test_an_entry_knows_whether_it_is_a_position() -> None:
     assert [Entry(-1).valid, Entry(0).valid, Entry(None, "x").valid] == [None, 0, None]

@@ -196,6 +196,8 @@ def _config(arguments: argparse.Namespace) -> ConsumerConfig:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         config = ConsumerConfig(properties)
+    if not config.zookeeper_connect:
+        raise ConfigException("zookeeper.connect", "is missing: one of the two stores is ZooKeeper")
     for warning in caught:
         print(f"zkconsumer migrate: {warning.message}", file=sys.stderr)
     return config
