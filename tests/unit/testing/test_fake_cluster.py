@@ -258,3 +258,24 @@ def test_the_connector_works_on_it_and_survives_a_lost_session(
         assert session not in cluster.zookeeper_server.sessions
         connector.shutdown()
         assert cluster.zookeeper.tree("/consumers/g/ids") == {}
+
+
+@pytest.mark.parametrize("version", ["3.9", "1.1"])
+def test_the_connector_works_on_it_in_a_group_that_the_brokers_coordinate(version: str) -> None:
+    with FakeCluster(2, version=version) as cluster:
+        cluster.create_topic("t", 4)
+        for number in range(4):
+            cluster.append("t", number, [b"%d" % number])
+        config = {
+            "group.coordination": "kafka",
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "smallest",
+            "consumer.timeout.ms": 20_000,
+        }
+        with ZookeeperConsumerConnector(config) as connector:
+            messages = iter(connector.create_message_streams({"t": 1})["t"][0])
+            assert {next(messages).value for _ in range(4)} == {b"0", b"1", b"2", b"3"}
+            assert cluster.group("g").state == "Stable"
+        assert cluster.group("g").state == "Empty"
+        assert cluster.requests_of("LeaveGroup")
