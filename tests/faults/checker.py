@@ -102,7 +102,7 @@ def _past_the_gate(found: History, hand_out: HandOut) -> bool:
 
 def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
     """I2: everything acknowledged is handed out, and no commit passes what is finished."""
-    verdict.lost = _never_handed_out(found, rules)
+    verdict.lost, verdict.absent = _never_handed_out(found, rules)
     if verdict.lost:
         verdict.violations.append(f"I2: {len(verdict.lost)} lost, such as {', '.join(verdict.lost[:5])}")
     finished = {tp: _Finished(all_of_it) for tp, all_of_it in found.hand_outs.items()}
@@ -124,15 +124,25 @@ def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
                     verdict.violations.append(f"I2: the offset of {tp} went back from {before.value} to {after.value}")
 
 
-def _never_handed_out(found: History, rules: Rules) -> list[str]:
+def _never_handed_out(found: History, rules: Rules) -> tuple[list[str], list[str]]:
+    """What was acknowledged and did not come; apart from it what the log itself does not have: an idempotent producer
+    takes an answer for an acknowledgement that tells of no offset, and then the log goes on without a gap in which it
+    could be.
+    """
     handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
     missing = [place for place in found.acked if place not in handed_out and topic_of(place[0]) not in rules.drop]
     lost = [f"{tp} {offset}" for tp, offset in sorted(missing)]
+    absent: list[str] = []
     for tp, values in found.somewhere.items():
         came = {hand_out.value for hand_out in found.hand_outs.get(tp, ())}
-        if topic_of(tp) not in rules.drop:
-            lost += [f"{tp} {value!r}" for value in sorted(values - came)]
-    return lost
+        offsets = {hand_out.offset for hand_out in found.hand_outs.get(tp, ())}
+        whole = bool(offsets) and offsets == set(range(max(offsets) + 1))
+        for value, at in sorted(values.items()):
+            if value not in came and topic_of(tp) not in rules.drop:
+                # whatever was acknowledged later stands behind it
+                not_there = whole and at <= found.acked_until.get(tp, -1)
+                (absent if not_there else lost).append(f"{tp} {value!r}")
+    return lost, absent
 
 
 class _Finished:

@@ -110,8 +110,10 @@ class History:
     written: dict[str, list[tuple[int, int, bool]]] = field(default_factory=lambda: defaultdict(list))
     """(when, offset, whether its answer came) of every write that was not refused, by partition. A claim is one."""
     acked: dict[tuple[str, int], str] = field(default_factory=dict)
-    somewhere: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """What was acknowledged at an offset that nobody was told, by partition: the values."""
+    somewhere: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    """What was acknowledged at an offset that nobody was told, by partition: value -> when."""
+    acked_until: dict[str, int] = field(default_factory=dict)
+    """When something was last acknowledged with its offset, by partition."""
     faults: list[Fault] = field(default_factory=list)
     lost: dict[tuple[Process, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     resumed: dict[Process, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -202,8 +204,9 @@ def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Pr
             found.offsets[event["name"]].append(Offset(at, event["data"], event["version"], event["mzxid"]))
         case "acked":
             if event["o"] is None:  # acknowledged by a leader that had it from the one before, which told nobody where
-                found.somewhere[event["tp"]].add(event["v"])
+                found.somewhere[event["tp"]][event["v"]] = at
             else:
+                found.acked_until[event["tp"]] = at
                 found.acked[event["tp"], event["o"]] = event["v"]
         case "commit" | "release":
             found.writes.append(

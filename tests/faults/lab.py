@@ -128,7 +128,7 @@ class Report:
         """Add what the group's logs say; a row may have several groups."""
         verdict, found = group.judge(rules)
         into = self.verdict
-        for name in ("violations", "lost", "late", "past_gate", "recoveries", "slow", "closes"):
+        for name in ("violations", "lost", "absent", "late", "past_gate", "recoveries", "slow", "closes"):
             getattr(into, name).extend(getattr(verdict, name))
         into.duplicates.update(verdict.duplicates)
         for name in ("handed_out", "acked", "overlaps", "frozen_runs", "unseen"):

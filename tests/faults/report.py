@@ -77,6 +77,8 @@ def details(report: Report) -> str:
     )
     if verdict.unseen:
         lines.append(f"  {verdict.unseen} ownerships that the watcher missed")
+    if verdict.absent:
+        lines.append(f"  {len(verdict.absent)} acknowledged without an offset that the log does not have")
     lines += [f"  {figure}" for figure in report.figures]
     lines += [
         f"  slow: recovery from {kind} took {seconds:.2f} s, more than {bound:.2f} s (load average {report.load:.1f})"

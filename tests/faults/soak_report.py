@@ -31,6 +31,8 @@ def report(verdict: Verdict, found: History, done: Mapping[str, int], rests: int
         *leaks(found),
     ]
     lines += [f"WRONG: {text}" for text in some_of_each(verdict.violations)]
+    if verdict.absent:
+        lines.append(f"acknowledged without an offset, and not in the log {len(verdict.absent)}")
     if verdict.unseen:
         lines.append(f"ownerships that the watcher missed {verdict.unseen}")
     if verdict.violations:

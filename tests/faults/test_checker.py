@@ -166,9 +166,9 @@ def test_i2_what_was_acknowledged_and_never_handed_out_is_lost() -> None:
 
 
 def test_i2_what_was_acknowledged_at_an_unknown_offset_is_known_by_its_value() -> None:
-    log = takeover().add("producer", 0.5, "acked", tp=TP, o=None, v="7")
+    log = takeover().add("producer", 0.6, "acked", tp=TP, o=None, v="7")
     assert log.judged().violations == []
-    log.add("producer", 0.5, "acked", tp=TP, o=None, v="seven")
+    log.add("producer", 0.6, "acked", tp=TP, o=None, v="seven")
     assert "1 lost, such as t-0 'seven'" in only(log.judged(), "I2")
 
 
@@ -398,3 +398,15 @@ def test_a_claim_that_the_watcher_missed_is_not_taken_for_the_next_of_the_same_m
     assert verdict.late == []
     assert verdict.violations == []
     assert verdict.unseen == 1
+
+
+def test_i2_what_the_log_does_not_have_was_not_lost_by_a_consumer() -> None:
+    log = takeover().add("producer", 0.3, "acked", tp=TP, o=None, v="x")
+    verdict = log.judged()
+    assert (verdict.lost, verdict.violations) == ([], [])
+    assert verdict.absent == ["t-0 'x'"]
+    last = takeover().add("producer", 0.6, "acked", tp=TP, o=None, v="x")
+    assert last.judged().lost == ["t-0 'x'"], "it may stand at the end of the log"
+    gap = takeover().add("producer", 0.3, "acked", tp=TP, o=None, v="x")
+    gap.events = [event for event in gap.events if not (event["e"] == "h" and event["o"] == 12)]
+    assert "t-0 'x'" in gap.judged().lost

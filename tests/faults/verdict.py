@@ -57,6 +57,8 @@ class Verdict:
     handed_out: int = 0
     acked: int = 0
     lost: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    """Acknowledged without an offset, and not in the log."""
     duplicates: Counter[str] = field(default_factory=Counter)
     late: list[str] = field(default_factory=list)
     past_gate: list[str] = field(default_factory=list)
