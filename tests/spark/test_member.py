@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -221,32 +220,6 @@ def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
     other.stop()
     assert_once(one.sink.places)
     assert {*one.sink.places, *places(other)} == everything(2, 700)
-
-
-def test_while_zookeeper_is_away_the_running_batch_goes_on_and_no_other_begins(
-    query: Callable[[str], Query], cluster: DevCluster, new_topic: NewTopic, produce: Callable[..., int]
-) -> None:
-    topic = new_topic(2)
-    produce(topic, values(0, 1000), partitions=2)
-    one = query(topic)
-    one.sink.hold_at = 0
-    one.start()
-    assert one.sink.holding.wait(scaled(120))
-    produce(topic, values(1000, 1400), partitions=2)
-    cluster.zookeeper.suspend()
-    try:
-        one.sink.go_on.set()
-        eventually(lambda: (one.checkpoint / "commits" / "0").exists(), 60, "the end of the running batch")
-        # Longer than the session, and than any single question to ZooKeeper is asked again.
-        waited = Event().wait(20.0)
-        assert not waited
-        assert one.query.exception() is None
-        assert len(one.sink.places) == 1000
-    finally:
-        cluster.zookeeper.resume()
-    eventually(lambda: one.at(2, 700), 60, "all to be read, and the offsets to follow")
-    assert_once(one.sink.places)
-    assert set(one.sink.places) == everything(2, 700)
 
 
 def test_a_batch_is_repeated_exactly_although_others_own_what_it_reads_by_now(
