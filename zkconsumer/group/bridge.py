@@ -10,8 +10,8 @@ is given is a wish, and what it gives up is given up when ZooKeeper's side has d
 
 Threads: the group's thread (ZooKeeper's) calls the strategy and :meth:`Bridge.concluded`; the coordinated member's
 thread calls the shadow, and waits there, with a limit, for the group's thread, which never waits for it. The condition
-guards the wish and its numbers; nothing is asked while it is held. A look at the brokers' group, before it is left for
-ZooKeeper-only members, has a thread of its own.
+guards the wish and its numbers, and what a look found; nothing is asked while it is held. A look at the brokers' group,
+before it is left for ZooKeeper-only members, has a thread of its own.
 
 The original has nothing of this: there, members of the new consumer beside old ones consume everything twice.
 """
@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from threading import Condition, Event, Thread
+from threading import Condition, Event, Thread, current_thread
 from typing import Any, Protocol
 
 from zkconsumer.core.coordinated.bridging import kept, native, share, strangers
@@ -78,13 +78,13 @@ class Bridge:
         self._kafka = kafka
         self._clients = clients
         self._patience = patience
-        self._joined: Mapping[str, int] = {}  # the group's thread's, as the next three
+        self._joined: Mapping[str, int] = {}  # the group's thread's, as the next two
         self._planned = 0
         self._own: Holder | None = None
+        self._closing = Event()
+        self._changed = Condition()  # guards everything below
         self._lookout: Thread | None = None
         self._may_leave = False
-        self._closing = Event()
-        self._changed = Condition()  # guards the next four
         self._wish: Streams | None = None
         self._number = 0
         self._done = 0
@@ -115,8 +115,7 @@ class Bridge:
             self._want({}, f"ZooKeeper coordinates: {_some(others)} cannot do otherwise")
             return self._strategy(view, threads)
         if not others:
-            self.concern = ""
-            self._may_leave = False
+            self._look_no_more()
             wanted = {topic: len(ids) for topic, ids in threads[self._consumer].items()}
             self._want(wanted, "all members can do so: the brokers coordinate")
         if wish is None or not self._joined:
@@ -148,29 +147,38 @@ class Bridge:
         """Whether the brokers' group can be left to ZooKeeper: not while it has members that are no bridges, for they
         would take everything, and the members in ZooKeeper too.
         """
-        if self._may_leave:
-            self._may_leave = False
-            return True
-        if self._lookout is None or not self._lookout.is_alive():
-            members = frozenset(view.members)
-            self._lookout = Thread(
-                target=self._look_out, args=(members,), name=f"{self._consumer}-lookout", daemon=True
-            )
-            self._lookout.start()
+        with self._changed:
+            if self._may_leave:
+                self._may_leave = False
+                return True
+            if self._lookout is None or not self._lookout.is_alive():
+                members = frozenset(view.members)
+                self._lookout = Thread(
+                    target=self._look_out, args=(members,), name=f"{self._consumer}-lookout", daemon=True
+                )
+                self._lookout.start()
         return False
+
+    def _look_no_more(self) -> None:
+        """Nobody is there for whom the brokers' group would be left; what a look finds from here on is no matter."""
+        with self._changed:
+            self._lookout, self._may_leave, self.concern = None, False, ""
 
     def _look_out(self, members: Collection[str]) -> None:
         while not self._closing.is_set():
             try:
                 others = native(self._clients(), members)
-                self.concern = _conflict(others) if others else ""
+                concern = _conflict(others) if others else ""
             except ZkConsumerError as e:
-                self.concern = f"who is in the brokers' group cannot be seen: {e}"
-            if not self.concern:
-                self._may_leave = True
+                concern = f"who is in the brokers' group cannot be seen: {e}"
+            with self._changed:
+                if self._lookout is not current_thread():
+                    return
+                self.concern, self._may_leave = concern, not concern
+            if not concern:
                 self._tell(LookAgain("nobody else is in the brokers' group"))
                 return
-            log.warning("%s", self.concern)
+            log.warning("%s", concern)
             self._closing.wait(_LOOK_AGAIN)
 
     # ---- the brokers' side, on its thread

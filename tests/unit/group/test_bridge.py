@@ -140,6 +140,51 @@ def test_it_is_not_left_to_members_that_the_brokers_alone_know(world: World, mon
     assert world.asked() == [{}]
 
 
+def test_what_a_look_found_is_forgotten_with_the_member_for_whom_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_AGAIN", 0.01)
+    world.clients = [ME, "java"]
+    world.plan()
+    world.bridge.given({T2: 0})
+    world.plan(OLD)
+    eventually(lambda: world.bridge.concern, 10, "a word about both kinds")
+    looks = [thread for thread in threading.enumerate() if thread.name == f"{ME}-lookout"]
+    assert looks
+    world.plan()  # nobody is in ZooKeeper alone any more
+    for look in looks:
+        look.join(scaled(10))
+        assert not look.is_alive()
+    assert world.bridge.concern == ""
+    world.asked(), world.looks()
+    assert world.plan(OLD) == {T2: MINE}, "another one has come, and java is still there"
+    eventually(lambda: "java with the brokers alone" in world.bridge.concern, 10, "a word about it")
+    assert (world.looks(), world.asked()) == (0, [])
+
+
+def test_a_look_that_ends_too_late_is_not_heeded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow() -> Collection[str]:
+        asked.set()
+        answer.wait(scaled(10))
+        return [ME]
+
+    monkeypatch.setattr(world.bridge, "_clients", slow)
+    world.plan()
+    world.bridge.given({T2: 0})
+    world.plan(OLD)
+    assert asked.wait(scaled(10))
+    (look,) = [thread for thread in threading.enumerate() if thread.name == f"{ME}-lookout"]
+    world.plan()
+    answer.set()
+    look.join(scaled(10))
+    world.asked()
+    monkeypatch.setattr(world.bridge, "_clients", lambda: [ME, "java"])
+    assert world.plan(OLD) == {T2: MINE}
+    assert world.asked() == [], "java came after that look"
+
+
 def test_a_view_without_us_changes_nothing_on_the_brokers_side(world: World) -> None:
     world.plan(BRIDGE)
     world.asked()
@@ -181,8 +226,9 @@ def test_nobody_waits_for_a_release_that_will_not_be(world: World, ending: str) 
     if ending == "close":
         world.bridge.close()
     else:
+        world.looks()
         world.plan(OLD)
-        eventually(lambda: world.looks() > 1, 10, "the look")
+        eventually(world.looks, 10, "the look")
         world.plan(OLD)
     waiting.join(scaled(10))
     assert not waiting.is_alive()
