@@ -163,10 +163,11 @@ def test_what_a_look_found_is_forgotten_with_the_member_for_whom_it_was(
 
 
 def test_a_look_that_ends_too_late_is_not_heeded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answer = threading.Event(), threading.Event()
+    asked: SimpleQueue[threading.Thread] = SimpleQueue()
+    answer = threading.Event()
 
     def slow() -> Collection[str]:
-        asked.set()
+        asked.put(threading.current_thread())
         answer.wait(scaled(10))
         return [ME]
 
@@ -174,8 +175,7 @@ def test_a_look_that_ends_too_late_is_not_heeded(world: World, monkeypatch: pyte
     world.plan()
     world.bridge.given({T2: 0})
     world.plan(OLD)
-    assert asked.wait(scaled(10))
-    (look,) = [thread for thread in threading.enumerate() if thread.name == f"{ME}-lookout"]
+    look = asked.get(timeout=scaled(10))
     world.plan()
     answer.set()
     look.join(scaled(10))
