@@ -14,6 +14,7 @@ from zkconsumer import cli
 from zkconsumer.brokers import BrokerChannel
 from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.cli import migrate
+from zkconsumer.cli.migrate import moving as carrying_out
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration.model import Entry, LogSpan, Store
 from zkconsumer.core.migration.planning import Step
@@ -296,6 +297,85 @@ def test_who_comes_while_it_is_written_stops_it_and_what_was_done_is_said(
     assert "t-1        written: 60" in said
     assert "1 of 2 written; to put back what stood there: --rollback" in said
     assert world.zookeepers() == {1: b"60"}
+
+
+@pytest.mark.parametrize("to", ["kafka", "zookeeper"])
+def test_what_was_written_after_the_plan_was_made_is_not_written_over(
+    world: World, run: Run, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.in_zookeeper({0: 50, 1: 60} if to == "kafka" else {0: 20})
+    world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
+    keep = carrying_out._keep
+
+    def meanwhile(*arguments: object) -> Path:
+        (world.in_kafka if to == "kafka" else world.in_zookeeper)({0: 90})
+        return keep(*arguments)
+
+    monkeypatch.setattr(carrying_out, "_keep", meanwhile)
+    assert run("--to", to) == 1
+    said = capsys.readouterr().out
+    assert "t-0        not written: somebody wrote it meanwhile; 90 stands there now" in said
+    assert "t-1        written: 60" in said
+    assert {
+        number: int(offset) for number, offset in (world.kafkas() if to == "kafka" else world.zookeepers()).items()
+    } == {0: 90, 1: 60}
+
+
+def test_who_leaves_while_it_is_looked_stands_in_the_way_for_its_last_commit_may_not_have_been_seen(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.in_zookeeper({0: 50})
+    world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
+    logs = FakeGroup.logs
+
+    def leaves(self: FakeGroup, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+        world.in_zookeeper({0: 60})
+        world.zookeeper.remove("/consumers/g/ids/g_ann")
+        return logs(self, partitions)
+
+    with monkeypatch.context() as leaving:
+        leaving.setattr(FakeGroup, "logs", leaves)
+        assert run("--to", "kafka") == 5
+    assert "g_ann (ZooKeeper)" in capsys.readouterr().err
+    assert world.kafkas() == {}
+    assert run("--to", "kafka") == 0
+    assert world.kafkas() == {0: 60}
+
+
+def test_what_was_written_over_at_once_is_not_said_to_be_not_written(
+    world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.in_zookeeper({0: 50})
+    write = KafkaSide.write
+
+    def and_another(self: KafkaSide, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        refused = write(self, steps, deadline)
+        world.in_kafka({0: 70})
+        return refused
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaSide, "write", and_another)
+        assert run("--to", "kafka") == 1
+    assert "t-0        written; 70 stands there now" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--to", "kafka", "--from-file", ""),
+        ("--to", "kafka", "--backup", ""),
+        ("--to", "kafka", "--config", ""),
+        ("--rollback", ""),
+        ("--export", "kafka", "--output", ""),
+    ],
+)
+def test_an_empty_name_of_a_file_is_none_that_is_left_out(
+    world: World, run: Run, options: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.in_zookeeper({0: 50})
+    assert run(*options) == 2
+    assert f"{options[-2]} names no file" in capsys.readouterr().err
+    assert world.kafkas() == {}
 
 
 def test_an_answer_that_is_lost_is_looked_for(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

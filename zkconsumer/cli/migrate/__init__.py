@@ -166,6 +166,9 @@ def _usage(arguments: argparse.Namespace) -> str:
     """What is wrong with the options together; empty where nothing is."""
     if not arguments.config and not arguments.zookeeper:
         return "--zookeeper or --config is needed, to know where the group is"
+    for option in ("config", "from_file", "backup", "rollback", "output"):
+        if getattr(arguments, option) == "":  # a variable of a script that is not set, say
+            return f"--{option.replace('_', '-')} names no file"
     for action, options in _ONLY_WITH.items():
         for option in options:
             if not getattr(arguments, action) and getattr(arguments, option) not in (

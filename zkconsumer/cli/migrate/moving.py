@@ -116,6 +116,7 @@ def move(group: GroupOffsets, target: Store, source: Path | None, selection: Sel
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
+    live = _live(group, target, options)  # before anything is read: who leaves after that has committed before
     held = group.side(target).read(group.deadline())
     wanted: Entries
     if source is None:
@@ -137,7 +138,7 @@ def move(group: GroupOffsets, target: Store, source: Path | None, selection: Sel
     name = str(target.other) if source is None else source.name
     say(f"group {group.group}: {name} -> {target}")
     say(plan_table(plan.steps, name, target))
-    return _decide(group, plan, options)
+    return _decide(group, plan, options, live)
 
 
 def rollback(group: GroupOffsets, file: Path, selection: Selection, options: Options) -> int:
@@ -152,17 +153,18 @@ def rollback(group: GroupOffsets, file: Path, selection: Selection, options: Opt
     if backup.cluster != group.cluster:
         say(f"note: {file} was made with zookeeper.connect={backup.cluster}")
     saved = {tp: one for tp, one in backup.saved.items() if tp in selection}
+    live = _live(group, backup.store, options)
     held = {tp: e for tp, e in group.side(backup.store).read(group.deadline()).items() if tp in saved}
     plan = plan_rollback(backup.store, saved, held, force=options.force)
     say(f"group {group.group}: {backup.store} as it was before {backup.when}")
     say(plan_table(plan.steps, "before", backup.store))
-    return _decide(group, plan, options)
+    return _decide(group, plan, options, live)
 
 
-def _decide(group: GroupOffsets, plan: MovePlan, options: Options) -> int:
-    """Refuse, or carry it out."""
+def _decide(group: GroupOffsets, plan: MovePlan, options: Options, lived: list[str]) -> int:
+    """Refuse, or carry it out. ``lived``: who stood in the way when the plan was begun."""
     code = 0
-    live = _live(group, plan.target, options)
+    live = lived or _live(group, plan.target, options)
     if live:
         complain("members of the group live:\n  " + "\n  ".join(live))
         complain("stop them, or move the group member by member: see README on moving a live group")
@@ -188,11 +190,13 @@ def _live(group: GroupOffsets, target: Store, options: Options) -> list[str]:
 def _carry_out(group: GroupOffsets, plan: MovePlan, options: Options) -> int:
     kept = _keep(group, plan, options)
     say(f"what stands there now is kept in {kept}")
-    outcomes = {step.partition: "not written" for step in plan.changes}
+    outcomes = {step.partition: "not written: somebody wrote it meanwhile" for step in plan.changes}
     side = group.side(plan.target)
-    side.read(group.deadline())
+    held = side.read(group.deadline())
+    todo = [step for step in plan.changes if held.get(step.partition) == step.before]
+    outcomes.update((step.partition, "not written") for step in todo)
     try:
-        for some in batches(plan.changes):
+        for some in batches(todo):
             outcomes.update((step.partition, "unknown") for step in some)
             live = _live(group, plan.target, options)
             if live:
@@ -203,7 +207,8 @@ def _carry_out(group: GroupOffsets, plan: MovePlan, options: Options) -> int:
             except (RegistryError, BrokerError) as error:
                 outcomes.update((step.partition, f"unknown: {error}") for step in some)
                 break
-            outcomes.update((step.partition, f"not written: {refused.get(step.partition, '')}") for step in some)
+            outcomes.update((step.partition, "written") for step in some)
+            outcomes.update((tp, f"not written: {reason}") for tp, reason in refused.items())
     finally:
         done = _read_back(group, plan, outcomes)
         say(outcome_table(outcomes))
@@ -224,10 +229,9 @@ def _read_back(group: GroupOffsets, plan: MovePlan, outcomes: dict[TopicPartitio
         if now == step.after:
             outcomes[step.partition] = "removed" if step.verdict is Verdict.REMOVE else f"written: {now}"
             done += 1
-        elif now == step.before:
-            if outcomes[step.partition].startswith("unknown"):
-                outcomes[step.partition] = f"not written{outcomes[step.partition].removeprefix('unknown')}"
-        else:
+        elif now == step.before and outcomes[step.partition].startswith("unknown"):
+            outcomes[step.partition] = f"not written{outcomes[step.partition].removeprefix('unknown')}"
+        elif now != step.before or outcomes[step.partition] == "written":
             outcomes[step.partition] += f"; {shown(now)} stands there now"
     return done
 

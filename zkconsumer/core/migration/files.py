@@ -34,14 +34,21 @@ def format_csv(offsets: Mapping[TopicPartition, int], group: str | None = None) 
 def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
     """The offsets of ``group`` in lines of either form of :func:`format_csv`; those of other groups are left out.
 
-    Raises ValueError naming the line that cannot be read, or that names a partition for the second time.
+    Raises ValueError naming the line that cannot be read, is of another form than the first, or names a partition for
+    the second time.
     """
     offsets: dict[TopicPartition, int] = {}
+    width = 0
     reader = csv.reader(io.StringIO(text), strict=True)
     try:
         for row in reader:
-            if row and (len(row) != 4 or row[0] == group):
+            if row:
                 tp, offset = _row(row[-3:] if len(row) == 4 else row)
+                width = width or len(row)
+                if len(row) != width:
+                    raise ValueError(f"{len(row)} columns, and {width} before")
+                if width == 4 and row[0] != group:
+                    continue
                 if tp in offsets:
                     raise ValueError(f"{tp} was named before")
                 offsets[tp] = offset

@@ -54,6 +54,9 @@ def test_what_is_written_is_read_back(offsets: dict[TopicPartition, int]) -> Non
         ("g,t,0,5,6", "is wanted"),
         ("u,0,6", "u-0 was named before"),
         ('"t,0,5', "line 2"),
+        ("t,0,5,", "'0' is no topic|'' is no offset"),
+        ("other,t,0,x", "'x' is no offset"),
+        ("other,t,0,7", "4 columns, and 3 before"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(line: str, says: str) -> None:
