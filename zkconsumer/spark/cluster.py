@@ -264,7 +264,12 @@ class Cluster:
             left = [tp for tp in wanted if tp not in found]
             if not left:
                 return found
-            troubles = self._list_once({tp: wanted[tp] for tp in left}, found)
+            try:
+                troubles = self._list_once({tp: wanted[tp] for tp in left}, found)
+            except NoBrokersError as error:  # perhaps they lost their sessions and will register again
+                if deadline.expired:
+                    raise
+                troubles = [str(error)]
             if troubles and deadline.expired:
                 raise BrokerUnavailableError("; ".join(troubles))
             if troubles:

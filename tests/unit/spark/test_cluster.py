@@ -1,0 +1,57 @@
+"""What the driver's side asks of a cluster that is only just coming back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from zkconsumer.brokers.protocol import ListedOffset
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.errors import NoBrokersError
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.spark.cluster import Cluster
+
+TP = TopicPartition("t", 0)
+HERE = Endpoint(1, "h", 9092)
+
+
+class Returning(Cluster):
+    """A cluster whose broker is registered again after so many looks, and whose log ends at 7."""
+
+    def __init__(self, looks: int, *, patience: float) -> None:
+        super().__init__(
+            ConsumerConfig(
+                zookeeper_connect="zk",
+                group_id="g",
+                refresh_leader_backoff_ms=1,
+                socket_timeout_ms=int(patience * 1000),
+            )
+        )
+        self.looks = looks
+
+    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        self.looks -= 1
+        if self.looks >= 0:
+            raise NoBrokersError("no broker is registered")
+        return dict.fromkeys(partitions, HERE)
+
+    def _channel(self, endpoint: Endpoint) -> Answering:  # type: ignore[override]
+        return Answering()
+
+
+class Answering:
+    def list_offsets(
+        self, asked: object, deadline: object, *, isolation_level: int
+    ) -> dict[TopicPartition, ListedOffset]:
+        return {TP: ListedOffset(0, 7)}
+
+
+def test_brokers_that_lost_their_sessions_are_waited_for() -> None:
+    # After an outage of ZooKeeper brokers register later than clients come back: a query failed in between.
+    assert Returning(3, patience=60).log_ends([TP]) == {TP: 7}
+
+
+def test_brokers_that_do_not_come_back_are_told_of() -> None:
+    with pytest.raises(NoBrokersError, match="no broker is registered"):
+        Returning(10**9, patience=0.05).log_ends([TP])
