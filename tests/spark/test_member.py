@@ -10,11 +10,13 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
-from tests.cluster.conftest import NewTopic, owners_of
+from tests.cluster.conftest import TICK_MS, NewTopic, owners_of, produce_to
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.member_process import MemberProcess
 from tests.cluster.our_member import OurMember
@@ -462,3 +464,36 @@ def test_who_reads_what_is_there_now_waits_once_for_what_somebody_else_never_giv
     finally:
         member.leave()
     assert caplog.text.count("going on without all of our share of the group") == 1
+
+
+def test_while_zookeeper_is_away_the_running_batch_goes_on_and_no_other_begins(spark: Any, tmp_path: Path) -> None:
+    # A cluster of its own: in so long a time the broker's session ends as well.
+    with DevCluster(tick_ms=TICK_MS) as own:
+        own.create_topic("t", 2)
+        produce_to(own.bootstrap_servers, "t", values(0, 1000), partitions=2)
+        one = Query(Reader(spark, own.zookeeper_connect, "g", "t"), "t", None, tmp_path / "checkpoint")
+        one.sink.hold_at = 0
+        try:
+            one.start()
+            assert one.sink.holding.wait(scaled(120))
+            produce_to(own.bootstrap_servers, "t", values(1000, 1400), partitions=2)
+            own.zookeeper.suspend()
+            try:
+                one.sink.go_on.set()
+                eventually(lambda: (one.checkpoint / "commits" / "0").exists(), 60, "the end of the running batch")
+                Event().wait(20.0)  # longer than the session, and than any question to ZooKeeper is repeated
+                assert one.query.exception() is None
+                assert len(one.sink.places) == 1000
+            finally:
+                own.zookeeper.resume()
+            one.zookeeper = KazooClient(own.zookeeper_connect, timeout=scaled(10))
+            one.zookeeper.start(timeout=scaled(20))
+            try:
+                eventually(lambda: one.at(2, 700), 60, "all to be read, and the offsets to follow")
+            finally:
+                one.zookeeper.stop()
+                one.zookeeper.close()
+        finally:
+            one.stop()
+    assert_once(one.sink.places)
+    assert set(one.sink.places) == everything(2, 700)

@@ -26,6 +26,7 @@ class Returning(Cluster):
                 group_id="g",
                 refresh_leader_backoff_ms=1,
                 socket_timeout_ms=int(patience * 1000),
+                fetch_wait_max_ms=10,
             )
         )
         self.looks = looks
@@ -44,7 +45,7 @@ class Answering:
     def list_offsets(
         self, asked: object, deadline: object, *, isolation_level: int
     ) -> dict[TopicPartition, ListedOffset]:
-        return {TP: ListedOffset(0, 7)}
+        return {TP: ListedOffset(7, -1, 0)}
 
 
 def test_brokers_that_lost_their_sessions_are_waited_for() -> None:
