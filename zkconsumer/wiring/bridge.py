@@ -81,7 +81,8 @@ class BridgeMember(Member):
         )
         self._kafka = CoordinatedMember(
             ConsumerId(name),
-            member_settings(config, self.request_timeout),
+            # while ZooKeeper coordinates, the coordinator would refuse the others' commits for the sake of a static one
+            replace(member_settings(config, self.request_timeout), static_leaves=True),
             events=self._kafka_events,
             line=self._line,
             heartbeats=self._heartbeats,

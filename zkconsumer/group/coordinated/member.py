@@ -542,7 +542,8 @@ class CoordinatedMember:
         self._lease.void()
         who = self._generation.who
         self._ticket = self._looking = 0
-        if who.member_id and who.instance_id is None:
+        unwanted = self._settings.static_leaves and self._cause is Trigger.UNSUBSCRIBED
+        if who.member_id and (who.instance_id is None or unwanted):
             self._leaving = self._line.leave(who, limit=LEAVE_WITHIN)
         else:  # nobody knows us, or what is ours is to be kept for us
             self._leaving = self._line.cancel()

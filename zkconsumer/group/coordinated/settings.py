@@ -29,7 +29,7 @@ class MemberSettings:
     """What of the configuration concerns the group; seconds.
 
     ``max_poll`` is ``max.poll.interval.ms``, ``interval`` how often topics are looked at, ``backoff`` the first pause
-    after a failure.
+    after a failure. ``static_leaves``: also a static member leaves once it wants nothing, while it lives on.
     """
 
     session: float
@@ -39,6 +39,7 @@ class MemberSettings:
     backoff_max: float
     request_timeout: float
     shares: ShareSettings
+    static_leaves: bool = False
 
 
 class Streams(Delivery, Protocol):
