@@ -25,6 +25,7 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
     NoBrokersError,
+    RegistryUnavailableError,
 )
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -127,6 +128,7 @@ class KafkaSide:
 
     def _ask(self, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
         """Ask the coordinator, and again what may pass. Raises the last trouble at the deadline."""
+        trouble: BrokerError | None = None
         while True:
             try:
                 return question(self._found(deadline))
@@ -134,13 +136,18 @@ class KafkaSide:
                 raise
             except BrokerResponseError as e:
                 self.close()
-                if not errors.retriable(e.code) or deadline.expired:
+                if not errors.retriable(e.code):
                     raise
-            except (BrokerUnavailableError, NoBrokersError):
+                trouble = e
+            except (BrokerUnavailableError, NoBrokersError) as e:
                 self.close()
-                if deadline.expired:
+                trouble = e
+            except RegistryUnavailableError:
+                if trouble is None:
                     raise
             sleep(deadline.bounded(_PAUSE))
+            if deadline.expired:
+                raise trouble
 
     def _found(self, deadline: Deadline) -> GroupChannel:
         if self._coordinator is None:

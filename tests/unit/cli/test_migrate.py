@@ -19,7 +19,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration.model import Entry, LogSpan, Store
 from zkconsumer.core.migration.planning import Step
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import moving
 from zkconsumer.offsets.moving import Side, ZooKeeperSide
@@ -484,6 +484,24 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(
     said = capsys.readouterr().out
     assert "t-9        1       -      -        left as it is: the partition does not exist" in said
     assert "t-3" not in said
+
+
+def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> None:
+    looks = iter([[]])
+
+    def brokers(_: Deadline) -> list[Endpoint]:
+        for found in looks:
+            return found
+        raise RegistryUnavailableError("no answer in time")  # which is what a spent deadline makes of ZooKeeper
+
+    with pytest.raises(NoBrokersError, match="no broker is registered"):
+        KafkaSide("g", brokers, world.channel, lambda _: []).members(Deadline(0.3))
+
+
+def test_the_mark_that_some_editors_put_before_a_file_is_no_part_of_a_topic(world: World, run: Run) -> None:
+    Path("in.csv").write_text("t,0,50\n", encoding="utf-8-sig")
+    assert run("--to", "kafka", "--from-file", "in.csv") == 0
+    assert world.kafkas() == {0: 50}
 
 
 def test_an_export_leaves_nothing_out_in_silence(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -276,7 +276,7 @@ T = TypeVar("T")
 
 def _from_file(path: Path, parse: Callable[..., T], *arguments: str) -> T:
     try:
-        return parse(path.read_text(encoding="utf-8"), *arguments)
+        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors put a mark before it
     except OSError as error:
         raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:
