@@ -6,7 +6,9 @@ is told, and nothing is asked while it is held.
 The lease is stamped with the time at which a heartbeat was *sent*: the coordinator gives the partitions to others a
 session timeout after it came in, never earlier. A pause of the process makes the lease end, whatever is waiting in the
 socket. A heartbeat that is answered with "the group rebalances" counts: the coordinator knows us and has set its clock
-anew. Mirrors the Java consumer's ``HeartbeatThread``, which knows no lease, and goes on handing out what others own.
+anew. One that is answered with "nobody knows you" ends the lease at once, whatever the group's thread waits for just
+then: a rebalance may have given all of ours to others. Mirrors the Java consumer's ``HeartbeatThread``, which knows no
+lease, and goes on handing out what others own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from time import monotonic
 from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.brokers.search import CoordinatorSearch
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError, RebalanceInProgressError, ZkConsumerError
+from zkconsumer.errors import (
+    BrokerResponseError,
+    BrokerUnavailableError,
+    FencedInstanceIdError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+    ZkConsumerError,
+)
 from zkconsumer.group.coordinated.events import HeartbeatFailed
 from zkconsumer.model import Endpoint
 from zkconsumer.registry.lease import Lease
@@ -27,7 +36,9 @@ from zkconsumer.registry.lease import Lease
 log = logging.getLogger(__name__)
 
 RETRY = 0.25
-"""Seconds before a heartbeat that nobody answered is sent again, if the interval is longer."""
+"""Seconds before a heartbeat that nobody answered is sent again, there or where the coordinator was found, if the
+interval is longer.
+"""
 
 
 class Heartbeats:
@@ -65,10 +76,13 @@ class Heartbeats:
         self._thread.start()
 
     def beat(self, who: Membership, where: Endpoint) -> None:
-        """Beat from now on as this member of this generation, first after one interval: joining counted as one."""
+        """Beat from now on as this member of this generation, first after one interval: joining counted as one. Who is
+        the same as before has only found its coordinator again, and is to be heard of there soon.
+        """
         with self._changed:
+            now = monotonic()
+            self._due = min(self._due, now + RETRY) if who == self._who else now + self._interval
             self._who, self._where = who, where
-            self._due = monotonic() + self._interval
             self._changed.notify_all()
 
     def pause(self) -> None:
@@ -102,7 +116,7 @@ class Heartbeats:
                     self._drop()
                 if not isinstance(e, ZkConsumerError):
                     log.exception("a heartbeat failed unexpectedly")
-                if self._still(who):
+                if self._still(who, where):
                     self._tell(HeartbeatFailed(who, e))
         self._drop()
 
@@ -120,21 +134,23 @@ class Heartbeats:
             return None
 
     def _beat(self, who: Membership, where: Endpoint) -> None:
-        """One heartbeat. A connection that was lost meanwhile says nothing about the coordinator: a second one does."""
+        """One heartbeat. A connection that was lost meanwhile says nothing about the coordinator, but silence does, and
+        so does a second connection.
+        """
         kept = self._channel is not None and self._channel.endpoint == where
+        deadline = Deadline(self._session / 2)
         try:
-            self._exchange(who, where)
+            self._exchange(who, where, deadline)
         except BrokerUnavailableError:
             self._drop()
-            if kept and self._still(who):
-                self._exchange(who, where)
+            if kept and not deadline.expired and self._still(who, where):
+                self._exchange(who, where, deadline)
                 return
             with self._changed:
                 self._due = min(self._due, monotonic() + RETRY)
             raise
 
-    def _exchange(self, who: Membership, where: Endpoint) -> None:
-        deadline = Deadline(self._session / 2)
+    def _exchange(self, who: Membership, where: Endpoint, deadline: Deadline) -> None:
         channel = self._channel
         if channel is None or channel.endpoint != where:
             self._drop()
@@ -145,6 +161,9 @@ class Heartbeats:
         except RebalanceInProgressError:
             self._renew(who, sent_at)
             raise
+        except (UnknownMemberIdError, FencedInstanceIdError):
+            self._suspend(who)
+            raise
         self._renew(who, sent_at)
 
     def _renew(self, who: Membership, sent_at: float) -> None:
@@ -152,9 +171,14 @@ class Heartbeats:
             if self._who == who:
                 self._lease.renew(sent_at, self._session)
 
-    def _still(self, who: Membership) -> bool:
+    def _suspend(self, who: Membership) -> None:
         with self._changed:
-            return self._who == who and not self._closing
+            if self._who == who:
+                self._lease.suspend()
+
+    def _still(self, who: Membership, where: Endpoint) -> bool:
+        with self._changed:
+            return (self._who, self._where) == (who, where) and not self._closing
 
     def _drop(self) -> None:
         channel, self._channel = self._channel, None

@@ -167,6 +167,9 @@ class Line:
             if self._place is None:
                 raise CoordinatorUnavailableError("the coordinator is not known")
             channel = self._coordinator = self._search.connect(self._place, Deadline(self._timeout))
+            with self._lock:  # whoever took our place before we connected could not close this connection
+                if self._under_way != self._ticket:
+                    raise CoordinatorUnavailableError("nobody waits for this answer any more")
         return channel
 
     def _look(self, channel: GroupChannel, topics: Collection[str] | None) -> TopicsSeen:
