@@ -45,6 +45,10 @@ class Identity(Protocol):
     def settled(self) -> bool:
         """Whether no next generation is under way, in which we may be already without knowing it."""
 
+    @property
+    def lives(self) -> int:
+        """How often everything that was ours was lost."""
+
 
 class GroupOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
@@ -88,7 +92,7 @@ class GroupOffsets:
         While the group passes into the next generation nobody may commit, for as long as its leader decides: that is
         waited for. What we own in both is ours all the while; what we do not is not committed any more by then.
         """
-        deadline = Deadline(timeout)
+        deadline, lives = Deadline(timeout), self._identity.lives
         while True:
             who = self._identity.who
             try:
@@ -97,6 +101,7 @@ class GroupOffsets:
             except BrokerError as e:
                 self._drop_after(e)
                 between = remedy(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
+                between = between and self._identity.lives == lives
                 if between and not deadline.expired and not self._closing.wait(deadline.bounded(LOOK_AGAIN)):
                     continue
                 if not between and (remedy(e) in _LOST or isinstance(e, FencedInstanceIdError)):
@@ -127,13 +132,23 @@ class GroupOffsets:
 
 
 class NoOwnerNodes:
-    """Stands for ZooKeeper's part in the offsets of a group that ZooKeeper knows nothing of."""
+    """Stands for ZooKeeper's part in the offsets of a group that ZooKeeper knows nothing of.
+
+    The coordinator lets any member of its generation commit any partition, so what was lost is not tried again here:
+    the next try would be one of our next life.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._lives: dict[TopicPartition, int] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """Nothing is to be remembered."""
+        """It is ours, in this life."""
+        self._lives[partition] = self._identity.lives
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """There is no offset node."""
+        self._lives.pop(partition, None)
         return ABSENT
 
     def known(self, partition: TopicPartition) -> int | None:
@@ -143,8 +158,10 @@ class NoOwnerNodes:
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
-        """The coordinator itself refuses what is not ours."""
-        return {}
+        """Those that were lost since; the coordinator itself refuses the rest of what is not ours."""
+        now = self._identity.lives
+        reason = "lost with our membership of the group, whoever owns it now"
+        return {tp: OffsetCommitError(reason) for tp in partitions if self._lives.get(tp, now) != now}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
         """Whether anybody owns them only the group's leader knows: nobody writes what is not his."""

@@ -223,6 +223,11 @@ class _Identity:
         """Whether no next generation is under way."""
         return self._generation.settled
 
+    @property
+    def lives(self) -> int:
+        """One: what is ours ZooKeeper says, also where the brokers' group lost us."""
+        return 0
+
 
 def zookeepers_strategy(config: ConsumerConfig) -> str:
     """The first of the configured strategies that members in ZooKeeper know; ``range`` where none is."""

@@ -139,7 +139,7 @@ class KafkaMember(MemberParts):
             self._meter("KafkaCommitsPerSec").mark,
         )
         return OwnedOffsets(
-            NoOwnerNodes(),
+            NoOwnerNodes(self._generation),
             store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),

@@ -204,3 +204,48 @@ def test_the_start_of_a_partition_is_stored_before_anything_of_it_is_handed_out(
     eventually(lambda: cluster.committed(place.group) == {(topic, 0): 5}, 10, "the start")
     place.produce(topic, 1, 1)
     assert stream.get(scaled(10)).offset == 5
+
+
+def test_who_was_thrown_out_hands_out_nothing_while_his_group_thread_waits_for_a_message_in_hand(
+    place: Place, cluster: FakeCluster
+) -> None:
+    """What stays flows on while what goes is drained; thrown out meanwhile, nothing of it is ours any more."""
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    given = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 30_000}
+    first = place.connector(client_id="thrown-out", rebalance_drain_timeout_ms=30_000, **given)
+    readers = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
+    eventually(lambda: [len(reader.got) for reader in readers] == [4, 4], 10, "both messages in hand")
+    second, took = place.connector(**given), []
+    starting = Thread(target=lambda: took.append(Reader(second.create_message_streams({topic: 1})[topic][0])))
+    starting.start()
+    eventually(lambda: sum(_revoked(reader) for reader in readers) == 1, 10, "the drain")
+    (stays,) = (reader for reader in readers if not _revoked(reader))
+    members = cluster.group(place.group).members
+    (member,) = (name for name, one in members.items() if one.client_id == "thrown-out")
+    cluster.expire_member(place.group, member)
+    starting.join(scaled(20))
+    eventually(lambda: len(second.assignment()) == 2, 10, "both partitions")
+    eventually(lambda: first.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
+    stays.go_on()
+    took[0].wait_for(14)
+    assert len(stays.got) == 4
+    for reader in readers:
+        reader.go_on()
+    eventually(lambda: len(first.assignment()) == 1 and first.state.phase is Phase.OWNING, 20, "the way back")
+
+
+def _revoked(reader: Reader) -> bool:
+    chunk = reader.stream.queue.taken
+    return chunk is not None and chunk.position.revoked
+
+
+def test_who_is_not_known_time_and_again_backs_off(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    cluster.fail("JoinGroup", 25, times=6)
+    connector = place.connector()
+    starting = Thread(target=lambda: connector.create_message_streams({topic: 1}))
+    starting.start()
+    eventually(lambda: "UNKNOWN_MEMBER_ID" in connector.state.detail, 10, "a pause, and a word why")
+    eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 30, "the membership")
+    starting.join(scaled(20))

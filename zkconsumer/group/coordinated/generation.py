@@ -1,7 +1,8 @@
 """Who we are in the group, and what its members say to each other through the coordinator: from one join to the next.
 
 Called by the group's thread only, but for :attr:`Generation.who`, which the committer reads for every commit: a commit
-carries the generation and the member id, and that is what fences it.
+carries the generation and the member id, and that is what fences it. It also reads :attr:`Generation.lives`, since a
+next try would carry those of our next life.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Generation:
         self._skip = False
         self.settled = False
         """Whether no next generation is under way."""
+        self.lives = 0
+        """How often all that was ours was lost, or the membership was given up: no commit outlives that."""
         self.chosen = ""
         """The strategy that the coordinator picked."""
 
@@ -125,6 +128,7 @@ class Generation:
 
     def forget(self) -> None:
         """The generation is over for us; our member id is still ours."""
+        self.lives += 1
         self.who = self.who._replace(generation=-1)
         self._previous, self._previous_generation = (), -1
 

@@ -39,6 +39,7 @@ from zkconsumer.group.coordinated.heartbeats import Heartbeats
 from zkconsumer.group.coordinated.line import Line
 from zkconsumer.group.coordinated.meanings import SHOWN, trigger_of
 from zkconsumer.group.coordinated.settings import (
+    AT_ONCE,
     LEAVE_WITHIN,
     LONGEST_WAIT,
     LOOK_FOR_MISSING,
@@ -71,6 +72,7 @@ log = logging.getLogger(__name__)
 
 _LISTENING = (*ASKING, State.STABLE)
 """Where a coordinator that is silent for a session timeout is given up."""
+_LOST = (Trigger.OUTDATED, Trigger.FORGOTTEN)
 
 
 class CoordinatedMember:
@@ -131,7 +133,7 @@ class CoordinatedMember:
         self._cause = Trigger.SUBSCRIPTION_CHANGED
         self._error: Exception | None = None
         self._began = self._beating_since = monotonic()
-        self._failures = 0
+        self._failures = self._thrown_out = 0
         self._retry_at = self._look_at = self._leave_by = NEVER
         self._look_at_readers = monotonic()
         self._surfaced = False
@@ -319,13 +321,18 @@ class CoordinatedMember:
         if isinstance(error, MemberIdRequiredError):
             self._generation.named(error.member_id)
         self._error = error
-        self._on(trigger_of(error), str(error))
+        trigger = trigger_of(error)
+        if trigger in _LOST:
+            self._thrown_out += 1
+            if self._thrown_out > AT_ONCE:
+                self._on(Trigger.NOT_NOW, str(error))
+        self._on(trigger, str(error))
 
     def _heartbeat_failed(self, who: Membership, error: Exception) -> None:
         """A heartbeat or a commit told something, or nobody answered it."""
         if who != self._generation.who:
             return  # of a former life
-        trigger, lost = trigger_of(error), (Trigger.OUTDATED, Trigger.FORGOTTEN)
+        trigger = trigger_of(error)
         if trigger is Trigger.OUTDATED and self._state in ASKING:
             return  # the group is complete, with us in it: the answer to our join is on its way
         if trigger is Trigger.FORGOTTEN and self._state in ASKING:
@@ -333,7 +340,7 @@ class CoordinatedMember:
         elif trigger is Trigger.TAKEN_OVER or self._state is State.STABLE:
             self._error = error
             self._on(trigger, str(error))
-        elif trigger in lost or (trigger is Trigger.COORDINATOR_LOST and self._state in ASKING):
+        elif trigger in _LOST or (trigger is Trigger.COORDINATOR_LOST and self._state in ASKING):
             self._on(trigger, str(error))
 
     def _looked(self, event: Answered) -> None:
@@ -476,6 +483,7 @@ class CoordinatedMember:
         """The group has decided, and we have what is ours."""
         self._all_is_well()
         self._rebalances += 1
+        self._thrown_out = 0
         took = monotonic() - self._began
         self._rebalanced(took)
         log.info("owning %d partitions, after %.2f s", len(self._shares.owned), took)
@@ -519,6 +527,7 @@ class CoordinatedMember:
         self._heartbeats.pause()
         self._lease.void()
         self._shares.lose(why)
+        self._generation.lives += 1
 
     def _surface(self, trouble: str) -> None:
         """Nothing that we could do helps: whoever waits to join hears of it, and whoever reads, if nothing flows."""

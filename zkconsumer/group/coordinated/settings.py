@@ -18,6 +18,8 @@ LOOK_FOR_MISSING = 1.0
 """Seconds between two looks for a topic that somebody in the group waits for."""
 OTHERS_MAY_TAKE = 600.0
 """Seconds that a join, or the leader, may take at the least: the other members' rebalance timeouts are not ours."""
+AT_ONCE = 3
+"""How often who was thrown out joins again without a pause before it has a share."""
 REFUSED_MOST = 30.0
 """Seconds between two tries where only an operator can let us in, at most."""
 LOOK_FOR_READER = 0.1
