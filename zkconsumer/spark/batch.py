@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.cluster import Cluster, describe
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.partition import RangePartition, read_partition
@@ -38,7 +39,7 @@ class BatchReader(DataSourceReader):
         Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
         """
         options = self._options
-        with Cluster(options.config, options.isolation_level) as cluster:
+        with cluster_of(options) as cluster:
             partitions = selected(cluster, options.selection)
             leaders = cluster.leaders(partitions)
             ranges = self._narrowed(cluster, plan(cluster, options, partitions))

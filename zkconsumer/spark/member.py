@@ -2,7 +2,7 @@
 
 What registers, claims, releases and commits is the connector's own machinery; it only delivers to nobody: a batch
 reads its ranges by itself, and tells how far it has finished by the positions' ``consumed``, which every commit and
-every release writes, fenced.
+every release writes, fenced. Where the brokers coordinate the group, its parts are those of ``coordinated``.
 
 Threads: Spark calls on the main thread of the query's driver process, which the group never needs: its own thread
 serves it between triggers. ``<consumer>-attendant`` looks after ``releaseAfter`` and the checkpoint, and
@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Any, Final, Protocol
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.connector import consumer_id
@@ -28,11 +29,14 @@ from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.group.events import LookAgain, StartResolved
 from zkconsumer.group.state import Phase
 from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.registry.lease import Lease
 from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.keeping import Keeper, KeepingStrategy
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.ranges import Progress, encode_progress
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import Member, MemberParts
+from zkconsumer.wiring.parts import GroupThread
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +51,16 @@ _LAST_LOOK: Final = 1.0
 class BatchDelivery(Delivery):
     """What the group's thread is told to deliver to, where batches read by themselves: it notes what is revoked."""
 
-    def __init__(self, member: Member) -> None:
-        super().__init__(member.consumer, member.fetching, member.session.lease)
+    def __init__(self, member: MemberParts) -> None:
+        super().__init__(member.consumer, member.fetching, member.lease)
         self.refusal: Exception | None = None
 
     def start(self, positions: Sequence[PartitionPosition]) -> None:
         """The next batch finds them."""
+
+    def started(self, position: PartitionPosition) -> bool:
+        """Whether it is known where this one starts, or that the group has no offset of it."""
+        return True
 
     def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
         """No batch that is planned from now on reads these; what a running one reads the keeper has kept."""
@@ -73,6 +81,35 @@ class BatchDelivery(Delivery):
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         """Nobody holds single messages."""
         return False
+
+
+class ReadingMember(Protocol):
+    """The parts of a member that reads in batches, whoever coordinates its group."""
+
+    keeper: Keeper
+    batches: BatchDelivery
+    consumer: ConsumerId
+    lease: Lease
+    events: SimpleQueue[Any]
+    committer: Committer | None
+    rebalancer: GroupThread | None
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds that a request on whoever coordinates may take."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that is ours is owned, as far as is known."""
+
+    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        """What is owned now (a copy)."""
+
+    def open(self, registration: Registration) -> None:
+        """Join; see :meth:`MemberParts.open`."""
+
+    def close(self, deadline: Deadline, *, finished: bool) -> None:
+        """Leave; see :meth:`MemberParts.close`."""
 
 
 class QueryMember(Member):
@@ -100,10 +137,11 @@ class GroupMember:
 
     def __init__(self, options: ReadOptions, parent: Callable[[], int] = os.getppid) -> None:
         self._options = options
-        self._member = QueryMember(options.config, consumer_id(options.config), options.release_after)
+        self._member = _reading_member(options)
         self._checkpoint = Checkpoint(options.checkpoint) if options.checkpoint is not None else None
         self._marking = Lock()
         self._running: tuple[int, Progress] | None = None
+        self._finished: Progress = {}
         self._ending = Event()
         self._tired = False
         self._parent = parent
@@ -136,6 +174,7 @@ class GroupMember:
         """
         member = self._member
         ours = member.positions()
+        self._finished = done
         with self._marking:
             for tp, span in done.items():
                 position = ours.get(tp)
@@ -157,15 +196,21 @@ class GroupMember:
         member = self._member
         if member.batches.refusal is not None:
             raise member.batches.refusal
+        if patient or not self._all_started():
+            member.keeper.end(member.keeper.batch)  # Spark plans the next one: who waits for its partitions may go on
         if patient and not self._tired and not self._await(lambda: member.settled, SETTLE_WITHIN):
             self._tired = True
             log.warning(
                 "going on without all of our share of the group: %s", member.rebalancer and member.rebalancer.state
             )
-        if not member.session.lease.valid:
+        if not member.lease.valid:
             self.reserve({})
             return frozenset()  # what we owned may be another's by now
-        kept = member.keeper.keep(member.positions())
+        if not self._all_started():
+            self._await(self._all_started, member.request_timeout)
+            self.settle(self._finished)  # also what came to us only now
+        started = member.batches.started
+        kept = member.keeper.keep(tp for tp, p in member.positions().items() if not p.revoked and started(p))
         # looked at again, for the group's thread may have released what was just kept
         ours = {tp: position for tp, position in member.positions().items() if tp in kept and not position.revoked}
         return frozenset(ours).intersection(partitions)
@@ -217,6 +262,10 @@ class GroupMember:
 
     # ---- inside ----
 
+    def _all_started(self) -> bool:
+        batches = self._member.batches
+        return all(position.revoked or batches.started(position) for position in self._member.positions().values())
+
     def _await(self, ready: Callable[[], bool], seconds: float) -> bool:
         deadline = Deadline(seconds)
         while not ready():
@@ -253,6 +302,15 @@ class GroupMember:
             self._running = None
         self.settle(progress)
         self._member.keeper.end(batch)
+
+
+def _reading_member(options: ReadOptions) -> ReadingMember:
+    consumer = consumer_id(options.config)
+    if options.config.coordinated_by_brokers:
+        from zkconsumer.spark.coordinated import CoordinatedQueryMember
+
+        return CoordinatedQueryMember(options.config, consumer, options.release_after)
+    return QueryMember(options.config, consumer, options.release_after)
 
 
 def registration(selection: Selection) -> Registration:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.coordination import BY_BROKERS
 from zkconsumer.config.keys import is_secret, keys_of
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.topic_filter import TopicFilter, Whitelist
@@ -22,7 +23,16 @@ from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
 from zkconsumer.spark.ranges import LATEST, Offsets
 
+_OF_BROKERS_MEMBERS: Final = (
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "group.instance.id",
+)
+_BOOTSTRAP: Final = "bootstrap.servers"
+
 MEMBER_PROPERTIES: Final = (
+    *_OF_BROKERS_MEMBERS,
     "zookeeper.sync.time.ms",
     "rebalance.max.retries",
     "rebalance.backoff.ms",
@@ -38,6 +48,8 @@ MEMBER_PROPERTIES: Final = (
 """The connector's properties that only a member of the group has a use for."""
 
 PROPERTIES: Final = (
+    "group.coordination",
+    _BOOTSTRAP,
     "zookeeper.connect",
     "group.id",
     "zookeeper.session.timeout.ms",
@@ -90,8 +102,6 @@ NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, 
 
 _KAFKA: Final = "kafka."
 _ELSEWHERE: Final[Mapping[str, str]] = {
-    "kafka.bootstrap.servers": "brokers are found through zookeeper.connect",
-    "bootstrap.servers": "brokers are found through zookeeper.connect",
     "kafka.group.id": "the group is named by group.id",
     "groupidprefix": "the group is named by group.id",
     "startingoffsetsbytimestamp": "name one time by startingTimestamp, or offsets by startingOffsets",
@@ -164,6 +174,8 @@ class ReadOptions:
             _refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
         if self.pushdown:
             _refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
+        if not self.is_member and self.config.coordinated_by_brokers:
+            _refuse("membership", "none", "with group.coordination=kafka only members of the group commit its offsets")
         if not self.is_member:
             self._refuse_for_members("contradicts membership='none'")
             return
@@ -191,6 +203,7 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
     for name, value in options.items():
         if name not in NAMES:
             _refuse_unknown(name, value)
+    _check_coordination(options)
     config = ConsumerConfig({**DEFAULTS, **{name: options[name] for name in PROPERTIES if name in options}})
     return ReadOptions(
         config=config,
@@ -223,6 +236,16 @@ def _plain(options: Mapping[str, str]) -> dict[str, str]:
             name = short
         plain[name] = value
     return plain
+
+
+def _check_coordination(options: Mapping[str, str]) -> None:
+    """Refuse what means something only where the brokers coordinate the group."""
+    if options.get("group.coordination", "").strip().lower() == BY_BROKERS:
+        return
+    for name in (_BOOTSTRAP, *_OF_BROKERS_MEMBERS):
+        if name in options:
+            found = "; brokers are found through zookeeper.connect" if name == _BOOTSTRAP else ""
+            _refuse(name, options[name], f"is for group.coordination=kafka{found}")
 
 
 def _refuse(name: str, value: str, reason: str) -> NoReturn:

@@ -29,6 +29,7 @@ from zkconsumer.errors import (
     OffsetOutOfRangeError,
 )
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.cluster import Cluster, open_channel
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.ranges import LogSpan, out_of_log, within
@@ -60,7 +61,7 @@ class RangeReader:
         open_cluster: Callable[[], Cluster] | None = None,
     ) -> None:
         self._options = options
-        self._open_cluster = open_cluster or (lambda: Cluster(options.config, options.isolation_level))
+        self._open_cluster = open_cluster or (lambda: cluster_of(options))
         self._config = options.config
         self._timeout = options.config.socket_timeout_ms / 1000
         self._leaders = dict(leaders)

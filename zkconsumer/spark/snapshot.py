@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetCommitError
+from zkconsumer.errors import ConfigException, OffsetCommitError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.registry import codecs, fenced, paths
@@ -89,6 +89,10 @@ def make(given: Mapping[str, str]) -> Snapshot:
     """Look at the logs, and fix the ranges. Raises as ``spark.read`` does, but here and now."""
     options = parse(given)
     options.check_batch()
+    if options.config.coordinated_by_brokers:
+        raise ConfigException(
+            "group.coordination", "'kafka': a snapshot commits through ZooKeeper only; use spark.read"
+        )
     with Cluster(options.config, options.isolation_level) as cluster:
         return Snapshot(given, options, plan(cluster, options, selected(cluster, options.selection)))
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.partition import read_partition
 from zkconsumer.spark.run import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run = self._run
         if run is None:
             end_cleanly_on_sigterm()
-            run = StreamRun(self._options, Cluster(self._options.config, self._options.isolation_level))
+            run = StreamRun(self._options, cluster_of(self._options))
             atexit.register(run.close)  # a signal may come between any two lines, also of stop()
             self._run = run
             try:

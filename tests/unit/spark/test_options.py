@@ -8,6 +8,7 @@ import pytest
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
+from zkconsumer.spark.coordinated import longest_drain_ms
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.ranges import EARLIEST, GROUP, LATEST, Offsets
 
@@ -66,7 +67,16 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
         ({"subscrib": "x"}, "subscrib: 'x': unknown option; did you mean 'subscribe'?"),
         ({"startingoffset": "x"}, "startingoffset: 'x': unknown option; did you mean 'startingOffsets'?"),
         ({"max_offsets_per_trigger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
-        ({"kafka.bootstrap.servers": "b:9092"}, "'b:9092': unknown option; brokers are found through zookeeper.con"),
+        (
+            {"kafka.bootstrap.servers": "b:9092"},
+            "bootstrap.servers: 'b:9092': is for group.coordination=kafka; brokers are found through zookeeper.connect",
+        ),
+        ({"kafka.group.instance.id": "one"}, "group.instance.id: 'one': is for group.coordination=kafka"),
+        ({"group.coordination": "raft"}, "group.coordination: must be"),
+        (
+            {"group.coordination": "kafka", "heartbeat.interval.ms": "50000"},
+            "heartbeat.interval.ms: must be below session.timeout.ms",
+        ),
         ({"kafka.zookeeper.connect": "x"}, "kafka.zookeeper.connect: 'x': unknown option"),
         (
             {"kafka.client.id": "a", "client.id": "b"},
@@ -145,6 +155,10 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
         ({"assign": '{"t":[0]}'}, "assign: 't-0': a member owns what the group leaves it"),
         ({"membership": "none", "releaseAfter": "3"}, "releaseAfter: '3': contradicts membership='none'"),
         (
+            {"membership": "none", "group.coordination": "kafka"},
+            "membership: 'none': with group.coordination=kafka only members",
+        ),
+        (
             {"membership": "none", "rebalance.quiet.ms": "3"},
             "rebalance.quiet.ms: '3': contradicts membership='none'",
         ),
@@ -169,6 +183,34 @@ def test_sparks_prefix_is_taken_for_the_connectors_properties() -> None:
     assert (options.config.security_protocol, options.config.client_id) == ("SSL", "me")
     options = parse({**BASE, "kafka.isolation.level": "read_committed"})
     assert options.isolation_level == 1
+
+
+def test_brokers_may_coordinate_the_group_and_no_zookeeper_is_needed_then() -> None:
+    options = parse(
+        {
+            "group.id": "g",
+            "subscribe": "t",
+            "group.coordination": "Kafka",
+            "kafka.bootstrap.servers": "b:9092",
+            "kafka.session.timeout.ms": "9000",
+            "heartbeat.interval.ms": "1000",
+            "max.poll.interval.ms": "60000",
+            "group.instance.id": "query-1",
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )
+    options.check_stream()
+    config = options.config
+    assert options.is_member
+    assert config.coordinated_by_brokers
+    assert config.bootstrap_addresses == (("b", 9092),)
+    assert (config.session_timeout_ms, config.heartbeat_interval_ms, config.max_poll_interval_ms) == (9000, 1000, 60000)
+    assert config.group_instance_id == "query-1"
+    assert longest_drain_ms(config) == 53_000  # of 60 s, nine tenths but for a heartbeat
+    with pytest.raises(ConfigException, match="a batch never joins the group"):
+        options.check_batch()
+    parse({**BASE, "group.coordination": "kafka"}).check_stream()  # brokers are found by ZooKeeper
+    parse({**BASE, "group.coordination": "kafka", "startingOffsets": "group"}).check_batch()
 
 
 def test_times_stand_for_offsets() -> None:

@@ -1,0 +1,195 @@
+"""A streaming query as a member of a group that the brokers coordinate, beside connectors of that group.
+
+Two things are asked everywhere: no message is missing in the group, and none is twice in the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import NewTopic
+from tests.cluster.our_member import OurMember
+from tests.spark.conftest import Reader, Sink
+from tests.spark.test_member import QUICK, assert_once, everything, places, values
+from tests.timing import eventually, scaled
+from zkconsumer.devcluster import DevCluster
+
+TIMES = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "300"}
+STRATEGIES = ("range", "cooperative-sticky")
+
+
+class Query:
+    """A query with a sink, on one topic, in a group of its own; brokers are known by ``bootstrap.servers`` alone."""
+
+    def __init__(self, spark: Any, servers: str, group: str, topic: str, checkpoint: Path, strategy: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self.group, self.topic, self.checkpoint = group, topic, checkpoint
+        self.common = {
+            "group.coordination": "kafka",
+            "bootstrap.servers": servers,
+            "partition.assignment.strategy": strategy,
+            **TIMES,
+        }
+        self.reader = Reader(spark, "", group, topic)
+        del self.reader.options["zookeeper.connect"]
+        self.reader.options.update({name: value for name, value in self.common.items() if name != "bootstrap.servers"})
+        self.reader.options["kafka.bootstrap.servers"] = servers
+        self.sink = Sink()
+        self.query: Any = None
+        self._admin = AdminClient({"bootstrap.servers": servers})
+
+    def start(self, trigger: dict[str, Any] | None = None, **options: str) -> None:
+        frame = self.reader.stream(membership="member", checkpointLocation=str(self.checkpoint), **options)
+        self.query = self.sink.start(frame, self.checkpoint, **trigger or QUICK)
+
+    def stop(self) -> None:
+        self.sink.go_on.set()
+        if self.query is not None:
+            self.query.stop()
+
+    def offsets(self) -> dict[int, int]:
+        """Partition -> the group's offset as its coordinator has it."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        (asked,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)]).values()
+        return {where.partition: where.offset for where in asked.result(scaled(20)).topic_partitions}
+
+    def at(self, partitions: int, offset: int) -> bool:
+        return self.offsets() == dict.fromkeys(range(partitions), offset)
+
+    def shares(self) -> list[int]:
+        """How many partitions each member of the group has, by its coordinator; none while it is rebalanced."""
+        from confluent_kafka import ConsumerGroupState
+
+        told = self._admin.describe_consumer_groups([self.group])[self.group].result(scaled(20))
+        if told.state is not ConsumerGroupState.STABLE:
+            return []
+        return sorted(len(member.assignment.topic_partitions) for member in told.members)
+
+
+NewQuery = Callable[..., Query]
+
+
+@pytest.fixture
+def query(spark: Any, cluster: DevCluster, new_group: Callable[[], str], tmp_path: Path) -> Iterator[NewQuery]:
+    """``query(topic, strategy)``: not started yet; stopped at the end."""
+    made: list[Query] = []
+
+    def make(topic: str, strategy: str) -> Query:
+        folder = tmp_path / f"checkpoint-{len(made)}"
+        made.append(Query(spark, cluster.bootstrap_servers, new_group(), topic, folder, strategy))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def test_a_query_alone_reads_everything_once_commits_it_and_leaves(
+    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int]
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 2000), partitions=4)
+    one = query(topic, "range")
+    one.sink.hold_at = 1
+    one.start({"availableNow": True}, maxOffsetsPerTrigger="800")
+    assert one.sink.holding.wait(scaled(120))
+    assert one.shares() == [4]
+    assert sum(one.offsets().values()) == 800  # what is finished, not what runs
+    one.sink.go_on.set()
+    assert one.query.awaitTermination(scaled(120))
+    one.query.stop()
+    eventually(lambda: one.at(4, 500), 30, "the last batch's offsets")
+    assert_once(one.sink.places)
+    assert set(one.sink.places) == everything(4, 500)
+    for name in (*TIMES, "partition.assignment.strategy"):
+        del one.reader.options[name]  # a batch joins nothing
+    produce(topic, values(2000, 2040), partitions=4)
+    assert one.reader.batch(startingOffsets="group").count() == 40
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_query_and_a_connector_share_a_group_that_the_connector_joins_and_leaves(
+    strategy: str,
+    query: NewQuery,
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 2000), partitions=4)
+    one = query(topic, strategy)
+    one.start()
+    eventually(lambda: one.at(4, 500), 120, "the query to read all alone")
+    other = our_member(one.group, {topic: 1}, properties=one.common)
+    eventually(lambda: one.shares() == [2, 2], 60, "both to have a half")
+    produce(topic, values(2000, 4000), partitions=4)
+    other.wait_messages(1000)
+    eventually(lambda: len(one.sink.places) == 3000, 60, "the query to read its half")
+    other.stop()
+    produce(topic, values(4000, 5000), partitions=4)
+    eventually(lambda: one.at(4, 1250), 60, "the query to read everything")
+    one.query.stop()
+    eventually(lambda: one.shares() == [], 30, "the query to leave")
+    assert_once([*one.sink.places, *places(other)])
+    assert {*one.sink.places, *places(other)} == everything(4, 1250)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_who_joins_during_a_batch_of_several_heartbeats_waits_for_its_end_and_gets_nothing_twice(
+    strategy: str,
+    query: NewQuery,
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 2000), partitions=4)
+    one = query(topic, strategy)
+    one.sink.hold_at = 0
+    one.start()
+    assert one.sink.holding.wait(scaled(120))
+    assert one.shares() == [4]
+    other = our_member(one.group, {topic: 1}, properties=one.common)
+    eventually(lambda: one.shares() != [4], 60, "the group to be rebalanced")
+    Event().wait(8.0)  # many heartbeats, and more than a session
+    assert other.messages == []
+    assert one.query.exception() is None
+    one.sink.go_on.set()
+    eventually(lambda: one.shares() == [2, 2], 60, "both to have a half")
+    produce(topic, values(2000, 4000), partitions=4)
+    other.wait_messages(1000)
+    eventually(lambda: len(one.sink.places) == 3000, 60, "the query to read its half")
+    assert {offset for _, offset in places(other)} == set(range(500, 1000))
+    eventually(lambda: one.at(4, 1000), 60, "all to be committed")
+    assert_once([*one.sink.places, *places(other)])
+    assert {*one.sink.places, *places(other)} == everything(4, 1000)
+
+
+def test_a_batch_that_takes_longer_than_releaseafter_gives_up_and_is_never_twice_in_the_query(
+    query: NewQuery,
+    new_topic: NewTopic,
+    produce: Callable[..., int],
+    our_member: Callable[..., OurMember],
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 1000), partitions=2)
+    one = query(topic, "range")
+    one.sink.hold_at = 0
+    one.start(releaseAfter="1")
+    assert one.sink.holding.wait(scaled(120))
+    other = our_member(one.group, {topic: 1}, commit_each=True, properties=one.common)
+    other.wait_messages(500)
+    one.sink.go_on.set()
+    eventually(lambda: one.offsets().keys() == {0, 1}, 60, "commits of both")
+    other.stop()
+    produce(topic, values(1000, 1200), partitions=2)
+    eventually(lambda: one.at(2, 600), 60, "the query to read everything")
+    assert_once(one.sink.places)
+    assert {*one.sink.places, *places(other)} == everything(2, 600)

@@ -1,0 +1,192 @@
+"""A query's member in a group that brokers coordinate, on the cluster in memory: what it keeps, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Thread
+
+import pytest
+
+from tests.timing import eventually
+from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.member import GroupMember
+from zkconsumer.spark.options import Selection, parse
+from zkconsumer.spark.ranges import Span
+from zkconsumer.testing import FakeCluster
+
+ALL = tuple(TopicPartition("t", number) for number in range(4))
+STRATEGIES = ("range", "cooperative-sticky")
+NewMember = Callable[..., GroupMember]
+NewConnector = Callable[..., ZookeeperConsumerConnector]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(2) as made:
+        made.create_topic("t", 4)
+        for number in range(4):
+            made.append("t", number, [b"x"] * 10)
+        yield made
+
+
+def common(cluster: FakeCluster, strategy: str) -> dict[str, str]:
+    return {
+        "group.coordination": "kafka",
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "g",
+        "partition.assignment.strategy": strategy,
+        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": "100",
+    }
+
+
+@pytest.fixture
+def new_member(cluster: FakeCluster) -> Iterator[NewMember]:
+    made: list[GroupMember] = []
+
+    def make(strategy: str = "range", **options: str) -> GroupMember:
+        made.append(GroupMember(parse({**common(cluster, strategy), "subscribe": "t", **options})))
+        made[-1].join()
+        return made[-1]
+
+    yield make
+    for member in made:
+        member.leave()
+
+
+@pytest.fixture
+def new_connector(cluster: FakeCluster) -> Iterator[NewConnector]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(strategy: str = "range") -> ZookeeperConsumerConnector:
+        given = {**common(cluster, strategy), "auto.offset.reset": "smallest", "consumer.timeout.ms": "200"}
+        made.append(ZookeeperConsumerConnector(given))
+        return made[-1]
+
+    yield make
+    for connector in made:
+        connector.shutdown()
+
+
+def begin_a_batch(member: GroupMember, end: int) -> dict[TopicPartition, Span]:
+    """Plan what a query plans for its first batch."""
+    assert member.claim(ALL, patient=True) == set(ALL)
+    assert member.begin(dict.fromkeys(ALL, 0)) == set(ALL)
+    batch = dict.fromkeys(ALL, Span(0, end))
+    member.reserve(batch)
+    return batch
+
+
+def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[bytes, bytes]]]:
+    """Join on a thread of its own; the streams, once the group is complete."""
+    joined: Future[list[KafkaStream[bytes, bytes]]] = Future()
+
+    def run() -> None:
+        try:
+            joined.set_result(connector.create_message_streams({"t": 1})["t"])
+        except Exception as error:
+            joined.set_exception(error)
+
+    Thread(target=run, name="joining", daemon=True).start()
+    return joined
+
+
+def read(stream: KafkaStream[bytes, bytes]) -> list[tuple[int, int]]:
+    """Everything that comes until nothing has come for a while."""
+    found: list[tuple[int, int]] = []
+    with suppress(ConsumerTimeoutException):
+        found.extend((message.partition, message.offset) for message in stream)
+    return found
+
+
+def test_a_query_alone_owns_all_commits_with_its_generation_and_leaves(
+    cluster: FakeCluster, new_member: NewMember
+) -> None:
+    member = new_member()
+    batch = begin_a_batch(member, 7)
+    assert cluster.committed("g") == dict.fromkeys(ALL, 0)
+    member.settle(batch)
+    assert cluster.committed("g") == dict.fromkeys(ALL, 7)
+    member.leave()
+    assert cluster.group("g").state == "Empty"
+    again = new_member()
+    assert again.claim(ALL, patient=True) == set(ALL)
+    assert again.committed(ALL) == dict.fromkeys(ALL, 7)  # and never the start that the options name
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
+    strategy: str, cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
+) -> None:
+    member = new_member(strategy)
+    batch = begin_a_batch(member, 7)
+    joined = join(connector := new_connector(strategy))
+    eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
+    beats = len(cluster.requests_of("Heartbeat"))
+    eventually(lambda: len(cluster.requests_of("Heartbeat")) > beats + 10, 20, "heartbeats all the while")
+    assert connector.state.owned == 0
+    assert len(member._member.positions()) == 4
+    member.settle(batch)
+    eventually(lambda: member.claim(ALL, patient=True) and connector.state.owned == 2, 20, "both to have a half")
+    mine = set(member._member.positions())
+    assert read(joined.result(20)[0]) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
+
+
+def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
+    cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
+) -> None:
+    member = new_member(releaseAfter="0.5")
+    batch = begin_a_batch(member, 7)
+    stream = join(new_connector()).result(20)[0]
+    mine = set(member._member.positions())
+    assert len(mine) == 2
+    member.settle(batch)  # of what is another's by now nothing is committed
+    assert member.claim(ALL, patient=False) == mine
+    assert {tp: cluster.committed("g")[tp] for tp in mine} == dict.fromkeys(mine, 7)
+    assert len(read(stream)) == 20
+
+
+def test_a_batch_is_waited_for_no_longer_than_the_rebalance_waits_for_us(
+    cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
+) -> None:
+    member = new_member(**{"max.poll.interval.ms": "1500"})
+    begin_a_batch(member, 7)
+    who = set(cluster.group("g").members)
+    join(new_connector()).result(20)
+    assert who < set(cluster.group("g").members)  # it was in time
+
+
+def test_a_query_that_ends_during_a_batch_leaves_at_once(
+    cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
+) -> None:
+    member = new_member()
+    begin_a_batch(member, 7)
+    joined = join(connector := new_connector())
+    eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
+    member.leave()
+    stream = joined.result(20)[0]
+    eventually(lambda: connector.state.owned == 4, 20, "the other one to own everything")
+    assert len(read(stream)) == 40  # nothing of the batch was committed
+
+
+def test_the_brokers_tell_what_there_is_to_read(cluster: FakeCluster, new_member: NewMember) -> None:
+    cluster.create_topic("other", 1)
+    given = {**common(cluster, "range"), "subscribePattern": "o.*|t"}
+    options = parse({name: value for name, value in given.items() if name != "group.id"} | {"group.id": "none"})
+    with cluster_of(options) as asked:
+        found, missing = asked.partitions(options.selection)
+        assert found == (TopicPartition("other", 0), *ALL)
+        assert missing == ()
+        assert asked.partitions(Selection(topics=("t", "absent"))) == (ALL, ("absent",))
+        assert asked.partitions(Selection(partitions=(ALL[2],))) == ((ALL[2],), ())
+        assert asked.log_ends(ALL) == dict.fromkeys(ALL, 10)
+        cluster.move_leader("t", 0, 1 - asked.leaders(ALL)[ALL[0]].broker_id)
+        assert asked.log_ends(ALL) == dict.fromkeys(ALL, 10)
+        assert asked.committed("g", ALL) == {}
+        member = new_member()
+        member.settle(begin_a_batch(member, 7))
+        assert asked.committed("g", ALL) == dict.fromkeys(ALL, 7)

@@ -1,0 +1,159 @@
+"""What the driver's side asks where ``group.coordination`` is ``kafka``: the brokers, also for the group's offsets.
+
+ZooKeeper is asked only for the brokers' addresses, and only where ``bootstrap.servers`` is not given. Threads: as in
+``cluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.brokers import errors as codes
+from zkconsumer.brokers.cluster import BootstrapBrokers, topics_of
+from zkconsumer.brokers.search import CoordinatorSearch
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+)
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.options import ReadOptions, Selection
+from zkconsumer.wiring.parts import registered_endpoints
+
+T = TypeVar("T")
+
+
+class BrokersCluster(Cluster):
+    """Channels to the brokers, which tell partitions, leaders and offsets; a context manager."""
+
+    def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
+        super().__init__(config, isolation_level)
+        self._bootstrap = BootstrapBrokers(
+            config.bootstrap_addresses, self._new_channel, config.security_protocol, config.broker_addresses
+        )
+        self._brokers: Sequence[Endpoint] = ()
+
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        """As :meth:`Cluster.partitions`. Raises BrokerError; RegistryError where brokers are found by ZooKeeper."""
+        allowed = selection.allowed
+        named = selection.topics or sorted({tp.topic for tp in selection.partitions})
+
+        def wanted(topic: str) -> bool:
+            return allowed is None or allowed.allows(topic, self._config.exclude_internal_topics)
+
+        def ask(channel: BrokerChannel, deadline: Deadline) -> dict[str, int]:
+            seen = topics_of(channel, named if allowed is None else None, deadline)
+            unsure = sorted(filter(wanted, seen.unsure))
+            if unsure:
+                raise BrokerUnavailableError(f"{channel.name} cannot tell the partitions of {', '.join(unsure[:5])}")
+            return {topic: count for topic, count in seen.partitions.items() if wanted(topic)}
+
+        counts = self._ask_brokers(ask)
+        found = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        if selection.partitions:
+            found = [tp for tp in found if tp in selection.partitions]
+        missing = () if allowed is not None else tuple(topic for topic in named if topic not in counts)
+        return tuple(sorted(found)), missing
+
+    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        """As :meth:`Cluster.leaders`. Raises BrokerError; RegistryError where brokers are found by ZooKeeper."""
+        topics = sorted({tp.topic for tp in partitions})
+        told = self._ask_brokers(lambda channel, deadline: channel.metadata(topics, deadline))
+        known = {endpoint.broker_id: endpoint for endpoint in self._brokers}
+        found = {}
+        for tp in partitions:
+            leader = told.leaders.get(tp, -1)
+            if leader in known:
+                found[tp] = known[leader]
+            elif leader in told.brokers:
+                found[tp] = self._endpoint(leader, *told.brokers[leader])
+        asked = set(partitions)
+        self._leaders = {tp: where for tp, where in self._leaders.items() if tp not in asked} | found
+        return found
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's offsets as its coordinator keeps them, without partitions that have none. Raises BrokerError."""
+        search = CoordinatorSearch(group, self._find_brokers, self._new_channel)
+        try:
+            return self._again(partial(_committed, search, group, partitions))
+        finally:
+            search.close()
+
+    # ---- inside ----
+
+    def _new_channel(self, endpoint: Endpoint) -> BrokerChannel:
+        config = self._config
+        return BrokerChannel(
+            endpoint,
+            client_id=config.client_id,
+            socket_timeout=config.socket_timeout_ms / 1000,
+            security=channel_security(config),
+        )
+
+    def _endpoint(self, broker: int, host: str, port: int) -> Endpoint:
+        config = self._config
+        told = Endpoint(broker, host, port, protocol=config.security_protocol)
+        return choose_endpoint([told], config.security_protocol, config.broker_addresses)
+
+    def _find_brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
+        if self._config.bootstrap_servers:
+            return self._bootstrap(deadline)
+        return self.ask(lambda session, within: registered_endpoints(session, self._config, within))
+
+    def _ask_brokers(self, question: Callable[[BrokerChannel, Deadline], T]) -> T:
+        """Ask one broker after the other, and again, until one has answered."""
+        return self._again(partial(self._ask_each, question))
+
+    def _ask_each(self, question: Callable[[BrokerChannel, Deadline], T], deadline: Deadline) -> T:
+        brokers = self._brokers = self._brokers or self._find_brokers(deadline)
+        trouble = BrokerUnavailableError("no broker is known")
+        for endpoint in brokers:
+            try:
+                return question(self._channel(endpoint), deadline)
+            except (BrokerAuthenticationError, BrokerResponseError):
+                raise
+            except BrokerError as error:
+                self._drop(endpoint)
+                trouble = BrokerUnavailableError(str(error))
+        self._brokers = ()  # others may be there by now
+        raise trouble
+
+    def _again(self, once: Callable[[Deadline], T]) -> T:
+        """Try until it works or the deadline passes; raises at once what trying again cannot cure."""
+        deadline = Deadline(self._config.socket_timeout_ms / 1000)
+        while True:
+            try:
+                return once(deadline)
+            except BrokerAuthenticationError:
+                raise
+            except BrokerError as error:
+                if deadline.expired or (isinstance(error, BrokerResponseError) and not codes.retriable(error.code)):
+                    raise
+            self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
+
+
+def _committed(
+    search: CoordinatorSearch, group: str, partitions: Sequence[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    channel = search.find(deadline)
+    try:
+        stored = channel.offsets(group, partitions, deadline)
+    finally:
+        search.discard(channel)
+    for tp, offset in stored.items():
+        if offset.error:
+            raise codes.error(offset.error, f"the offset of {tp} in group {group!r}")
+    return {tp: offset.offset for tp, offset in stored.items() if offset.offset >= 0}
+
+
+def cluster_of(options: ReadOptions) -> Cluster:
+    """What the driver's side of these options asks, not yet open."""
+    kind = BrokersCluster if options.config.coordinated_by_brokers else Cluster
+    return kind(options.config, options.isolation_level)
