@@ -205,6 +205,10 @@ class FakeZooKeeperServer:
             before.cut()
         return session
 
+    def _lives(self, session: _ServedSession) -> bool:
+        with self._lock:
+            return self._sessions.get(session.id) is session
+
     def _forget(self, connection: _Connection) -> None:
         with self._lock:
             self._connections.pop(connection, None)
@@ -285,6 +289,8 @@ class _Connection:
             session.connection = None
             self._server._end(session)
         with self._server._order:
+            if kind != _CLOSE and not self._server._lives(session):
+                return False  # what it would make now would be nobody's to take away
             operations.perform(xid, _PING if kind == _CLOSE else kind, reader)
         return kind != _CLOSE
 

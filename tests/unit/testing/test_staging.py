@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 
 import pytest
 
-from tests.timing import scaled
-from zkconsumer.testing import ManualClock, Sequencer
+from tests.timing import eventually, scaled
+from zkconsumer.testing import FakeZooKeeperServer, ManualClock, Sequencer
 
 
 def test_a_manual_clock_stands_still_until_it_is_advanced() -> None:
@@ -52,3 +54,21 @@ def test_a_point_that_nobody_reaches_is_named() -> None:
         sequencer.reach("z")
     with pytest.raises(ValueError, match="twice"):
         Sequencer("a", "a")
+
+
+def test_a_session_that_has_ended_makes_no_node_that_would_outlive_it() -> None:
+    text = lambda value: struct.pack(">i", len(value)) + value  # noqa: E731
+    with FakeZooKeeperServer() as server:
+        with socket.create_connection(("127.0.0.1", server.port), scaled(10)) as client:
+            client.sendall(text(struct.pack(">iqiq", 0, 0, 60_000, 0) + text(bytes(16))))
+            assert client.recv(1000)
+            (session,) = server._sessions.values()
+            heard = session.heard
+            acl = struct.pack(">ii", 1, 31) + text(b"world") + text(b"anyone")
+            with server._order:  # the request is taken in, and its turn comes after the session's end
+                client.sendall(text(struct.pack(">ii", 1, 1) + text(b"/ours") + text(b"") + acl + struct.pack(">i", 1)))
+                eventually(lambda: session.heard > heard, 10, "the request")
+                assert server.expire() == 1
+            assert client.recv(1000) == b"", "nobody is answered any more"
+            eventually(lambda: not server._connections, 10, "the request to be dealt with")
+        assert server.zookeeper.node("/ours") is None
