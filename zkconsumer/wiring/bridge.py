@@ -6,7 +6,7 @@ What it does is told in ``group.bridge``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -21,6 +21,7 @@ from zkconsumer.core.coordinated.interest import Interest
 from zkconsumer.core.planner import Assign
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.group.bridge import Bridge, Shadow
 from zkconsumer.group.coordinated.events import HeartbeatFailed
 from zkconsumer.group.coordinated.generation import Generation
@@ -29,7 +30,7 @@ from zkconsumer.group.coordinated.line import Line
 from zkconsumer.group.coordinated.member import CoordinatedMember
 from zkconsumer.group.events import StopRequested
 from zkconsumer.group.listener import ConsumerRebalanceListener
-from zkconsumer.model import ConsumerId, Endpoint
+from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.coordinated import GroupOffsets
 from zkconsumer.offsets.owned import OwnedOffsets
@@ -166,7 +167,7 @@ class BridgeMember(Member):
 
         return OwnedOffsets(
             ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
-            GroupOffsets(
+            _BridgeOffsets(
                 config.group_id,
                 self._search(),
                 _Identity(self._generation),
@@ -204,6 +205,19 @@ class BridgeMember(Member):
             return [member.client_id for member in described.members]
         finally:
             self._lookout.discard(channel)
+
+
+class _BridgeOffsets(GroupOffsets):
+    """The brokers' side of the offsets. While the bridges leave one after the other, or join, those outside are refused
+    for those inside: that passes, and is tried again. Who comes next may know this side alone.
+    """
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+        """As there. Raises BrokerError."""
+        try:
+            return super().commit(offsets, timeout)
+        except UnknownMemberIdError as e:
+            raise BrokerError(f"{e}: the brokers' group has members, and we are not in it") from e
 
 
 class _Identity:

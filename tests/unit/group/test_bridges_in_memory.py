@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from typing import Any
 
 import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.brokers import BrokerChannel
+from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MemberIdRequiredError
+from zkconsumer.model import Endpoint
 from zkconsumer.registry import codecs
 from zkconsumer.testing import FakeCluster
 
@@ -44,3 +51,27 @@ def test_all_leave_the_brokers_group_at_once_for_a_member_that_zookeeper_alone_k
                 eventually(lambda: not cluster.group("g").members, 30, "nobody to be in the brokers' group")
                 eventually(lambda: a.state.owned + b.state.owned == 2, 30, "the old member's part to be free")
                 cluster.zookeeper.remove("/consumers/g/ids/g_old")
+
+
+def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_after_us() -> None:
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", 1)
+        cluster.append("t", 0, [b"1", b"2", b"in hand"])
+        cluster.zookeeper.put("/consumers/g/ids/g_old", OLD, ephemeral_owner=7)  # the second of two: it gets nothing
+        one = bridge(cluster, "a", auto_offset_reset="smallest")
+        stream = one.create_message_streams({"t": 1})["t"][0]
+        assert [message.offset for message in itertools.islice(stream, 3)] == [0, 1, 2]
+        channel = GroupChannel(BrokerChannel(Endpoint(0, *cluster.address(0)), client_id="b", socket_timeout=scaled(5)))
+        channel.connect(Deadline(scaled(5)))
+        limits = {"session_timeout": scaled(30), "rebalance_timeout": scaled(30), "deadline": Deadline(scaled(10))}
+        with pytest.raises(MemberIdRequiredError) as required:
+            channel.join(Membership("g"), [("range", b"")], **limits)
+        channel.join(Membership("g", -1, required.value.member_id), [("range", b"")], **limits)
+        closing = threading.Thread(target=one.shutdown, name="closing")
+        closing.start()
+        eventually(lambda: cluster.requests_of("OffsetCommit"), 30, "the last commit, which is refused")
+        cluster.expire_member("g", required.value.member_id)
+        closing.join(scaled(30))
+        channel.close()
+        assert cluster.committed("g") == {("t", 0): 2}
+        assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"2"
