@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Event
+from time import monotonic
 from typing import Final
 
 from zkconsumer.config import ConsumerConfig
@@ -29,6 +30,7 @@ from zkconsumer.wiring.coordinated import KafkaMember
 _POLL: Final = 0.02
 _BATCH_RUNS: Final = 1 << 62
 """The end of what is in hand: a batch holds its partitions, also when its end is marked already."""
+_HEARTBEATS: Final = 2
 _IN_TIME: Final = 0.9
 """The part of the rebalance timeout after which we join again, with whatever a batch still reads."""
 
@@ -77,6 +79,7 @@ class CoordinatedQueryMember(KafkaMember):
         self.keeper = Keeper(release_after, lambda _: None)  # the group's thread looks by itself
         self.batches: BatchDelivery = HoldingDelivery(self)
         self.delivery = self.batches
+        self._seen, self._seen_at = 0, monotonic()
 
     def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         """What is owned now (a copy)."""
@@ -84,9 +87,19 @@ class CoordinatedQueryMember(KafkaMember):
 
     @property
     def settled(self) -> bool:
-        """Whether what the group gave us is owned, and may be read."""
-        rebalancer = self.rebalancer
-        if rebalancer is None or rebalancer.state.phase is not Phase.OWNING or not self.lease.valid:
+        """Whether what the group gave us is owned, and may be read.
+
+        By an incremental strategy what others give up for us comes with the generation after, of which we hear by a
+        heartbeat: until there was time for that, more may be on its way.
+        """
+        state = None if self.rebalancer is None else self.rebalancer.state
+        if state is None or state.phase is not Phase.OWNING or not self.lease.valid:
+            return False
+        now = monotonic()
+        if state.rebalances != self._seen:
+            self._seen, self._seen_at = state.rebalances, now
+        more_until = self._seen_at + _HEARTBEATS * self.config.heartbeat_interval_ms / 1000
+        if self._generation.incremental and now < more_until:
             return False
         return all(self.batches.started(position) for position in self.positions().values())
 

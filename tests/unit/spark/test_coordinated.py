@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from itertools import islice
 from threading import Thread
 
 import pytest
 
 from tests.timing import eventually
-from zkconsumer import ConsumerTimeoutException, KafkaStream, ZookeeperConsumerConnector
+from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.member import GroupMember
@@ -62,9 +62,9 @@ def new_member(cluster: FakeCluster) -> Iterator[NewMember]:
 def new_connector(cluster: FakeCluster) -> Iterator[NewConnector]:
     made: list[ZookeeperConsumerConnector] = []
 
-    def make(strategy: str = "range") -> ZookeeperConsumerConnector:
-        given = {**common(cluster, strategy), "auto.offset.reset": "smallest", "consumer.timeout.ms": "200"}
-        made.append(ZookeeperConsumerConnector(given))
+    def make(strategy: str = "range", **options: str) -> ZookeeperConsumerConnector:
+        given = {**common(cluster, strategy), "auto.offset.reset": "smallest", "consumer.timeout.ms": "20000"}
+        made.append(ZookeeperConsumerConnector({**given, **options}))
         return made[-1]
 
     yield make
@@ -95,12 +95,9 @@ def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[bytes
     return joined
 
 
-def read(stream: KafkaStream[bytes, bytes]) -> list[tuple[int, int]]:
-    """Everything that comes until nothing has come for a while."""
-    found: list[tuple[int, int]] = []
-    with suppress(ConsumerTimeoutException):
-        found.extend((message.partition, message.offset) for message in stream)
-    return found
+def read(stream: KafkaStream[bytes, bytes], count: int) -> list[tuple[int, int]]:
+    """The first so many messages, in the order of the logs."""
+    return sorted((message.partition, message.offset) for message in islice(stream, count))
 
 
 def test_a_query_alone_owns_all_commits_with_its_generation_and_leaves(
@@ -133,7 +130,7 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     member.settle(batch)
     eventually(lambda: member.claim(ALL, patient=True) and connector.state.owned == 2, 20, "both to have a half")
     mine = set(member._member.positions())
-    assert read(joined.result(20)[0]) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
+    assert read(joined.result(20)[0], 6) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
 
 
 def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
@@ -142,21 +139,22 @@ def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
     member = new_member(releaseAfter="0.5")
     batch = begin_a_batch(member, 7)
     stream = join(new_connector()).result(20)[0]
+    eventually(lambda: len(member._member.positions()) == 2, 20, "both to have a half")
     mine = set(member._member.positions())
-    assert len(mine) == 2
     member.settle(batch)  # of what is another's by now nothing is committed
     assert member.claim(ALL, patient=False) == mine
     assert {tp: cluster.committed("g")[tp] for tp in mine} == dict.fromkeys(mine, 7)
-    assert len(read(stream)) == 20
+    assert read(stream, 20) == [(tp.partition, n) for tp in sorted(set(ALL) - mine) for n in range(10)]
 
 
 def test_a_batch_is_waited_for_no_longer_than_the_rebalance_waits_for_us(
     cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
 ) -> None:
-    member = new_member(**{"max.poll.interval.ms": "1500"})
+    limit = {"max.poll.interval.ms": "1500"}
+    member = new_member(**limit)
     begin_a_batch(member, 7)
     who = set(cluster.group("g").members)
-    join(new_connector()).result(20)
+    join(new_connector(**limit)).result(20)
     assert who < set(cluster.group("g").members)  # it was in time
 
 
@@ -170,7 +168,8 @@ def test_a_query_that_ends_during_a_batch_leaves_at_once(
     member.leave()
     stream = joined.result(20)[0]
     eventually(lambda: connector.state.owned == 4, 20, "the other one to own everything")
-    assert len(read(stream)) == 40  # nothing of the batch was committed
+    # nothing of the batch was committed
+    assert read(stream, 40) == [(tp.partition, n) for tp in ALL for n in range(10)]
 
 
 def test_the_brokers_tell_what_there_is_to_read(cluster: FakeCluster, new_member: NewMember) -> None:
@@ -190,3 +189,42 @@ def test_the_brokers_tell_what_there_is_to_read(cluster: FakeCluster, new_member
         member = new_member()
         member.settle(begin_a_batch(member, 7))
         assert asked.committed("g", ALL) == dict.fromkeys(ALL, 7)
+
+
+def test_a_query_for_what_is_there_now_waits_for_what_others_give_up_for_it(
+    new_member: NewMember, new_connector: NewConnector
+) -> None:
+    join(connector := new_connector("cooperative-sticky")).result(20)
+    assert connector.state.owned == 4
+    assert len(new_member("cooperative-sticky").claim(ALL, patient=True)) == 2
+
+
+def test_a_membership_that_ends_during_a_batch_costs_the_query_nothing(
+    cluster: FakeCluster, new_member: NewMember
+) -> None:
+    member = new_member()
+    batch = begin_a_batch(member, 7)
+    (former,) = cluster.group("g").members
+    cluster.expire_member("g", former)
+    eventually(lambda: cluster.group("g").state == "Stable", 20, "the query to join again")
+    member.settle(batch)
+    assert member.claim(ALL, patient=True) == set(ALL)
+    assert former not in cluster.group("g").members
+    assert member.committed(ALL) == cluster.committed("g") == dict.fromkeys(ALL, 7)
+
+
+def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
+    with FakeCluster(2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 4)
+        given = {**common(cluster, "range"), "zookeeper.connect": cluster.zookeeper_connect, "subscribe": "t"}
+        options = parse({name: value for name, value in given.items() if name != "bootstrap.servers"})
+        member = GroupMember(options)
+        try:
+            member.join()
+            with cluster_of(options) as asked:
+                assert asked.partitions(options.selection) == (ALL, ())
+                assert asked.leaders(ALL).keys() == set(ALL)
+            assert member.claim(ALL, patient=True) == set(ALL)
+            assert cluster.zookeeper.tree("/consumers") == {}
+        finally:
+            member.leave()
