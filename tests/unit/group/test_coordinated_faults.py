@@ -249,3 +249,27 @@ def test_who_is_not_known_time_and_again_backs_off(place: Place, cluster: FakeCl
     eventually(lambda: "UNKNOWN_MEMBER_ID" in connector.state.detail, 10, "a pause, and a word why")
     eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 30, "the membership")
     starting.join(scaled(20))
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_who_leaves_finds_a_coordinator_that_has_moved_or_cut_the_connection(
+    place: Place, cluster: FakeCluster, moves: bool
+) -> None:
+    """Else the others wait for the end of a session that nobody keeps up."""
+    topic = place.topic(2)
+    given = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 100}
+    first, second = place.connector(**given), place.connector(**{**given, "heartbeat_interval_ms": 59_000})
+    first.create_message_streams({topic: 1})
+    second.create_message_streams({topic: 1})
+    eventually(lambda: [len(one.assignment()) for one in (first, second)] == [1, 1], 10, "a partition each")
+    if moves:
+        cluster.move_coordinator(place.group, to=1 - (cluster.coordinator(place.group) or 0))
+        second.shutdown()
+    else:
+        with cluster.park("LeaveGroup", at="request") as parked:
+            stopping = Thread(target=second.shutdown)
+            stopping.start()
+            parked.wait(scaled(10))
+            parked.drop()
+        stopping.join(scaled(10))
+    eventually(lambda: len(first.assignment()) == 2, 20, "both partitions")

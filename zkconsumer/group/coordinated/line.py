@@ -18,8 +18,9 @@ from time import monotonic
 from zkconsumer.brokers.cluster import TopicsSeen
 from zkconsumer.brokers.group_requests import GroupChannel, Joined, Membership
 from zkconsumer.brokers.search import CoordinatorSearch
+from zkconsumer.core.coordinated.remedies import Remedy, remedy
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerResponseError, ConfigException, CoordinatorUnavailableError
+from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
 from zkconsumer.group.coordinated.events import Answer, Answered, Found, Synced
 from zkconsumer.model import Endpoint
 
@@ -107,17 +108,21 @@ class Line:
         return self._put(lambda: self._look(self._connected(), topics))
 
     def leave(self, who: Membership, *, limit: float) -> int:
-        """Leave, over a connection of its own: the other one may be waiting for a join."""
+        """Leave, over a connection of its own: the other one may be waiting for a join. A coordinator that has moved is
+        found once more, or the others would wait for the end of our session.
+        """
 
         def ask() -> None:
-            deadline = Deadline(limit)
-            place = self._place
-            channel = self._search.find(deadline) if place is None else self._search.connect(place, deadline)
-            try:
-                channel.leave(who, deadline)
-            finally:
-                self._search.discard(channel)
-                self._drop()
+            deadline, place = Deadline(limit), self._place
+            self._drop()
+            if place is not None:
+                try:
+                    self._leave(self._search.connect(place, deadline), who, deadline)
+                    return
+                except BrokerError as e:
+                    if remedy(e) is not Remedy.FIND:
+                        raise
+            self._leave(self._search.find(deadline), who, deadline)
 
         return self._put(ask, lasting=True)
 
@@ -174,6 +179,12 @@ class Line:
 
     def _look(self, channel: GroupChannel, topics: Collection[str] | None) -> TopicsSeen:
         return self._search.topics(channel, topics, Deadline(self._timeout))
+
+    def _leave(self, channel: GroupChannel, who: Membership, deadline: Deadline) -> None:
+        try:
+            channel.leave(who, deadline)
+        finally:
+            self._search.discard(channel)
 
     def _drop(self) -> None:
         channel, self._coordinator = self._coordinator, None
