@@ -142,6 +142,7 @@ class GroupMember:
         self._marking = Lock()
         self._running: tuple[int, Progress] | None = None
         self._finished: Progress = {}
+        self._settled_for: Mapping[TopicPartition, PartitionPosition] = {}
         self._ending = Event()
         self._tired = False
         self._parent = parent
@@ -174,7 +175,7 @@ class GroupMember:
         """
         member = self._member
         ours = member.positions()
-        self._finished = done
+        self._finished, self._settled_for = done, ours if all(map(member.batches.started, ours.values())) else {}
         with self._marking:
             for tp, span in done.items():
                 position = ours.get(tp)
@@ -206,9 +207,9 @@ class GroupMember:
         if not member.lease.valid:
             self.reserve({})
             return frozenset()  # what we owned may be another's by now
-        if not self._all_started():
-            self._await(self._all_started, member.request_timeout)
-            self.settle(self._finished)  # also what came to us only now
+        self._await(self._all_started, member.request_timeout)
+        if member.positions() != self._settled_for:
+            self.settle(self._finished)  # for what came to us only since then
         started = member.batches.started
         kept = member.keeper.keep(tp for tp, p in member.positions().items() if not p.revoked and started(p))
         # looked at again, for the group's thread may have released what was just kept
