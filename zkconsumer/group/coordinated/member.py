@@ -134,7 +134,7 @@ class CoordinatedMember:
         self._error: Exception | None = None
         self._began = self._beating_since = monotonic()
         self._failures = self._thrown_out = 0
-        self._retry_at = self._look_at = self._leave_by = NEVER
+        self._retry_at = self._look_at = self._leave_by = self._stop_at = NEVER
         self._look_at_readers = monotonic()
         self._surfaced = False
         self._stopping: StopRequested | None = None
@@ -206,7 +206,7 @@ class CoordinatedMember:
     def _next(self, longest: float) -> Any:
         if self._postponed:
             return self._postponed.pop(0)
-        timers = (self._retry_at, self._look_at, self._leave_by, self._look_at_readers, self._silent_at)
+        timers = (self._retry_at, self._look_at, self._leave_by, self._stop_at, self._look_at_readers, self._silent_at)
         try:
             return self._events.get(timeout=max(0.0, min(min(timers) - monotonic(), longest)))
         except Empty:
@@ -224,6 +224,9 @@ class CoordinatedMember:
             self._on(Trigger.RETRY_DUE)
         if now >= self._leave_by:
             self._on(Trigger.LEFT)
+        if self._stop_at < NEVER and (self._state is not State.LEADING or now >= self._stop_at):
+            self._stop_at = NEVER
+            self._on(Trigger.STOPPED)
         if now >= self._silent_at:
             self._on(Trigger.LEASE_ENDED, "the coordinator was silent for a session timeout")
         if now >= self._look_at:
@@ -263,7 +266,8 @@ class CoordinatedMember:
                 self._heartbeat_failed(who, error)
             case StopRequested():
                 self._stopping = event
-                self._on(Trigger.STOPPED)
+                # nobody's commit is taken before the leader has decided, and the last one is to come: decide before it
+                self._stop_at = monotonic() + (LEAVE_WITHIN if self._state is State.LEADING else 0.0)
             case SeekRequested():
                 self._seek(event)
             case SubscriptionChanged():

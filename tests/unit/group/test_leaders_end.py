@@ -1,0 +1,59 @@
+"""A leader that is stopped before it has decided, on a cluster in memory: its last commit is not lost."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.group.coordinated.member import CoordinatedMember
+from zkconsumer.group.events import StopRequested
+from zkconsumer.testing import FakeCluster
+
+
+def member(cluster: FakeCluster, name: str) -> ZookeeperConsumerConnector:
+    return ZookeeperConsumerConnector(
+        group_coordination="kafka",
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id="g",
+        client_id=name,
+        partition_assignment_strategy="cooperative-sticky",
+        heartbeat_interval_ms=100,
+        auto_offset_reset="smallest",
+    )
+
+
+def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked_to_stop, handle = threading.Event(), CoordinatedMember._handle
+
+    def told(self: CoordinatedMember, event: object) -> None:
+        handle(self, event)
+        if isinstance(event, StopRequested):
+            asked_to_stop.set()
+
+    monkeypatch.setattr(CoordinatedMember, "_handle", told)
+    with FakeCluster() as cluster:
+        cluster.create_topic("t", 1)
+        cluster.append("t", 0, [b"1", b"2", b"in hand"])
+        leader, other = member(cluster, "leader"), member(cluster, "other")
+        stream = leader.create_message_streams({"t": 1})["t"][0]
+        assert [message.offset for message in itertools.islice(stream, 3)] == [0, 1, 2]
+        with cluster.park("Metadata", at="request", client_id="leader") as parked:
+            joining = threading.Thread(target=other.create_message_streams, args=({"t": 1},), name="joining")
+            joining.start()
+            parked.wait(scaled(30))
+            assert cluster.group("g").state == "CompletingRebalance"
+            closing = threading.Thread(target=leader.shutdown, name="closing")
+            closing.start()
+            assert asked_to_stop.wait(scaled(10))
+            parked.release()
+        closing.join(scaled(30))
+        assert cluster.committed("g") == {("t", 0): 2}
+        eventually(lambda: other.state.owned == 1, 30, "the other one to own it")
+        joining.join(scaled(30))
+        other.shutdown()
