@@ -25,7 +25,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
-from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.errors import CoordinatorUnavailableError, OffsetCommitError, RegistryError
 from zkconsumer.group.events import LookAgain, StartResolved
 from zkconsumer.group.state import Phase
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -193,6 +193,8 @@ class GroupMember:
         """What of the existing partitions is ours and may be read in the next batch; it is kept from now on.
 
         Arguments: ``patient``: wait for all of our share, not beyond a limit, and not again for what did not come then.
+        Raises CoordinatorUnavailableError where a patient one is not in the brokers' group (of a ZooKeeper that is away
+        the query hears when it asks for partitions); whatever nobody but the user can help against.
         """
         member = self._member
         if member.batches.refusal is not None:
@@ -206,6 +208,9 @@ class GroupMember:
             )
         if not member.lease.valid:
             self.reserve({})
+            if patient and self._options.config.coordinated_by_brokers and not self._ending.is_set():
+                reason = f"outside group {self._options.group!r}, and nothing says that all is read: "
+                raise CoordinatorUnavailableError(f"{reason}{member.rebalancer and member.rebalancer.state}")
             return frozenset()  # what we owned may be another's by now
         self._await(self._all_started, member.request_timeout)
         if member.positions() != self._settled_for:

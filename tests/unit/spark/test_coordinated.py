@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from itertools import islice
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from tests.timing import eventually
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
+from zkconsumer.errors import CoordinatorUnavailableError
 from zkconsumer.model import TopicPartition
+from zkconsumer.spark import member as member_module
 from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import Selection, parse
@@ -81,9 +84,9 @@ def begin_a_batch(member: GroupMember, end: int) -> dict[TopicPartition, Span]:
     return batch
 
 
-def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[bytes, bytes]]]:
+def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[Any, Any]]]:
     """Join on a thread of its own; the streams, once the group is complete."""
-    joined: Future[list[KafkaStream[bytes, bytes]]] = Future()
+    joined: Future[list[KafkaStream[Any, Any]]] = Future()
 
     def run() -> None:
         try:
@@ -95,7 +98,7 @@ def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[bytes
     return joined
 
 
-def read(stream: KafkaStream[bytes, bytes], count: int) -> list[tuple[int, int]]:
+def read(stream: KafkaStream[Any, Any], count: int) -> list[tuple[int, int]]:
     """The first so many messages, in the order of the logs."""
     return sorted((message.partition, message.offset) for message in islice(stream, count))
 
@@ -228,3 +231,16 @@ def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
             assert cluster.zookeeper.tree("/consumers") == {}
         finally:
             member.leave()
+
+
+def test_a_query_for_what_is_there_now_does_not_end_as_if_all_were_read_while_it_is_outside_the_group(
+    cluster: FakeCluster, new_member: NewMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_module, "SETTLE_WITHIN", 0.3)
+    member = new_member()
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    member._member.lease.lapse()  # as after a session timeout
+    assert member.claim(ALL, patient=False) == frozenset()  # a batch may follow when the coordinator is back
+    with pytest.raises(CoordinatorUnavailableError, match="nothing says that all is read"):
+        member.claim(ALL, patient=True)
