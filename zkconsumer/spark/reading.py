@@ -1,8 +1,8 @@
 """Reads offset ranges from the brokers as Arrow batches: what a task does.
 
 One thread, the task's; nothing is kept between tasks. The next fetch is under way while an answer is decoded. When a
-leader moves or a broker is away, the leader is looked up in ZooKeeper and reading goes on where it was; ZooKeeper is
-not asked otherwise, since the planner sent the leaders along.
+leader moves or a broker is away, the leader is looked up (in ZooKeeper, or by the brokers where they coordinate the
+group) and reading goes on where it was; nobody is asked otherwise, since the planner sent the leaders along.
 """
 
 from __future__ import annotations
