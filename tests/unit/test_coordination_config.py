@@ -14,7 +14,7 @@ from zkconsumer.config import ConsumerConfig, UnknownPropertyWarning
 from zkconsumer.core.coordinated.protocol import RebalanceProtocol
 from zkconsumer.errors import ConfigException, UnknownAssignorError
 from zkconsumer.model import ConsumerId
-from zkconsumer.wiring.coordinated import assignors
+from zkconsumer.wiring.coordinated import assignors, member_settings
 
 KAFKA: dict[str, Any] = {"group.id": "g", "group.coordination": "Kafka", "bootstrap.servers": "a:9092, [::1]:9093"}
 
@@ -87,6 +87,12 @@ def test_a_property_of_the_brokers_groups_warns_where_zookeeper_coordinates(name
 def named(strategy: str) -> list[str]:
     config = ConsumerConfig({**KAFKA, "partition.assignment.strategy": strategy})
     return [one.name for one in assignors(config, ConsumerId("g_c"), lambda _: 1)]
+
+
+def test_even_the_longest_pause_leaves_several_tries_in_the_shortest_session_that_brokers_allow() -> None:
+    config = ConsumerConfig({"group.id": "g", "group.coordination": "kafka", "bootstrap.servers": "h:1"})
+    session_of_brokers = 6.0  # group.min.session.timeout.ms
+    assert member_settings(config, 10.0).backoff_max * 4 < session_of_brokers
 
 
 def test_strategies_are_offered_in_the_order_given() -> None:

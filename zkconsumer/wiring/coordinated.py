@@ -40,8 +40,10 @@ from zkconsumer.version import VERSION
 from zkconsumer.wiring.parts import GroupThread, MemberParts, registered_endpoints
 
 BACKOFF = 0.1
-BACKOFF_MAX = 5.0
-"""Seconds between two tries to get into the group: the first pause and the longest."""
+BACKOFF_MAX = 1.0
+"""Seconds between two tries to get into the group: the first pause and the longest, as the Java consumer's. Everybody
+else's join waits for who pauses, and a session goes on meanwhile.
+"""
 
 
 class KafkaMember(MemberParts):
