@@ -142,6 +142,17 @@ class _Connection:
         self._cluster = cluster
         self._stop = stop
 
+    def is_set(self) -> bool:
+        """Whether the broker stops, or the other side has closed: then its answer need not be waited for."""
+        if self._stop.is_set():
+            return True
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def cut(self) -> None:
         """End it under whoever waits on it."""
         try:
@@ -203,7 +214,7 @@ class _Connection:
             request.client_id or "",
             host,
             request.body,
-            self._stop,
+            self,
         )
         code = faults.code_for(request)
         answer = handler.refusal(call, code) if code else handler.answer(call)

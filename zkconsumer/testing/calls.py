@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zkconsumer.testing.wire import Api, Message
 
@@ -20,7 +20,14 @@ _SLICE = 0.05
 
 
 class BrokerStopped(Exception):
-    """The broker stops, so nobody will be answered any more."""
+    """The broker stops, or who asked is gone, so nobody will be answered any more."""
+
+
+class End(Protocol):
+    """Whether nobody waits for an answer any more."""
+
+    def is_set(self) -> bool:
+        """That."""
 
 
 class Answer:
@@ -35,7 +42,7 @@ class Answer:
         self._value = value
         self._there.set()
 
-    def wait(self, stop: Event) -> Any:
+    def wait(self, stop: End) -> Any:
         """The answer, once it is there. Raises BrokerStopped."""
         while not self._there.wait(_SLICE):
             if stop.is_set():
@@ -45,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Call:
-    """A request: who asks which broker what. ``stop`` is set when the broker stops."""
+    """A request: who asks which broker what. ``stop`` is set when the broker stops or who asked has closed."""
 
     cluster: FakeCluster
     broker_id: int
@@ -55,7 +62,7 @@ class Call:
     client_id: str
     client_host: str
     body: Message
-    stop: Event
+    stop: End
 
 
 class Handler(NamedTuple):

@@ -130,6 +130,24 @@ def test_a_slow_member_is_waited_for_and_a_stale_one_fenced(targets: list[Target
     assert slow.commit({("t", 0): 1}) == [UNKNOWN]
 
 
+def test_nobody_serves_a_connection_whose_client_went_away_while_it_waited(
+    cluster: FakeCluster, targets: list[Target]
+) -> None:
+    def serving() -> int:
+        return sum("-connection-" in thread.name for thread in threading.enumerate())
+
+    target = targets[cluster.coordinator("g") or 0]
+    first, second = target.member(), target.member()
+    target.stable(first)
+    before = serving()
+    second.joins()  # is answered once the first one has joined again, which it never does
+    eventually(lambda: cluster.group("g").state == "PreparingRebalance", 10, "it to wait")
+    assert serving() == before
+    second.connection.close()
+    eventually(lambda: serving() == before - 1, 10, "its connection to be left")
+    assert len(cluster.group("g").members) == 2, "it stays a member until its session ends"
+
+
 def test_a_moved_leader_is_found_again(cluster: FakeCluster, targets: list[Target]) -> None:
     cluster.append("t", 0, [b"a"])
     assert fetch(targets[0])["error_code"] == 0
