@@ -30,6 +30,8 @@ QUICK: dict[str, Any] = {
     "rebalance.interval.ms": 300,
     "fetch.wait.max.ms": 50,
 }
+DEFAULTS: dict[str, Any] = dict.fromkeys(name.replace(".", "_") for name in QUICK)
+"""For a connector without any of these: None is as though a property were not given."""
 
 
 class Place:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.in_process import Reader
-from tests.contract.coordinated import Place
+from tests.contract.coordinated import DEFAULTS, Place
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
@@ -141,17 +141,22 @@ def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> Non
 
 
 def test_after_a_clean_leave_the_others_have_everything_at_once(place: Place) -> None:
+    """With all defaults, since it is they that a user has: 0.5 s is what they are for."""
     topic = place.topic(16)
-    stays, leaves = place.connector(), place.connector()
+    stays = place.connector(**DEFAULTS)
     read(stays, topic)
-    read(leaves, topic)
-    shared(16, stays, leaves)
-    began = monotonic()
-    leaves.shutdown()
-    left = monotonic()
-    eventually(lambda: owned(stays) == [16], 15, "all partitions")
-    print(f"leave took {left - began:.3f} s, then {monotonic() - left:.3f} s until the other one had all 16 partitions")
-    assert monotonic() - began < scaled(2.5)  # the session would have lasted 3 s
+    took: list[float] = []
+    for _ in range(5):
+        leaves = place.connector(**DEFAULTS)
+        read(leaves, topic)
+        shared(16, stays, leaves)
+        began = monotonic()
+        leaves.shutdown()
+        eventually(lambda: owned(stays) == [16], 60, "all partitions")
+        took.append(monotonic() - began)
+    times = ", ".join(f"{seconds:.3f}" for seconds in took)
+    print(f"from the call of shutdown() until the other one had all 16 partitions: {times} s")
+    assert max(took) < scaled(2.5)  # the session would have lasted 45 s, a heartbeat of the Java consumer's 3 s
 
 
 # ---- leaving, in each state of the group

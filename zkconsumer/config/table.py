@@ -15,7 +15,9 @@ def markdown_table() -> str:
     parts = {
         "The original's": [name for name, key in rows.items() if not key.ours],
         "Ours": [name for name, key in rows.items() if key.ours and name not in {*security, *coordination}],
-        "Who coordinates the group, with the Java consumer's names and defaults": list(coordination),
+        "Who coordinates the group, with the Java consumer's names and, but for the heartbeat, defaults": list(
+            coordination
+        ),
         "Security": list(security),
     }
     head = "| key | type | default | note |\n|---|---|---|---|\n"
