@@ -17,6 +17,7 @@ from zkconsumer.config.coordination import CoordinationConfig
 from zkconsumer.config.keys import Key, keys_of
 from zkconsumer.config.properties import format_properties
 from zkconsumer.config.security import SecurityConfig
+from zkconsumer.connector import ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, ZkConsumerError
 
 LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}
@@ -309,6 +310,24 @@ def test_the_newer_name_of_auto_commit_is_taken() -> None:
     assert made.replace(enable_auto_commit=None).auto_commit_enable
     with pytest.raises(ConfigException, match=r"auto\.commit\.enable.*given twice"):
         ConsumerConfig({**LEAST, "enable.auto.commit": "false", "auto.commit.enable": "true"})
+
+
+def test_what_is_said_elsewhere_here_says_where() -> None:
+    with pytest.warns(
+        UnknownPropertyWarning, match=r"'value\.deserializer' has no effect: give value_decoder=\.\.\. to"
+    ):
+        ConsumerConfig({**LEAST, "value.deserializer": "org.apache.kafka.common.serialization.StringDeserializer"})
+
+
+def test_a_warning_points_past_the_connector_too() -> None:
+    with pytest.warns(UnknownPropertyWarning) as caught:
+        ZookeeperConsumerConnector({**LEAST, "group.idd": "g"})
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_brokers_in_place_of_zookeeper_say_when_they_are_enough() -> None:
+    with pytest.raises(ConfigException, match=r"zookeeper\.connect: is missing.*only with group\.coordination=kafka"):
+        ConsumerConfig({"group.id": "g", "bootstrap.servers": "h:9092"})
 
 
 def test_a_name_like_no_other_warns_without_a_guess() -> None:

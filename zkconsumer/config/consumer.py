@@ -6,6 +6,7 @@ and note, and the table in README is rendered from it. Immutable, so any thread 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ from zkconsumer.config.keys import (
     same_as,
     text,
 )
-from zkconsumer.config.names import ALIASES, is_unused, nearest
+from zkconsumer.config.names import ALIASES, ELSEWHERE, is_unused, nearest
 from zkconsumer.config.properties import parse_properties
 from zkconsumer.config.security import SecurityConfig, check_security
 from zkconsumer.config.zookeeper import format_connect, parse_connect
 from zkconsumer.errors import ConfigException
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class UnknownPropertyWarning(UserWarning):
@@ -299,8 +302,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
 
     def _fill(self, given: dict[str, Value]) -> None:
-        # Warnings point at whoever called the method that called this one.
-        level = 3
+        level = _outside()
         keys = keys_of(type(self))
         for name, value in given.items():
             if name not in keys and value is not None and not is_unused(name):
@@ -361,7 +363,7 @@ def _values(given: Mapping[str, Value]) -> dict[str, Value]:
         if value is not None:
             values[name] = key.convert(name, value)
         elif key.required:
-            raise ConfigException(name, "is missing; it has no default")
+            raise ConfigException(name, f"is missing, and has no default: {key.note}")
         else:
             values[name] = key.derive(values) if key.derive else key.default
     check_security(values)
@@ -408,6 +410,16 @@ def _suspicion(values: Mapping[str, Any]) -> str | None:
     )
 
 
+def _outside() -> int:
+    """By how many frames a warning of the caller's must look up to point at the user's own line, not at the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def _unknown(name: str, keys: Mapping[str, object]) -> str:
+    if name in ELSEWHERE:
+        return f"unknown property {name!r} has no effect: {ELSEWHERE[name]}"
     meant = nearest(name, keys)
     return f"unknown property {name!r} has no effect" + (f"; did you mean {meant!r}?" if meant else "")

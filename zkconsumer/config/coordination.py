@@ -90,7 +90,12 @@ def check_coordination(values: Mapping[str, Any], given: Mapping[str, object]) -
     """Raises :class:`ConfigException` for what cannot be meant together."""
     if values["group.coordination"] != BY_BROKERS:
         if given.get("zookeeper.connect") is None:
-            raise ConfigException("zookeeper.connect", "is missing; it has no default")
+            reason = (
+                "is missing, and has no default: the ZooKeeper servers of the brokers, `host1:2181,host2:2181/chroot`"
+            )
+            if values["bootstrap.servers"]:
+                reason += "; bootstrap.servers alone is enough only with group.coordination=kafka"
+            raise ConfigException("zookeeper.connect", reason)
         if values["group.migration"]:
             raise ConfigException("group.migration", "goes with group.coordination=kafka, in both directions")
         return

@@ -16,6 +16,13 @@ class by which Java speaks TLS to ZooKeeper."""
 ALIASES = {"enable.auto.commit": "auto.commit.enable"}
 """Names of Kafka's newer consumer that are taken for ours."""
 
+ELSEWHERE = {
+    "key.deserializer": "give key_decoder=... to the method that creates streams",
+    "value.deserializer": "give value_decoder=... to the method that creates streams",
+    "max.poll.records": "a stream hands out one message at a time, or batches(max_rows=...)",
+}
+"""What Kafka's newer consumer has as properties and this one otherwise: where to say it here."""
+
 # How Kafka's newer consumer, and the connector before 0.8, call the same thing.
 _OTHER_NAMES = {
     "autocommit.enable": "auto.commit.enable",

@@ -66,6 +66,12 @@ class ServerConnection(PipeliningConnection):
         self._dropped = False
         self._refusals = 0
 
+    def _expand_client_hosts(self) -> Any:
+        addresses = super()._expand_client_hosts()
+        if not addresses:  # kazoo only logs it
+            self.trouble = f"no address is known for {', '.join(sorted({host for host, _ in self.client.hosts}))}"
+        return addresses
+
     def _connect(self, *args: Any, **keywords: Any) -> Any:
         self.ready = self._on_ready is None
         try:

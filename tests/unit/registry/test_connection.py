@@ -70,6 +70,17 @@ def test_a_connection_that_is_not_answered_does_not_cost_the_session(silent: Sil
         opening.join(30)
 
 
+def test_a_name_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> list[object]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    session = Session("zk-typo.example:2181/kafka", timeout=6.0, on_change=lambda _: None)
+
+    with pytest.raises(RegistryUnavailableError, match=r"The last try: no address is known for zk-typo\.example$"):
+        session.open(Deadline(1.0))
+
+
 def _open(session: Session) -> None:
     with pytest.raises(RegistryUnavailableError):
         session.open(Deadline(60.0))
