@@ -20,6 +20,7 @@ from threading import Lock, Thread, get_native_id
 from types import TracebackType
 from typing import Any, Self
 
+from zkconsumer import forking
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.control import PartitionControl
 from zkconsumer.core.names import name_problem
@@ -32,6 +33,7 @@ from zkconsumer.delivery import ANY_TOPIC
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
+    ForkedProcessError,
     MessageStreamsExistException,
     OffsetCommitError,
     RegistryError,
@@ -90,6 +92,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self._create_lock = Lock()
         self._created = False
         self._closing = False
+        self._forked: ForkedProcessError | None = None
         self._closer = 0
         self._in_background = False
         self._closed: SimpleQueue[bool] = SimpleQueue()
@@ -220,7 +223,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
     def _create_once(self, what: str) -> MemberParts:
         with self._create_lock:
             if self._closing:
-                raise ConnectorClosedException("the connector was shut down; make a new one")
+                raise self._forked or ConnectorClosedException("the connector was shut down; make a new one")
             if self._created:
                 raise MessageStreamsExistException(
                     f"{what}: this connector has created its streams; one connector does so once"
@@ -229,6 +232,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             member.metrics.gauges(lambda: member_gauges(member))
             self._member = member
             self._created = True
+            forking.watch(self)
             return member
 
     def _make_all_streams(
@@ -294,7 +298,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             _check_offsets(offsets)
         member = self._member
         if self._closing and not (member is not None and member.in_listener):
-            raise ConnectorClosedException("the connector was shut down; its last commit is done")
+            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
         if member is None or member.committer is None:
             if offsets:
                 raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
@@ -311,7 +315,8 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         """What the member is doing now, and what it waits for."""
         member = self._member
         if member is None or member.rebalancer is None:
-            return ConnectorState(Phase.CLOSED if self._closing else Phase.STARTING)
+            detail = "" if self._forked is None else str(self._forked)
+            return ConnectorState(Phase.CLOSED if self._closing else Phase.STARTING, detail=detail)
         state = member.rebalancer.state
         if state.phase is Phase.CLOSED:
             return state
@@ -374,6 +379,19 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         except Empty:
             return
         self._closed.put(True)
+
+    def left_to_parent(self, parent: int) -> None:
+        """For :mod:`zkconsumer.forking`: in a forked process this is an empty shell; process ``parent`` reads on."""
+        member = self._left = self._member  # kept: nothing of it is to be finalised here
+        self._create_lock, self._closed = Lock(), SimpleQueue()
+        self._forked = ForkedProcessError(
+            f"{self.consumer_id} belongs to process {parent}, from which this one was forked: make a connector here, "
+            "or fork before streams are created"
+        )
+        self._member, self._closing = None, True
+        self._closed.put(True)
+        if member is not None:
+            member.delivery.left_to_parent(self._forked)
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from typing import Literal
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConnectorClosedException, PartitionNotOwnedError
+from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, PartitionNotOwnedError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import TopicPartition
@@ -27,6 +27,7 @@ class PartitionControl:
 
     _member: MemberParts | None
     _closing: bool
+    _forked: ForkedProcessError | None
 
     # ---- looking ----
 
@@ -178,7 +179,7 @@ class PartitionControl:
 
     def _live(self) -> MemberParts:
         if self._closing:
-            raise ConnectorClosedException("the connector was shut down")
+            raise self._forked or ConnectorClosedException("the connector was shut down")
         if self._member is None:
             raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
         return self._member
@@ -188,6 +189,8 @@ class PartitionControl:
         return {} if member is None or member.rebalancer is None else member.rebalancer.positions()
 
     def _position(self, tp: TopicPartition) -> PartitionPosition:
+        if self._forked is not None:
+            raise self._forked
         position = self._positions().get(tp)
         if position is None:
             raise PartitionNotOwnedError(f"{tp} is not owned by this member")

@@ -132,6 +132,13 @@ class Delivery:
         for stream in list(self._streams.values()):
             stream.queue.fail_readers(error)
 
+    def left_to_parent(self, error: Exception) -> None:
+        """In a forked process: make every reader raise ``error``, without a lock."""
+        for stream in list(self._streams.values()):
+            stream.left_to_parent(error)
+        for merged in list(self._merged):
+            merged.left_to_parent()
+
     def end(self) -> None:
         """End all streams."""
         for stream in list(self._streams.values()):

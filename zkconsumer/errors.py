@@ -87,6 +87,12 @@ class ConnectorClosedException(ZkConsumerError):
     """The connector was shut down; make a new one."""
 
 
+class ForkedProcessError(ConnectorClosedException):
+    """The connector is that of the process from which this one was forked, which reads on. Make a new one here, or fork
+    before streams are created.
+    """
+
+
 class ConsumerRebalanceFailedException(ZkConsumerError):
     """The first rebalance did not succeed within its limit."""
 

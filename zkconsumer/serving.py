@@ -22,7 +22,7 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
-from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
 from zkconsumer.model import ConsumerId
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import MemberParts
@@ -43,6 +43,7 @@ class Serving:
     consumer_id: ConsumerId
     _member: MemberParts | None
     _closing: bool
+    _forked: ForkedProcessError | None
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
     _running: _Run | None = None
@@ -133,7 +134,7 @@ class Serving:
 
     def _serving_member(self) -> MemberParts:
         if self._closing:
-            raise ConnectorClosedException("the connector was shut down")
+            raise self._forked or ConnectorClosedException("the connector was shut down")
         if self._member is None:
             raise ValueError("there are no streams yet: create them first, or give topics to run()")
         return self._member

@@ -120,6 +120,12 @@ class MergedStreams(Generic[K, V]):
         """Whether that thread, which calls this, is asking for a message: then a signal handler calls."""
         return self._holder == thread and getgeneratorstate(self._messages) == GEN_RUNNING
 
+    def left_to_parent(self) -> None:
+        """In a forked process: go on, to raise what the streams raise there."""
+        self._wake = Event()
+        if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
+            self._messages, self._last = self._hand_out(), None
+
     def __repr__(self) -> str:
         return f"<MergedStreams of {len(self._watched)}>"
 

@@ -324,6 +324,17 @@ class StreamQueue:
             self._changed.notify_all()
         self._tell()
 
+    def left_to_parent(self, error: Exception) -> None:
+        """In a forked process, where no other thread is left and locks may be held by ones that are not: raise
+        ``error`` to readers, and never touch what this shares with its fetchers.
+        """
+        self._changed = Condition()
+        self._budget, self._watcher, self._on_room = None, None, lambda: None
+        self._chunks, self._aside = deque(), {}
+        self._failure = error
+        if self._taken is not None:
+            self._taken.position.revoked = True
+
     def close(self) -> None:
         """End the stream: waiting readers wake and end, what is queued is dropped."""
         with self._changed:

@@ -118,6 +118,11 @@ class ChunkReader:
         """Count the bytes of a chunk that is given away before it counts as finished."""
         self._count(chunk.position.topic, 0, len(chunk.records))
 
+    def left_to_parent(self, error: Exception) -> None:
+        """In a forked process: nothing of this is read here."""
+        self._count = lambda _topic, _messages, _bytes: None  # it takes locks
+        self.queue.left_to_parent(error)
+
     def turn_over(self) -> None:
         """What was handed out as messages is finished, for columns go on."""
         chunk = self.queue.taken

@@ -16,7 +16,7 @@ it, so that neither the generator nor the iterator ends by it. Whoever asks for 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
 from time import monotonic
 from typing import Any, Generic, NoReturn
@@ -135,6 +135,13 @@ class KafkaStream(ColumnStream, Generic[K, V]):
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is asking this stream for a message: then a signal handler calls."""
         return self._holder == thread and self._asked
+
+    def left_to_parent(self, error: Exception) -> None:
+        """In a forked process: raise ``error`` from each ask on."""
+        self._asking = False
+        if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
+            self._messages, self._turned = self._hand_out(), False
+        self._reader.left_to_parent(error)
 
     def __repr__(self) -> str:
         # never iterates (KAFKA-1146: printing a stream blocked for ever)

@@ -1,0 +1,165 @@
+"""A forked process: what is its parent's works there no more and says so, and the parent is not disturbed.
+
+In processes of their own: pytest's has threads that should not be forked.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent, indent
+
+from tests.timing import scaled
+
+_BEGINNING = """
+import os, sys, threading, time, traceback
+from zkconsumer import ConsumerTimeoutException, TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.errors import ForkedProcessError
+from zkconsumer.testing import FakeCluster
+
+
+def refuses(ask):
+    try:
+        ask()
+    except ForkedProcessError as e:
+        assert f"belongs to process {os.getppid()}" in str(e), e
+    else:
+        raise AssertionError(f"{ask} did not refuse")
+
+
+def child(work):
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child failed"
+
+
+with FakeCluster(zookeeper=True) as cluster:
+    cluster.create_topic("events", 2)
+    cluster.append("events", 0, [b"%d" % number for number in range(1000)])
+    config = {
+        "zookeeper.connect": cluster.zookeeper_connect,
+        "group.id": "readers",
+        "auto.offset.reset": "smallest",
+        "consumer.timeout.ms": 20_000,
+        "zookeeper.session.timeout.ms": 6_000,
+    }
+    end = 1000
+    connector = ZookeeperConsumerConnector(config)
+    stream = connector.create_message_streams({"events": 1})["events"][0]
+"""
+_END = """
+    before = connector.state.rebalances
+    cluster.append("events", 1, [b"last"])
+    got = {stream.get(20).value for _ in range(left + 1)}
+    assert b"last" in got and len(got) == left + 1, sorted(got)[:3]
+    connector.commit_offsets()
+    assert connector.state.rebalances == before
+    assert cluster.zookeeper.tree("/consumers/readers/offsets/events").popitem()[1] == b"1", "of events-1"
+    assert connector.committed(TopicPartition("events", 0)) == end
+    connector.shutdown()
+"""
+
+
+def _run(script: str) -> None:
+    code = _BEGINNING + indent(dedent(script), "    ") + _END
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Connection dropped" not in done.stderr, done.stderr
+    assert "closed the connection" not in done.stderr, done.stderr
+
+
+def test_a_child_that_goes_on_with_its_parents_loop_is_told_and_hands_nothing_out() -> None:
+    _run("""
+        loop = iter(stream)
+        assert next(loop).value == b"0"
+        child(lambda: (refuses(lambda: next(loop)), refuses(lambda: next(stream)), refuses(lambda: stream.get(0))))
+        assert next(loop).value == b"1"
+        left = 998
+    """)
+
+
+def test_columns_and_the_merged_loop_are_refused_too() -> None:
+    _run("""
+        batches = stream.batches(max_rows=10)
+        assert next(batches).num_rows == 10
+        child(lambda: (refuses(lambda: next(batches)), refuses(lambda: stream.to_arrow(timeout=0))))
+        merged = connector.messages()
+        assert merged.get(20).value == b"10"
+        child(lambda: (refuses(lambda: next(iter(merged))), refuses(lambda: merged.get(0))))
+        left = 989
+    """)
+
+
+def test_whatever_is_asked_of_the_connector_in_a_child_is_refused_at_once_and_its_end_is_no_business_of_the_group() -> (
+    None
+):
+    _run("""
+        assert stream.get(20).value == b"0"
+
+        def work():
+            here = TopicPartition("events", 0)
+            began = time.monotonic()
+            for ask in (
+                connector.commit_offsets,
+                connector.messages,
+                lambda: connector.run(print),
+                lambda: connector.pause([here]),
+                lambda: connector.seek(here, 0),
+                lambda: connector.position(here),
+                lambda: connector.create_message_streams({"events": 1}),
+                lambda: connector.add_topics({"others": 1}),
+            ):
+                refuses(ask)
+            assert str(connector.state).startswith("closed; ") and "forked" in str(connector.state), connector.state
+            assert connector.assignment() == frozenset() and connector.lag() == {}
+            with connector:
+                pass
+            connector.shutdown()
+            assert time.monotonic() - began < 4.0  # nothing was waited for
+
+        child(work)
+        left = 999
+    """)
+
+
+def test_a_child_may_make_a_connector_of_its_own() -> None:
+    _run("""
+        def work():
+            with ZookeeperConsumerConnector({**config, "group.id": "children"}) as own:
+                assert own.create_message_streams({"events": 1})["events"][0].get(20).value == b"0"
+
+        child(work)
+        left = 1000
+    """)
+
+
+def test_a_fork_while_another_thread_waits_for_a_message() -> None:
+    _run("""
+        for _ in range(1000):
+            stream.get(20)
+        got = []
+        waiting = threading.Thread(target=lambda: got.append(stream.get(20).value))
+        waiting.start()
+        while not stream.being_asked:
+            time.sleep(0.001)
+        child(lambda: (refuses(lambda: stream.get(0)), refuses(lambda: next(stream)), connector.shutdown()))
+        cluster.append("events", 0, [b"more"])
+        waiting.join(20)
+        assert got == [b"more"], got
+        connector.seek(TopicPartition("events", 0), 990)
+        left, end = 11, 1001
+    """)
