@@ -344,6 +344,9 @@ def test_the_state_says_where_a_member_stands_and_what_it_waits_for_since_when(
     assert re.match(r"failed because staged \(since later\); tried again, owning 0 of 4 partitions", says())
     settle([member])
     assert says() == "owning 4 of 4 partitions"
+    server.put("/consumers/g/ids/g_bad", b"{", ephemeral_owner=0x1F)
+    settle([member])
+    assert says() == "owning 4 of 4 partitions; unreadable: /consumers/g/ids/g_bad"
     member.stop()
     assert says() == "closed"
 

@@ -127,6 +127,13 @@ def test_a_limit_that_is_none_is_refused(bench: Bench, limits: Any) -> None:
         bench.stream.batches(**limits)
 
 
+@pytest.mark.parametrize("timeout", ["never", True, b"1"])
+def test_a_timeout_that_is_no_number_is_named_before_anything_is_waited_for(bench: Bench, timeout: Any) -> None:
+    for ask in (bench.stream.batches, bench.stream.to_arrow):
+        with pytest.raises(ConfigException, match=f"timeout: must be a number of seconds, or None, not {timeout!r}"):
+            ask(timeout=timeout)
+
+
 def test_a_table_needs_an_end(bench: Bench) -> None:
     with pytest.raises(ConfigException, match="max_messages, timeout"):
         bench.stream.to_arrow()

@@ -468,7 +468,7 @@ class Rebalancer:
         """Finish: let go of everything in order, each step bounded, and go on with the next where one fails."""
         request = self._stopping
         assert request is not None
-        self._show(Phase.CLOSED)
+        self._show(Phase.CLOSED, "")  # what troubled a member concerns nobody once it has left
         self._inbox.postpone(request)  # hurries the listener
         if not self.first_round.done():
             self.first_round.set_exception(RegistryError("the connector was shut down while it joined the group"))

@@ -112,8 +112,8 @@ class ColumnStream:
         Raises: :class:`ConfigException` for a stream with decoders, which columns cannot be given, and for a limit
         below 1; :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
         """
-        schema = self._schema(headers, max_rows=max_rows, max_bytes=max_bytes)
         patience = self._timeout if timeout == "configured" else timeout
+        schema = self._schema(headers, patience, max_rows=max_rows, max_bytes=max_bytes)
         return _Batches(self, schema, Limits(max_rows, max_bytes), patience)
 
     def to_arrow(
@@ -153,10 +153,12 @@ class ColumnStream:
         columns = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
         return self._collect(max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=columns))
 
-    def _schema(self, headers: bool, **limits: int | None) -> pa.Schema:
+    def _schema(self, headers: bool, timeout: float | None, **limits: int | None) -> pa.Schema:
         for name, limit in limits.items():
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
                 raise ConfigException(name, f"must be a whole number from 1 on, not {limit!r}")
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise ConfigException("timeout", f"must be a number of seconds, or None, not {timeout!r}")
         if self._decodes:
             raise ConfigException(
                 "key_decoder, value_decoder",
@@ -168,7 +170,7 @@ class ColumnStream:
     def _collect(
         self, max_messages: int | None, timeout: float | None, headers: bool, make: Callable[[pa.Table], T]
     ) -> T:
-        schema = self._schema(headers, max_messages=max_messages)
+        schema = self._schema(headers, timeout, max_messages=max_messages)
         if max_messages is None and timeout is None:
             raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
         columns = self._columns
