@@ -90,22 +90,24 @@ class CoordinatedQueryMember(KafkaMember):
         """Whether what the group gave us is owned, and may be read.
 
         By an incremental strategy what others give up for us comes with the generation after, of which we hear by a
-        heartbeat: until there was time for that, more may be on its way.
+        heartbeat: until there was time for that, more may be on its way. Who has nothing at all may be waiting for a
+        batch of somebody else's, and cannot know.
         """
         state = None if self.rebalancer is None else self.rebalancer.state
         if state is None or state.phase is not Phase.OWNING or not self.lease.valid:
             return False
-        now = monotonic()
+        now, ours = monotonic(), self.positions()
         if state.rebalances != self._seen:
             self._seen, self._seen_at = state.rebalances, now
         more_until = self._seen_at + _HEARTBEATS * self.config.heartbeat_interval_ms / 1000
-        if self._generation.incremental and now < more_until:
+        if self._generation.incremental and (now < more_until or not ours):
             return False
-        return all(self.batches.started(position) for position in self.positions().values())
+        return all(self.batches.started(position) for position in ours.values())
 
     def _joining_limit(self) -> float:
-        """Others may have batches to finish before the group is complete, too."""
-        return max(super()._joining_limit(), self.config.max_poll_interval_ms / 1000)
+        """Others may have batches to finish before the group is complete, too, once there is somebody to ask."""
+        limit = super()._joining_limit()
+        return max(limit, self.config.max_poll_interval_ms / 1000) if self._line.found else limit
 
 
 def longest_drain_ms(config: ConsumerConfig) -> int:

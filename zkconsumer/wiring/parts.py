@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_native_id
+from time import monotonic
 from typing import Any, Protocol
 
 from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
@@ -151,6 +152,7 @@ class MemberParts:
         raise NotImplementedError
 
     def _joining_limit(self) -> float:
+        """Seconds that joining may take; looked at again when they are over."""
         raise NotImplementedError
 
     def _why_not_joined(self, detail: str) -> ZkConsumerError | None:
@@ -206,9 +208,15 @@ class MemberParts:
                     self.rebalancer.join(deadline)
 
     def _await_first_round(self, rebalancer: GroupThread) -> None:
-        limit = self._joining_limit()
+        began, limit = monotonic(), self._joining_limit()
         try:
-            rebalancer.first_round.result(limit)
+            while True:
+                try:
+                    rebalancer.first_round.result(max(0.0, began + limit - monotonic()))
+                    return
+                except FutureTimeoutError:
+                    if limit >= (limit := self._joining_limit()):
+                        raise
         except (FutureTimeoutError, CancelledError) as e:
             detail = rebalancer.state.detail
             better = self._why_not_joined(detail)

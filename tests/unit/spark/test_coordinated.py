@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from itertools import islice
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.timing import eventually
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
-from zkconsumer.errors import CoordinatorUnavailableError
+from zkconsumer.errors import ConsumerRebalanceFailedException, CoordinatorUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import member as member_module
 from zkconsumer.spark.brokers import cluster_of
@@ -21,6 +21,7 @@ from zkconsumer.spark.options import Selection, parse
 from zkconsumer.spark.ranges import Span
 from zkconsumer.testing import FakeCluster
 
+T = TypeVar("T")
 ALL = tuple(TopicPartition("t", number) for number in range(4))
 STRATEGIES = ("range", "cooperative-sticky")
 NewMember = Callable[..., GroupMember]
@@ -84,18 +85,28 @@ def begin_a_batch(member: GroupMember, end: int) -> dict[TopicPartition, Span]:
     return batch
 
 
-def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[Any, Any]]]:
-    """Join on a thread of its own; the streams, once the group is complete."""
-    joined: Future[list[KafkaStream[Any, Any]]] = Future()
+def aside(work: Callable[[], T]) -> Future[T]:
+    """Do it on a thread of its own."""
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            joined.set_result(connector.create_message_streams({"t": 1})["t"])
+            done.set_result(work())
         except Exception as error:
-            joined.set_exception(error)
+            done.set_exception(error)
 
-    Thread(target=run, name="joining", daemon=True).start()
-    return joined
+    Thread(target=run, name="aside", daemon=True).start()
+    return done
+
+
+def join(connector: ZookeeperConsumerConnector) -> Future[list[KafkaStream[Any, Any]]]:
+    """Join on a thread of its own; the streams, once the group is complete."""
+    return aside(lambda: connector.create_message_streams({"t": 1})["t"])
+
+
+def await_heartbeats(cluster: FakeCluster, count: int) -> None:
+    beats = len(cluster.requests_of("Heartbeat"))
+    eventually(lambda: len(cluster.requests_of("Heartbeat")) > beats + count, 20, "heartbeats all the while")
 
 
 def read(stream: KafkaStream[Any, Any], count: int) -> list[tuple[int, int]]:
@@ -126,8 +137,7 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     batch = begin_a_batch(member, 7)
     joined = join(connector := new_connector(strategy))
     eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
-    beats = len(cluster.requests_of("Heartbeat"))
-    eventually(lambda: len(cluster.requests_of("Heartbeat")) > beats + 10, 20, "heartbeats all the while")
+    await_heartbeats(cluster, 10)
     assert connector.state.owned == 0
     assert len(member._member.positions()) == 4
     member.settle(batch)
@@ -200,6 +210,47 @@ def test_a_query_for_what_is_there_now_waits_for_what_others_give_up_for_it(
     join(connector := new_connector("cooperative-sticky")).result(20)
     assert connector.state.owned == 4
     assert len(new_member("cooperative-sticky").claim(ALL, patient=True)) == 2
+
+
+def test_a_query_for_what_is_there_now_does_not_end_without_anything_while_another_ones_batch_runs(
+    cluster: FakeCluster, new_member: NewMember
+) -> None:
+    first = new_member("cooperative-sticky")
+    batch = begin_a_batch(first, 7)
+    second = new_member("cooperative-sticky")
+    claimed = aside(lambda: second.claim(ALL, patient=True))
+    await_heartbeats(cluster, 20)
+    assert not claimed.done()
+    first.settle(batch)
+    first.claim(ALL, patient=False)
+    mine = claimed.result(20)
+    assert len(mine) == 2
+    assert second.committed(ALL) == dict.fromkeys(mine, 7)
+
+
+def test_who_joins_waits_for_anothers_batch_as_long_as_the_group_does(
+    cluster: FakeCluster, new_member: NewMember
+) -> None:
+    batch = begin_a_batch(first := new_member(), 7)
+    quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100"}  # else joining takes 1.5 s at most
+    joined = aside(lambda: new_member(**quick))
+    await_heartbeats(cluster, 30)
+    assert not joined.done()
+    first.settle(batch)
+    first.claim(ALL, patient=False)
+    assert len(joined.result(20).claim(ALL, patient=True)) == 2
+
+
+def test_a_coordinator_that_nobody_finds_is_not_waited_for_that_long(cluster: FakeCluster) -> None:
+    quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100", "max.poll.interval.ms": "60000"}
+    member = GroupMember(parse({**common(cluster, "range"), "subscribe": "t", **quick}))
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    try:
+        with pytest.raises(ConsumerRebalanceFailedException, match=r"within 2 s: no broker of bootstrap.servers="):
+            member.join()
+    finally:
+        member.leave()
 
 
 def test_a_membership_that_ends_during_a_batch_costs_the_query_nothing(

@@ -58,6 +58,11 @@ class Line:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def found(self) -> bool:
+        """Whether a coordinator was ever found."""
+        return self._place is not None
+
     def close(self, deadline: Deadline) -> None:
         """End the thread and close the connection; never waits beyond the deadline."""
         self._questions.put(None)
