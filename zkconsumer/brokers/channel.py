@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-from zkconsumer.brokers import errors, fetch_answer, protocol
+from zkconsumer.brokers import errors, fetch_answer, fetch_question, protocol
 from zkconsumer.brokers.connection import Connection, PeerClosedError
 from zkconsumer.brokers.fetch_answer import FetchAnswer
 from zkconsumer.brokers.protocol import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HEAD = Struct(">ii")  # the length of what follows, the correlation id
 _BUFFER = 256 * 1024
+_SMALL = 16 * 1024  # what is received together with a head; enough for an answer with little news
 _KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # a receive buffer grown beyond this is given back after the answer
 _LARGEST_TOKEN = 1024 * 1024
 _LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
@@ -50,8 +51,8 @@ class _Expected(NamedTuple):
     """An answer that is owed to us."""
 
     correlation_id: int
-    request: Any
     api: Api
+    version: int
     max_wait: float
 
 
@@ -77,6 +78,7 @@ class BrokerChannel:
     ) -> None:
         self.endpoint = endpoint
         self._client_id = client_id
+        self._client_name = client_id.encode()
         self._timeout = socket_timeout
         self._security = security
         self._connection = Connection(f"broker {endpoint.broker_id}", endpoint.host, endpoint.port, receive_buffer)
@@ -153,7 +155,10 @@ class BrokerChannel:
         Raises BrokerUnavailableError.
         """
         version = self._version(protocol.FETCH)
-        return self._send(protocol.FETCH, protocol.fetch_request(version, request), deadline, request.max_wait)
+        correlation_id = self._next(deadline)
+        data = fetch_question.encode(version, request, correlation_id, self._client_name)
+        self._send(data, _Expected(correlation_id, protocol.FETCH, version, request.max_wait), deadline)
+        return correlation_id
 
     def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchAnswer:
         """The answer to a fetch. Those sent before it and not yet received are read on the way and kept.
@@ -180,15 +185,18 @@ class BrokerChannel:
         is asked of it. Fetch answers that come first are kept for ``receive_fetch``. Raises BrokerUnavailableError,
         BrokerError.
         """
-        correlation_id = self._send(api, request, deadline, max_wait)
+        correlation_id = self._next(deadline)
+        data = protocol.encode(request, correlation_id, self._client_id)
+        self._send(data, _Expected(correlation_id, api, request.API_VERSION, max_wait), deadline)
         try:
             while True:
-                expected, size = self._receive_head(deadline)
+                expected, size, have = self._receive_head(deadline)
                 if expected.correlation_id == correlation_id:
                     payload = bytearray(size)
-                    self._connection.receive(memoryview(payload), deadline, self._timeout)
+                    payload[:have] = memoryview(self._buffer)[_HEAD.size : _HEAD.size + have]
+                    self._connection.receive(memoryview(payload)[have:], deadline, self._timeout)
                     return protocol.decode(request, bytes(payload), self._connection.name)
-                self._keep(expected, size, deadline)
+                self._keep(expected, size, have, deadline)
         except BaseException:
             self._forget()
             raise
@@ -268,17 +276,20 @@ class BrokerChannel:
             raise BrokerUnavailableError(f"{self._connection.name}: not connected")
         return self._versions[api]
 
-    def _send(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> int:
+    def _next(self, deadline: Deadline) -> int:
+        """The correlation id of the next request; logs in again first, where that is due."""
         if self._login_until.expired:
             self._log_in(deadline)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        return self._next_id
+
+    def _send(self, data: bytes, expected: _Expected, deadline: Deadline) -> None:
         try:
-            self._connection.send(protocol.encode(request, self._next_id, self._client_id), deadline, self._timeout)
+            self._connection.send(data, deadline, self._timeout)
         except BaseException:
             self._forget()
             raise
-        self._expected.append(_Expected(self._next_id, request, api, max_wait))
-        return self._next_id
+        self._expected.append(expected)
 
     def _receive_one(self, deadline: Deadline) -> None:
         try:
@@ -287,32 +298,47 @@ class BrokerChannel:
             self._forget()
             raise
 
-    def _keep(self, expected: _Expected, size: int, deadline: Deadline) -> None:
-        """Read the answer to a fetch, whose head has come."""
+    def _keep(self, expected: _Expected, size: int, have: int, deadline: Deadline) -> None:
+        """Read the answer to a fetch, whose head and first ``have`` bytes have come."""
 
         def receive(view: memoryview) -> None:
             self._connection.receive(view, deadline, self._timeout)
 
-        if len(self._buffer) < min(size, _KEPT_BUFFER):
+        whole = _HEAD.size + size
+        if len(self._buffer) < min(whole, _KEPT_BUFFER):
             # Each return from the system may wait for a thread that computes, so: in as few pieces as may be. A buffer
             # of just the records' size takes two a partition, the second one for a few bytes, and moves all the rest.
-            self._buffer = bytearray(min(max(size, 2 * len(self._buffer)), _KEPT_BUFFER))
-        window = fetch_answer.Window(self._buffer, size, receive)
-        answer = fetch_answer.read(window, expected.request.API_VERSION, self._connection.name)
+            begun = self._buffer[: _HEAD.size + have]
+            self._buffer = bytearray(min(max(whole, 2 * len(self._buffer)), _KEPT_BUFFER))
+            self._buffer[: len(begun)] = begun
+        view = memoryview(self._buffer)[_HEAD.size : whole]
+        if len(view) == size:
+            if have < size:
+                receive(view[have:])
+            window = fetch_answer.Window.over(view)
+        else:
+            window = fetch_answer.Window(self._buffer, size, receive, bytes(view[:have]))
+        answer = fetch_answer.read(window, expected.version, self._connection.name)
         self._early[expected.correlation_id] = answer
-        self._buffer = window.buffer if len(window.buffer) <= _KEPT_BUFFER else bytearray(_BUFFER)
+        if len(window.buffer) > _KEPT_BUFFER:
+            self._buffer = bytearray(_BUFFER)
 
-    def _receive_head(self, deadline: Deadline) -> tuple[_Expected, int]:
-        """The head of the next answer: what it answers, and how many bytes follow."""
-        name = self._connection.name
+    def _receive_head(self, deadline: Deadline) -> tuple[_Expected, int, int]:
+        """The head of the next answer: what it answers, how many bytes follow, and how many of them have come with it.
+
+        They are in the buffer. A small answer is received in one piece with its head, where no other can follow it.
+        """
         expected = self._expected[0]
-        head = bytearray(_HEAD.size)
-        self._connection.receive(memoryview(head), deadline, self._timeout + expected.max_wait)
-        size, correlation_id = _HEAD.unpack(head)
-        if correlation_id != expected.correlation_id or size < 4:
+        alone = len(self._expected) == 1
+        view = memoryview(self._buffer)[: _SMALL if alone else _HEAD.size]
+        limit = self._timeout + expected.max_wait
+        have = self._connection.receive_some(view, _HEAD.size, deadline, limit) - _HEAD.size
+        size, correlation_id = _HEAD.unpack_from(view)
+        size -= 4
+        if correlation_id != expected.correlation_id or not have <= size:
             raise BrokerError(
-                f"{name}: answer {correlation_id} of {size} bytes came in place of {expected.correlation_id}"
+                f"{self.name}: answer {correlation_id} of {size + 4} bytes came in place of {expected.correlation_id}"
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
             )
         self._expected.popleft()
-        return expected, size - 4
+        return expected, size, have

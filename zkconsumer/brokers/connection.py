@@ -1,12 +1,12 @@
 """One TCP connection whose every wait ends: by its deadline, by the peer, or by ``close()`` from another thread.
 
 Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
-``_changed`` (a condition) guards ``_closed``, ``_busy`` and ``_socket``. The file descriptor is only ever closed when
-no call is inside the socket: ``close()`` shuts the connection down, which wakes the owner out of a blocked system
-call, and the owner closes it on its way out. Closing it at once could hand its number to another file while the owner
-still reads from it. Mirrors the original's BlockingChannel (blocking socket, TCP_NODELAY, receive buffer); differs in
-that connecting, name look-up and sending are bounded too, and in that a blocked call can be woken portably (the
-original interrupts threads).
+``_lock`` (``_changed`` is its condition) guards ``_closed``, ``_busy`` and ``_socket``. The file descriptor is only
+ever closed when no call is inside the socket: ``close()`` shuts the connection down, which wakes the owner out of a
+blocked system call, and the owner closes it on its way out. Closing it at once could hand its number to another file
+while the owner still reads from it. Mirrors the original's BlockingChannel (blocking socket, TCP_NODELAY, receive
+buffer); differs in that connecting, name look-up and sending are bounded too, and in that a blocked call can be woken
+portably (the original interrupts threads).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from zkconsumer.brokers.endpoints import address
@@ -49,10 +49,12 @@ class Connection:
         self._host = host
         self._port = port
         self._receive_buffer = receive_buffer
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._busy = False
         self._socket: socket.socket | None = None
+        self._allowed: dict[int, float] = {}
 
     @property
     def closed(self) -> bool:
@@ -86,16 +88,14 @@ class Connection:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
         deadline = Deadline(deadline.bounded(limit))
         with self._using() as sock:
-            view = memoryview(data)
-            while view:
+            rest: bytes | memoryview = data
+            while rest:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise self._unavailable("no time was left to send the request")
-                if isinstance(sock, ssl.SSLSocket):
-                    sock.settimeout(seconds)
-                else:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
-                view = view[sock.send(view) :]
+                self._allow(sock, socket.SO_SNDTIMEO, seconds)
+                sent = sock.send(rest)
+                rest = memoryview(rest)[sent:]
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
@@ -104,24 +104,48 @@ class Connection:
         system waits for whoever computes meanwhile, up to five milliseconds. Raises BrokerUnavailableError, also when
         the peer closes the connection before the view is full.
         """
+        self._receive(view, len(view), socket.MSG_WAITALL, deadline, limit)
+
+    def receive_some(self, view: memoryview, least: int, deadline: Deadline, limit: float) -> int:
+        """As :meth:`receive`, but content with the first ``least`` bytes and what has come with them; returns how many
+        that are.
+        """
+        return self._receive(view, least, 0, deadline, limit)
+
+    def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
+        have = 0
         with self._using() as sock:
-            while view:
+            while have < least:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise TimeoutError
-                if isinstance(sock, ssl.SSLSocket):
-                    sock.settimeout(seconds)
-                    count = sock.recv_into(view)
-                else:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
-                    count = sock.recv_into(view, 0, socket.MSG_WAITALL)
+                self._allow(sock, socket.SO_RCVTIMEO, seconds)
+                part = view[have:] if have else view
+                count = sock.recv_into(part) if isinstance(sock, ssl.SSLSocket) else sock.recv_into(part, 0, flags)
                 if not count:
                     raise ConnectionResetError("closed the connection")
-                view = view[count:]
+                have += count
+        return have
+
+    def _allow(self, sock: socket.socket, option: int, seconds: float) -> None:
+        """Have the next call of the system end after so many seconds, or a fiftieth later: so that there is nothing to
+        tell the system before most calls.
+        """
+        secured = isinstance(sock, ssl.SSLSocket)
+        if secured:
+            option = 0  # one time limit for both ways
+        if seconds <= self._allowed.get(option, 0.0) <= seconds * 1.02:
+            return
+        seconds *= 1.01
+        if secured:
+            sock.settimeout(seconds)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
+        self._allowed[option] = seconds
 
     def drop(self) -> None:
         """Give the socket up, by the owner; ``connect()`` may make a new one."""
-        with self._changed:
+        with self._lock:
             sock, self._socket, self._busy = self._socket, None, False
         if sock is not None:
             _close_quietly(sock)
@@ -144,29 +168,9 @@ class Connection:
 
     # -- inside
 
-    @contextmanager
-    def _using(self) -> Iterator[socket.socket]:
+    def _using(self) -> _InUse:
         """The socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        with self._changed:
-            sock = self._socket
-            if self._closed:
-                raise self._unavailable("the channel was closed")
-            if sock is None:
-                raise self._unavailable("not connected")
-            self._busy = True
-        try:
-            yield sock
-        except BaseException as failure:
-            self.drop()
-            if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
-                raise
-            raise self._explained(failure) from failure
-        with self._changed:
-            self._busy = False
-            if not self._closed:
-                return
-        self.drop()
-        raise self._unavailable("the channel was closed")
+        return _InUse(self)
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -222,6 +226,7 @@ class Connection:
                 _close_quietly(sock)
                 raise self._unavailable("the channel was closed")
             self._socket, self._busy = sock, True
+        self._allowed = {}
         try:
             sock.setblocking(False)
             if self._receive_buffer > 0:  # before connecting, so that the window is offered in the handshake
@@ -263,8 +268,45 @@ class Connection:
             with self._changed:  # before the handshake, so that close() finds the socket that is waited on
                 self._socket = wrapped
             if isinstance(wrapped, ssl.SSLSocket):
+                self._allowed = {}
                 wrapped.settimeout(max(deadline.bounded(limit), 0.001))
                 wrapped.do_handshake()
+
+
+class _InUse:
+    """See ``Connection._using``. A small answer has several: so this is no generator, which takes three times as
+    long.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> socket.socket:
+        connection = self._connection
+        with connection._lock:
+            sock = connection._socket
+            if connection._closed:
+                raise connection._unavailable("the channel was closed")
+            if sock is None:
+                raise connection._unavailable("not connected")
+            connection._busy = True
+        return sock
+
+    def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
+        connection = self._connection
+        if failure is not None:
+            connection.drop()
+            if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
+                return
+            raise connection._explained(failure) from failure
+        with connection._lock:
+            connection._busy = False
+            if not connection._closed:
+                return
+        connection.drop()
+        raise connection._unavailable("the channel was closed")
 
 
 def _timeval(seconds: float) -> bytes:

@@ -60,17 +60,18 @@ class Window:
     """The part of an answer that is in memory: ``view`` from ``at`` on.
 
     Arguments: ``buffer`` to receive into, which is replaced by a larger one where the records of one partition need
-    that; ``size`` of the whole answer in bytes; ``receive`` fills a view with what comes next.
+    that; ``size`` of the whole answer in bytes; ``receive`` fills a view with what comes next; ``begun`` is what has
+    come already.
     """
 
     __slots__ = ("_left", "_receive", "at", "buffer", "view")
 
-    def __init__(self, buffer: bytearray, size: int, receive: Callable[[memoryview], None]) -> None:
+    def __init__(self, buffer: bytearray, size: int, receive: Callable[[memoryview], None], begun: bytes = b"") -> None:
         self.buffer = buffer
-        self._left = size
+        self._left = size - len(begun)
         self._receive = receive
         self.at = 0
-        self.view = memoryview(b"")
+        self.view = memoryview(begun)
 
     @classmethod
     def over(cls, view: memoryview) -> Window:

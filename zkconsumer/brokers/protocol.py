@@ -2,7 +2,7 @@
 
 Pure (no socket, no clock). Requests are written and small answers read by aiokafka's protocol classes. They are not
 that library's public API, so the library is pinned and ``tests/contract/test_protocol_classes.py`` pins what is
-relied on here. The answer to a fetch is read by ``fetch_answer.py``.
+relied on here. A fetch is written by ``fetch_question.py``, and its answer read by ``fetch_answer.py``.
 
 Mirrors the original, which talks Fetch 0 to 3, Metadata 0 and ListOffsets 0; differs in that from node version 3 on
 the broker is asked what it can do, so that brokers need not convert messages down (losing headers and zstd).
@@ -51,7 +51,6 @@ ASK_FROM_GENERATION = 3
 """Brokers that registered with this node version or later (0.10) can be asked what they understand."""
 
 _CONSUMER = -1  # the replica id of somebody who is no replica
-_INT32_MAX = 2**31 - 1
 
 
 class FetchPosition(NamedTuple):
@@ -154,31 +153,6 @@ def list_offsets_request(version: int, wanted: Mapping[TopicPartition, int], iso
     if version >= 2:
         return LIST_OFFSETS.classes[version](_CONSUMER, isolation_level, topics)
     return LIST_OFFSETS.classes[version](_CONSUMER, topics)
-
-
-def fetch_request(version: int, request: FetchRequest) -> Any:
-    """The request in the given version; what the version cannot say is left out."""
-    wait = min(max(round(request.max_wait * 1000), 0), _INT32_MAX)
-    arguments: list[Any] = [_CONSUMER, wait, request.min_bytes]
-    if version >= 3:
-        arguments.append(min(request.max_bytes, _INT32_MAX))
-    if version >= 4:
-        arguments.append(request.isolation_level)
-    if version >= 7:
-        arguments += [request.session_id, request.session_epoch]
-    parts: Iterable[tuple[str, tuple[int, ...]]]
-    if version >= 9:
-        parts = ((t, (p, -1, start, -1, size)) for t, p, start, size in request.positions)
-    elif version >= 5:
-        parts = ((t, (p, start, -1, size)) for t, p, start, size in request.positions)
-    else:
-        parts = ((t, (p, start, size)) for t, p, start, size in request.positions)
-    arguments.append(_by_topic(parts))
-    if version >= 7:
-        arguments.append(_by_topic(iter(request.forgotten)))
-    if version >= 11:
-        arguments.append("")  # no rack: the leader itself shall answer
-    return FETCH.classes[version](*arguments)
 
 
 def _by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:

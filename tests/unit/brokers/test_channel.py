@@ -373,19 +373,67 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
         channel = make(broker.endpoint())
         channel.connect(soon())
         received: list[int] = []
-        receive = Connection.receive
+        receive = Connection._receive
 
-        def counted(self: Connection, view: memoryview, deadline: Deadline, limit: float) -> None:
-            received.append(len(view))
-            receive(self, view, deadline, limit)
+        def counted(
+            self: Connection, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float
+        ) -> int:
+            received.append(least)
+            return receive(self, view, least, flags, deadline, limit)
 
-        monkeypatch.setattr(Connection, "receive", counted)
+        monkeypatch.setattr(Connection, "_receive", counted)
         for _ in range(2):
             received.clear()
             answer = channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
             assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
             assert len(received) == 2, "its length, and all the rest"
         channel.close()
+
+
+def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two are owed, the first must not take the head of the second with it."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for owed in (1, 2, 1):
+            asked = [peer.request().correlation_id for _ in range(owed)]
+            bodies = [fetched(f"{number}".encode()) for number in asked]
+            peer.send(b"".join(struct.pack(">ii", len(b) + 4, n) + b for n, b in zip(asked, bodies, strict=True)))
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        calls: list[int] = []
+        receive = Connection._receive
+
+        def counted(self: Connection, *arguments: Any) -> int:
+            calls.append(1)
+            return receive(self, *arguments)
+
+        monkeypatch.setattr(Connection, "_receive", counted)
+        for owed, pieces in ((1, 1), (2, 3), (1, 1)):
+            calls.clear()
+            asked = [channel.send_fetch(FETCH, soon()) for _ in range(owed)]
+            told = [channel.receive_fetch(number, soon()).partitions[0].records for number in asked]
+            assert told == [f"{number}".encode() for number in asked]
+            assert len(calls) == pieces
+        channel.close()
+
+
+def test_bytes_behind_the_only_answer_that_is_owed_are_an_error(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        body = fetched(b"one")
+        peer.send(struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body + b"more")
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerError, match="came in place of"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+        assert not channel.versions, "it is to be connected again"
 
 
 def test_close_from_another_thread_wakes_a_blocked_receive(make: Make, elsewhere: Elsewhere) -> None:

@@ -5,46 +5,14 @@ from __future__ import annotations
 import struct
 
 import pytest
-from aiokafka.protocol import fetch, metadata, offset
+from aiokafka.protocol import metadata, offset
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.brokers import errors, protocol
-from zkconsumer.brokers.protocol import FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.brokers.protocol import ListedOffset
 from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.model import TopicPartition
-
-POSITIONS = [FetchPosition("a", 1, 10, 100), FetchPosition("a", 0, 20, 200), FetchPosition("b", 5, 30, 300)]
-REQUEST = FetchRequest(POSITIONS, 0.1, 1, 1 << 20, 1, 77, 5, [TopicPartition("z", 9)])
-
-
-@pytest.mark.parametrize("version", range(12))
-def test_a_fetch_says_what_its_version_can_say(version: int) -> None:
-    request = protocol.fetch_request(version, REQUEST)
-    again = getattr(fetch, f"FetchRequest_v{version}").decode(request.encode()).to_object()
-    assert (again["replica_id"], again["max_wait_time"], again["min_bytes"]) == (-1, 100, 1)
-    assert again.get("max_bytes") == (1 << 20 if version >= 3 else None)
-    assert again.get("isolation_level") == (1 if version >= 4 else None)
-    assert (again.get("session_id"), again.get("session_epoch")) == ((77, 5) if version >= 7 else (None, None))
-    asked = [
-        (t["topic"], p["partition"], p["offset" if version < 5 else "fetch_offset"], p["max_bytes"])
-        for t in again["topics"]
-        for p in t["partitions"]
-    ]
-    assert asked == POSITIONS
-    assert again.get("forgotten_topics_data") == ([{"topic": "z", "partitions": [9]}] if version >= 7 else None)
-
-
-def test_the_order_of_positions_is_kept() -> None:
-    """It decides who is served first where bytes are short, so topics must not be sorted together."""
-    mixed = [POSITIONS[0], POSITIONS[2], POSITIONS[1]]
-    request = protocol.fetch_request(3, REQUEST._replace(positions=mixed))
-    assert [(topic, len(parts)) for topic, parts in request.topics] == [("a", 1), ("b", 1), ("a", 1)]
-
-
-def test_limits_beyond_what_the_protocol_can_say_are_cut() -> None:
-    request = protocol.fetch_request(3, REQUEST._replace(max_wait=1e9, max_bytes=1 << 40))
-    assert (request.max_wait_time, request.max_bytes) == (2**31 - 1, 2**31 - 1)
 
 
 def test_a_request_on_the_wire() -> None:
