@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
-from zkconsumer.group.events import Event
+Event = TypeVar("Event")
 
 
-class Inbox:
+class Inbox(Generic[Event]):
     """What has happened and is not dealt with yet."""
 
     def __init__(self, events: SimpleQueue[Event]) -> None:
@@ -29,6 +30,10 @@ class Inbox:
             return deque(postponed)
         first = self.wait(longest)
         return deque() if first is None else deque([first, *self._arrived()])
+
+    def next(self, longest: float) -> Event | None:
+        """The next event, postponed ones first; None where none comes within ``longest`` seconds."""
+        return self._postponed.pop(0) if self._postponed else self.wait(longest)
 
     def wait(self, seconds: float) -> Event | None:
         """The next event of the queue; None where none comes in time."""

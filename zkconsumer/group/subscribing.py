@@ -35,12 +35,22 @@ class Changes:
         (self._asked if now else self._later).append(change)
         return now
 
-    def apply(self) -> Sequence[SubscriptionChanged]:
-        """A round has brought what was asked into force; returns what had to wait for that."""
-        asked, self._asked = self._asked, []
+    @property
+    def asked(self) -> int:
+        """How many may be registered and are not in force."""
+        return len(self._asked)
+
+    def apply(self, count: int | None = None) -> Sequence[SubscriptionChanged]:
+        """A round has brought what was asked into force, or the first ``count`` of it; returns what had to wait for all
+        of that.
+        """
+        count = len(self._asked) if count is None else count
+        asked, self._asked = self._asked[:count], self._asked[count:]
         for change in asked:
             change.applied()
             change.done.set_result(None)
+        if self._asked:
+            return ()
         later, self._later = self._later, []
         return later
 
