@@ -23,6 +23,7 @@ from zkconsumer.core.assignors.base import (
     java_hash,
     threads_by_topic,
 )
+from zkconsumer.core.assignors.chosen import OnlyAssignor, machines
 from zkconsumer.core.assignors.lookup import ENTRY_POINT_GROUP, assignor, known_assignors
 from zkconsumer.core.assignors.range import RangeAssignor
 from zkconsumer.core.assignors.roundrobin import RoundRobinAssignor
@@ -36,6 +37,7 @@ __all__ = [
     "Assignor",
     "Member",
     "Members",
+    "OnlyAssignor",
     "Partitions",
     "Racks",
     "RangeAssignor",
@@ -46,5 +48,6 @@ __all__ = [
     "concern",
     "java_hash",
     "known_assignors",
+    "machines",
     "threads_by_topic",
 ]
