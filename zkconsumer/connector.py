@@ -66,7 +66,7 @@ def consumer_id(config: ConsumerConfig) -> ConsumerId:
 
 
 class ZookeeperConsumerConnector(PartitionControl, Serving):
-    """One member of a consumer group that is coordinated through ZooKeeper.
+    """One member of a consumer group: coordinated through ZooKeeper, or by the brokers (``group.coordination=kafka``).
 
     Arguments: a :class:`ConsumerConfig`, or what makes one (a mapping of properties, or keywords with underscores).
     ``offset_store`` keeps the group's offsets in place of ``offsets.storage``; :class:`OffsetStore` says what it must
@@ -226,7 +226,8 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                 raise self._forked or ConnectorClosedException("the connector was shut down; make a new one")
             if self._created:
                 raise MessageStreamsExistException(
-                    f"{what}: this connector has created its streams; one connector does so once"
+                    f"{what}: this connector has created its streams, which can be done once; for more topics call"
+                    " add_topics, or make another connector"
                 )
             member = new_member(self.config, self.consumer_id, self._offset_store, self._listener)
             member.metrics.gauges(lambda: member_gauges(member))

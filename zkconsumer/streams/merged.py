@@ -185,7 +185,9 @@ class MergedStreams(Generic[K, V]):
                         return stream
             left = deadline.remaining()
             if left is not None and left <= 0:
-                raise ConsumerTimeoutException("no message within the timeout; the streams stay usable")
+                raise ConsumerTimeoutException(
+                    "no message within the timeout; the streams stay usable, and connector.state says what is waited for"
+                )
             self._wake.wait(deadline.bounded(LOOK_AGAIN))
         return None
 

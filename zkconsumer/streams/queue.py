@@ -237,7 +237,9 @@ class StreamQueue:
             while not self._chunks and not self._closed and self._failure is None:
                 left = deadline.remaining()
                 if left is not None and left <= 0:
-                    raise ConsumerTimeoutException("no message within the timeout; the stream stays usable")
+                    raise ConsumerTimeoutException(
+                        "no message within the timeout; the stream stays usable, and connector.state says what is waited for"
+                    )
                 self._changed.wait(left)
             if self._closed:
                 return None
