@@ -186,7 +186,7 @@ class MergedStreams(Generic[K, V]):
             left = deadline.remaining()
             if left is not None and left <= 0:
                 raise ConsumerTimeoutException(
-                    "no message within the timeout; the streams stay usable, and connector.state says what is waited for"
+                    "no message within the timeout; the streams stay usable, and connector.state says why"
                 )
             self._wake.wait(deadline.bounded(LOOK_AGAIN))
         return None

@@ -238,7 +238,7 @@ class StreamQueue:
                 left = deadline.remaining()
                 if left is not None and left <= 0:
                     raise ConsumerTimeoutException(
-                        "no message within the timeout; the stream stays usable, and connector.state says what is waited for"
+                        "no message within the timeout; the stream stays usable, and connector.state says why"
                     )
                 self._changed.wait(left)
             if self._closed:
