@@ -121,3 +121,21 @@ def test_an_answer_that_took_longer_than_the_session_is_of_no_use() -> None:
     assert lease.safe_until == float("-inf")
     lease.renew(monotonic(), 4.0)
     assert lease.safe_until == lease.until
+
+
+@pytest.mark.parametrize("state", [SessionState.SUSPENDED, SessionState.LOST])
+def test_a_client_without_a_connection_counts_as_stuck_after_three_session_timeouts(
+    clock: Clock, state: SessionState
+) -> None:
+    contact, session = contact_of(7)
+    assert contact.next_look == float("inf")
+    contact.changed(SessionChanged(state, 7, 1))
+    assert contact.next_look == clock.now + 12.0
+    clock.now += 5.0
+    contact.changed(SessionChanged(state, 7, 1))
+    assert contact.next_look == 112.0, "counted from when the connection went"
+    clock.now = 112.0
+    contact.looked()
+    assert 112.0 < contact.next_look <= 113.0, "and looked at every now and then from then on"
+    connected(contact, session)
+    assert contact.next_look == float("inf")
