@@ -1,8 +1,8 @@
 """The numbers that tell how a member does, under the original's names, in a plain registry.
 
 Threads: instruments are fed by whichever thread does the work, once a chunk, a request or a round and never once a
-message; a small lock guards each. :meth:`Metrics.snapshot` is any thread's. There is no thread of its own, no clock
-that ticks: rates are brought up to date when they are fed or read.
+message, or later for several at once; a small lock guards each. :meth:`Metrics.snapshot` is any thread's. There is no
+thread of its own, no clock that ticks: rates are brought up to date when they are fed or read.
 
 Mirrors the original's Yammer metrics: names, tags, what a meter, timer or histogram tells. Differs on purpose: a
 registry belongs to one connector (there all share one, and a shutdown removes those of other clients whose id begins
@@ -12,12 +12,13 @@ alike), and percentiles are of the last values, not of a sample of all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 from threading import Lock
 from time import monotonic
 from typing import NamedTuple, TypeVar
+from weakref import WeakMethod
 
 TICK = 5.0
 _KEEP = tuple(exp(-TICK / 60 / minutes) for minutes in (1, 5, 15))
@@ -126,11 +127,15 @@ class Histogram:
 
     def update(self, size: float) -> None:
         """Another value."""
+        self.update_all((size,))
+
+    def update_all(self, sizes: Sequence[float]) -> None:
+        """More values, at least one, in their order."""
         with self._lock:
-            self._count += 1
-            self._sum += size
-            self._min, self._max = min(self._min, size), max(self._max, size)
-            self._last.append(size)
+            self._count += len(sizes)
+            self._sum += sum(sizes)
+            self._min, self._max = min(self._min, *sizes), max(self._max, *sizes)
+            self._last.extend(sizes)
 
     def value(self) -> HistogramValue:
         """The numbers now; all 0 where there was no value."""
@@ -151,8 +156,12 @@ class Timer:
 
     def update(self, seconds: float) -> None:
         """Something took so long."""
-        self._meter.mark()
-        self._histogram.update(seconds * 1000)
+        self.update_all((seconds,))
+
+    def update_all(self, seconds: Sequence[float]) -> None:
+        """Several things took so long, at least one."""
+        self._meter.mark(len(seconds))
+        self._histogram.update_all([each * 1000 for each in seconds])
 
     def value(self) -> TimerValue:
         """The numbers now."""
@@ -175,6 +184,7 @@ class Metrics:
         self._lock = Lock()
         self._instruments: dict[MetricName, Meter | Histogram | Timer] = {}
         self._gauges: list[Gauges] = []
+        self._late: list[WeakMethod[Callable[[], None]]] = []
 
     def meter(self, name: MetricName) -> Meter:
         """The meter of that name."""
@@ -194,6 +204,14 @@ class Metrics:
             for name in names:
                 self._instruments.pop(name, None)
 
+    def late(self, feed: Callable[[], None]) -> None:
+        """Call this method before each snapshot, as long as its object is there: it feeds instruments with what was
+        not worth the time at once.
+        """
+        with self._lock:
+            self._late = [known for known in self._late if known() is not None]
+            self._late.append(WeakMethod(feed))
+
     def gauges(self, gauges: Gauges) -> None:
         """Ask this too at each snapshot."""
         with self._lock:
@@ -202,7 +220,11 @@ class Metrics:
     def snapshot(self) -> Mapping[MetricName, Value]:
         """Every metric with its value now."""
         with self._lock:
-            instruments, gauges = dict(self._instruments), list(self._gauges)
+            instruments, gauges, late = dict(self._instruments), list(self._gauges), list(self._late)
+        for known in late:
+            feed = known()
+            if feed is not None:
+                feed()
         found: dict[MetricName, Value] = {name: instrument.value() for name, instrument in instruments.items()}
         for ask in gauges:
             found.update(ask())

@@ -8,8 +8,14 @@ import pytest
 
 from tests.unit.test_streams import Bench, position
 from zkconsumer import KafkaStream
+from zkconsumer.brokers import FetchAnswer
+from zkconsumer.brokers.fetch_answer import FetchedPartition
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.fetch.measures import MANY, FetchMeasures
 from zkconsumer.metrics import Histogram, HistogramValue, Meter, MetricName, Metrics, Timer
+from zkconsumer.model import Endpoint
+
+BROKER = (("clientId", "c"), ("brokerHost", "h"), ("brokerPort", "2"))
 
 NAME = MetricName("kafka.consumer", "ConsumerTopicMetrics", "MessagesPerSec", (("clientId", "c"), ("topic", "t")))
 
@@ -88,6 +94,27 @@ def test_an_instrument_is_made_once_and_gauges_are_asked_each_time() -> None:
     assert metrics.snapshot.__doc__
     with pytest.raises(AssertionError, match="is a Meter"):
         metrics.timer(NAME)
+
+
+def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetcher tells its instruments of many small answers together; what has ended is asked no more."""
+    monkeypatch.setattr("zkconsumer.fetch.measures.SOON", math.inf)
+    metrics = Metrics()
+    measures = FetchMeasures(metrics, "c", Endpoint(1, "h", 2))
+    part = FetchedPartition("t", 0, 0, 5, 0, (), b"12345")
+    for number in range(MANY + 2):
+        measures.fetched(0.25, FetchAnswer(0.5, [part] * number))
+    count = MetricName("kafka.server", "FetcherStats", "RequestsPerSec", BROKER)
+    assert metrics.meter(count).value().count == MANY
+    told = metrics.snapshot()
+    assert told[count].count == MANY + 2  # type: ignore[union-attr]
+    sizes = told[MetricName("kafka.consumer", "FetchRequestAndResponseMetrics", "FetchResponseSize", BROKER)]
+    assert (sizes.count, sizes.min, sizes.max) == (MANY + 2, 0, 5 * (MANY + 1))  # type: ignore[union-attr]
+    times = told[MetricName("kafka.consumer", "FetchRequestAndResponseMetrics", "FetchRequestRateAndTimeMs", BROKER)]
+    assert (times.rate.count, times.duration.p50) == (MANY + 2, 250.0)  # type: ignore[union-attr]
+    measures.fetched(0.25, FetchAnswer(0.5, []))
+    del measures
+    assert metrics.snapshot()[count].count == MANY + 2  # type: ignore[union-attr]
 
 
 def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> None:

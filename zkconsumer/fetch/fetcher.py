@@ -191,6 +191,7 @@ class Fetcher:
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
                 self._lose_connection(repr(e))
         self._channel.close()
+        self.measures.settle()
         self._return_all()
 
     def step(self) -> None:

@@ -90,6 +90,7 @@ class MemberParts:
         self.consumer = consumer
         self.lease = lease
         self.metrics = Metrics()
+        self._consumed: dict[str, tuple[tuple[Meter, Meter], ...]] = {}
         self.events: SimpleQueue[Any] = SimpleQueue()
         self._security = channel_security(config)
         self.budget = QueueBudget(config.queued_max_bytes)
@@ -231,10 +232,24 @@ class MemberParts:
 
     def count(self, topic: str, messages: int, size: int) -> None:
         """Note what a stream has handed out; called at the end of each chunk."""
+        meters = self._consumed.get(topic)
+        if meters is None:
+            meters = self._consumed[topic] = self._meters_of(topic)
+        for of_messages, of_bytes in meters:
+            of_messages.mark(messages)
+            of_bytes.mark(size)
+
+    def _meters_of(self, topic: str) -> tuple[tuple[Meter, Meter], ...]:
+        """Messages and bytes of all topics, and of this one: looked up once, since a chunk may be one message."""
         client = (("clientId", self.config.client_id),)
-        for tags in (client, (*client, ("topic", topic))):
-            for name, events in (("MessagesPerSec", messages), ("BytesPerSec", size)):
-                self.metrics.meter(MetricName("kafka.consumer", "ConsumerTopicMetrics", name, tags)).mark(events)
+        kind = ("kafka.consumer", "ConsumerTopicMetrics")
+        return tuple(
+            (
+                self.metrics.meter(MetricName(*kind, "MessagesPerSec", tags)),
+                self.metrics.meter(MetricName(*kind, "BytesPerSec", tags)),
+            )
+            for tags in (client, (*client, ("topic", topic)))
+        )
 
     def lags(self) -> dict[TopicPartition, int | None]:
         """The lag of each partition of ours; None where it is not known: nothing was fetched, or nobody leads it."""
