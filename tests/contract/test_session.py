@@ -18,7 +18,7 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.registry import fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.requests import FORBIDDEN, NodeEvent, NodeEventKind
+from zkconsumer.registry.nodes import FORBIDDEN, Look, NodeEvent, NodeEventKind
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.registry.watches import NodeCache
@@ -218,6 +218,70 @@ def test_watches_fire_once_for_each_kind_of_change(
     other.delete(f"{root}/a", deadline)
     assert events.get(timeout=scaled(5)) == NodeEvent(NodeEventKind.DELETED, f"{root}/a")
     assert events.empty()
+
+
+def test_one_look_tells_of_everything_and_watches_what_it_should(
+    session: Session, open_session: OpenSession, root: str, deadline: Deadline
+) -> None:
+    other = open_session()
+    events: SimpleQueue[NodeEvent] = SimpleQueue()
+    names = ("node", "to-come", "standing", "absent", "plain", "stat", "parent", "no-parent", "rare", "never")
+    node, to_come, standing, absent, plain, stat, parent, no_parent, rare, never = (f"{root}/{name}" for name in names)
+    for path in (node, standing, plain, stat, parent, rare):
+        session.create(path, path.encode(), deadline)
+    for path in (parent, rare):
+        session.create(f"{path}/x", b"", deadline)
+    wanted = Look([node, to_come], [standing, absent], [plain], [stat], [parent, no_parent], [rare, never])
+    seen = session.look(wanted, deadline, events.put)
+    contents = {path: None if found is None else found.data for path, found in seen.nodes.items()}
+    assert contents == {
+        node: node.encode(),
+        to_come: None,
+        standing: standing.encode(),
+        absent: None,
+        plain: plain.encode(),
+        stat: b"",
+    }
+    assert seen.children == {parent: ("x",), no_parent: None, rare: ("x",), never: None}
+    for path in (absent, to_come, no_parent, never):
+        other.create(path, b"", deadline)
+    for path in (node, standing, plain, stat):
+        other.write(path, b"", deadline)
+    for path in (parent, rare):
+        other.create(f"{path}/y", b"", deadline)
+    told = {(event := events.get(timeout=scaled(5))).path: event.kind for _ in range(7)}
+    assert told == {
+        to_come: NodeEventKind.CREATED,
+        no_parent: NodeEventKind.CREATED,
+        never: NodeEventKind.CREATED,
+        node: NodeEventKind.CHANGED,
+        standing: NodeEventKind.CHANGED,
+        parent: NodeEventKind.CHILDREN,
+        rare: NodeEventKind.CHILDREN,
+    }
+    assert events.empty()
+
+
+def test_a_node_whose_end_was_told_is_not_asked_for_before_it_is_made(
+    session: Session, open_session: OpenSession, root: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = open_session()
+    changed: SimpleQueue[str] = SimpleQueue()
+    cache = NodeCache(session, changed.put)
+    path = f"{root}/a"
+    other.create(path, b"", deadline)
+    assert cache.look(Look(existing=[path]), deadline).nodes[path] is not None
+    other.delete(path, deadline)
+    assert changed.get(timeout=scaled(5)) == path
+    other.create(path, b"again", deadline)
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "look", None)
+        assert cache.look(Look(existing=[path]), deadline).nodes[path] is None
+        assert not cache.stands(path)
+    cache.forget([path])
+    again = cache.look(Look(existing=[path]), deadline).nodes[path]
+    assert again is not None
+    assert again.data == b"again"
 
 
 def test_children_of_a_node_to_come_are_watched(

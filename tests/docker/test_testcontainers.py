@@ -17,7 +17,7 @@ from zkconsumer.errors import ChrootMissingError
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry import paths
 from zkconsumer.registry.codecs import decode_registration, encode_registration
-from zkconsumer.registry.requests import NodeEvent, NodeEventKind
+from zkconsumer.registry.nodes import NodeEvent, NodeEventKind
 from zkconsumer.registry.session import Session
 
 IMAGE = "zookeeper:3.9"

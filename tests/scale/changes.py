@@ -48,7 +48,8 @@ class Member(Protocol):
 class Cost:
     """What one change cost. ``moved`` partitions changed hands by the assignment; ``unowned`` are without the right
     owner at the end; ``seconds`` to the last owner node; ``cpu`` seconds that the busiest member computed (0 for the
-    original); ``untouched`` says whether no request named a node of a partition that did not move.
+    original); ``untouched`` says whether no request named a node of a partition that did not move; ``trips`` is how
+    often whoever did so most had to wait for an answer before it could go on.
     """
 
     side: str
@@ -66,6 +67,7 @@ class Cost:
     cpu: float
     untouched: bool
     registrations_read: int
+    trips: int
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -217,4 +219,5 @@ def _cost(group: Group, change: str, cpu_before: dict[str, float], counts_from: 
         max(used) if group.side == OURS else 0.0,
         not touched,
         sum(count for path, count in named.items() if path.startswith(ids)),
+        max(server.traffic.trips.values(), default=0),
     )

@@ -33,6 +33,15 @@ def test_a_change_costs_what_moves_and_a_little_for_each_member(change: str, siz
     assert found.parts <= 10 * found.moved
 
 
+@pytest.mark.parametrize(("change", "most"), [("join", 10), ("leave", 4), ("kill", 4)])
+def test_what_can_be_asked_together_is(change: str, most: int) -> None:
+    """With a slow link each round trip is what counts. Who takes over lists the members, gives up with its last commit,
+    looks at owners and offsets, and claims; that it watches what it claimed holds up nothing. Who joins connects, looks
+    and registers before that, and once more where partitions come that are still held.
+    """
+    assert cost(OURS, change, (8, 3)).trips <= most
+
+
 @pytest.mark.parametrize("change", ["join", "leave", "kill", "restart"])
 def test_what_stays_is_not_even_looked_at(change: str) -> None:
     assert cost(OURS, change, LARGE).untouched

@@ -16,7 +16,7 @@ from zkconsumer.core.assignors.base import Member
 from zkconsumer.core.assignors.range import RangeAssignor
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ConsumerId, ThreadId
-from zkconsumer.registry.requests import NodeEvent
+from zkconsumer.registry.nodes import NodeEvent
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 
 COSTS = Costs(round_trip=0.2, read=0.01, write=0.05, part=0.02, client=0.0, bandwidth=1e12)

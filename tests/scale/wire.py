@@ -10,14 +10,14 @@ share one round trip. Watch events travel like answers and never overtake one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from tests.scale.clock import Simulation
 from zkconsumer.deadline import Deadline
-from zkconsumer.registry.requests import Node, NodeEvent, Watch
+from zkconsumer.registry.nodes import Look, Node, NodeEvent, Seen, Watch
 from zkconsumer.registry.session import SessionChanged
 from zkconsumer.registry.transaction import NodeFailure, Transaction
 from zkconsumer.testing.zookeeper import FakeSession, FakeZooKeeper
@@ -46,7 +46,7 @@ class Costs:
 @dataclass
 class Traffic:
     """What was asked: requests by kind (``parts`` are those within transactions and no requests of their own), events,
-    bytes both ways, and how often each node was named.
+    bytes both ways, how often each node was named, and how often each client waited for a round trip.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -54,6 +54,7 @@ class Traffic:
     events: int = 0
     bytes: int = 0
     paths: Counter[str] = field(default_factory=Counter)
+    trips: Counter[int] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -108,21 +109,22 @@ class CountedSession(FakeSession):
 
     def _trip(
         self,
-        kind: str,
+        kind: str | Mapping[str, int],
         asked: Sequence[tuple[str, int]],
         service: float,
         perform: Callable[[], T],
         weigh: Callable[[T], int],
         parts: int = 0,
     ) -> T:
-        """Requests that are sent together: ``asked`` are their paths and bytes, ``weigh`` tells those of the answers
-        beyond what every answer has.
+        """Requests that are sent together: ``asked`` are their paths and bytes, ``kind`` is theirs or tells how many of
+        each there are, ``weigh`` tells the bytes of the answers beyond what every answer has.
         """
-        if self._within:
+        if self._within or not asked:
             return perform()  # the fake's own methods use one another
         traffic, costs, simulation = self._counted.traffic, self.costs, self._simulation
         sent = sum(REQUEST + size for _, size in asked)
-        traffic.requests[kind] += len(asked)
+        traffic.trips[id(self)] += 1
+        traffic.requests.update({kind: len(asked)} if isinstance(kind, str) else kind)
         traffic.parts += parts
         traffic.paths.update(path for path, _ in asked)
         leaves = simulation.settle_cpu() + costs.client * len(asked)
@@ -165,6 +167,32 @@ class CountedSession(FakeSession):
             watch(event)
 
     # ---- the session's interface ----
+
+    def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
+        """All of it as one round trip, and what is missing and watched, or there though it rarely is, as another."""
+        own = self._watch(watch)
+        contents = [*wanted.nodes, *wanted.existing, *wanted.plain]
+        seen = self._reads(
+            {"read": contents, "exists": [*wanted.stats, *wanted.rare], "children": wanted.children},
+            lambda: super(CountedSession, self).look(wanted, deadline, own),
+            lambda seen: (
+                sum(TEXT + len(node.data) + STAT for path in contents if (node := seen.nodes[path]) is not None)
+                + sum(STAT for path in wanted.stats if seen.nodes[path] is not None)
+                + sum(TEXT + sum(TEXT + len(name) for name in seen.children[path] or ()) for path in wanted.children)
+            ),
+        )
+        missing = [path for path in wanted.nodes if seen.nodes[path] is None]
+        missing += [path for path in wanted.children if seen.children[path] is None]
+        present = [path for path in wanted.rare if seen.children[path] is not None]
+        if watch is not None and (missing or present):
+            names = sum(TEXT + sum(TEXT + len(name) for name in seen.children[path] or ()) for path in present)
+            self._reads({"exists": missing, "children": present}, lambda: None, lambda _: names)
+        return seen
+
+    def _reads(self, kinds: Mapping[str, Sequence[str]], perform: Callable[[], T], weigh: Callable[[T], int]) -> T:
+        asked = [(path, TEXT + len(path) + 1) for paths in kinds.values() for path in paths]
+        counts = {kind: len(paths) for kind, paths in kinds.items() if paths}
+        return self._trip(counts, asked, self.costs.read * len(asked), perform, weigh)
 
     def read(
         self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, **options: Any

@@ -325,9 +325,10 @@ class Shadow:
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
         meanwhile: Callable[[], None],
+        release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset]:
         """Wait for the last commit, which is ZooKeeper's side's."""
-        del commit, count_held, deadline, meanwhile
+        del commit, count_held, deadline, meanwhile, release
         self._bridge.released()
         return {position.tp: ABSENT for position in positions}
 

@@ -84,8 +84,11 @@ class Offsets(Protocol):
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
         meanwhile: Callable[[], None],
-    ) -> Mapping[TopicPartition, KnownOffset]:
-        """The last commit before giving partitions up; ``meanwhile`` is called every now and then."""
+        release: bool = False,
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
+        """The last commit before giving partitions up; ``meanwhile`` is called every now and then. With ``release`` it
+        may be their release as well. Returns their offset nodes, None for what is released.
+        """
 
     def check(self) -> None:
         """See whether somebody else wrote offsets of ours, which :class:`CommitsRefused` then tells."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import monotonic
 
 from zkconsumer.core.planner import GroupView, threads_of, topics_wanted
@@ -19,7 +20,7 @@ from zkconsumer.group.racks import LeaderRacks
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.decoded import Decoded
-from zkconsumer.registry.requests import FORBIDDEN
+from zkconsumer.registry.nodes import FORBIDDEN, Look, Seen
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.transaction import Transaction
 from zkconsumer.registry.watches import NodeCache
@@ -85,7 +86,9 @@ class Membership:
         ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
         under us (KAFKA-1387).
         """
-        node = self._cache.existing([self.path], deadline).get(self.path)
+        seen = self._cache.look(self._before_registering(), deadline)
+        self._examine(seen)
+        node = seen.nodes[self.path]
         if node is not None and node.ephemeral_owner == self._session.session_id:
             overwritten = bool(self._written) and node.data != self._written
             if overwritten and not self._rewrite:
@@ -106,7 +109,9 @@ class Membership:
                 f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session "
                 "has not expired yet"
             )
-        self._session.ensure([paths.ids(self._group)], deadline)
+        parent = paths.ids(self._group)
+        if seen.nodes.get(parent) is None:
+            self._session.ensure([parent], deadline)
         data = codecs.encode_registration(self._registration())
         self._written = data  # before: it may be made although its answer is lost
         created = self._session.create(self.path, data, deadline, ephemeral=True)
@@ -114,8 +119,27 @@ class Membership:
         if not created:
             raise ConsumerIdInUseError(f"{self.path} was made by somebody else at the same moment")
         self._rewrite = False
-        self._cache.nodes([self.path], deadline)
+        self._cache.look(self._after_registering(), deadline)
         return True
+
+    def _before_registering(self) -> Look:
+        """What is to be known before we register: our node, and the first time whether its parent stands."""
+        stats = () if self._written else (paths.ids(self._group),)
+        return Look(existing=(self.path,), stats=stats)
+
+    def _examine(self, seen: Seen) -> None:
+        """Whether what was seen lets us register. Raises where it does not."""
+
+    def _after_registering(self) -> Look:
+        """What is to be known once we are registered: our node, which is watched, and what we shall ask next."""
+        registration = self._registration()
+        if registration.is_wildcard:
+            return Look(nodes=(self.path,), children=(paths.TOPICS,))
+        topics = []
+        for topic in registration.subscription:
+            with suppress(ValueError):  # a name that no node can have is reported with the view
+                topics.append(paths.topic(topic))
+        return Look(nodes=(self.path, *topics))
 
     def _make_anew(self, version: int, deadline: Deadline) -> bool:
         """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
@@ -133,7 +157,7 @@ class Membership:
         if failures:
             raise RegistryError(f"{self.path} could not be made anew: {failures[0].value}")
         self._rewrite = False
-        self._cache.nodes([self.path], deadline)
+        self._cache.look(self._after_registering(), deadline)
         return True
 
     def renew(self, deadline: Deadline) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
@@ -25,6 +26,7 @@ from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.group.membership import Membership
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry import paths
+from zkconsumer.registry.nodes import Look, Seen
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 
@@ -75,15 +77,29 @@ class ModelMembership(Membership):
         Raises: :class:`MessageModelConflictError` where somebody did; nothing of us is left there then. Otherwise as
         :meth:`Membership.register`.
         """
-        if not self._admitted:
-            self._refuse_for(self._cache.children(self._others, deadline) or ())
         registered = super().register(deadline)
         if self._broadcasting:
             self._show(deadline)
         if not self._admitted:
-            self._admit(deadline)
+            self._admit(deadline, looked=registered and not self._broadcasting)
         self._look(deadline)
         return registered
+
+    def _before_registering(self) -> Look:
+        """Before we show ourselves those of the other kind are looked for; there are hardly ever any."""
+        return replace(super()._before_registering(), rare=() if self._admitted else (self._others,))
+
+    def _examine(self, seen: Seen) -> None:
+        if not self._admitted:
+            self._refuse_for(seen.children[self._others] or ())
+
+    def _after_registering(self) -> Look:
+        """And again after it, or two could miss each other; unless what shows us is still to be made."""
+        after = super()._after_registering()
+        if self._admitted or self._broadcasting:
+            return after
+        self._cache.forget([self._others])
+        return replace(after, rare=(self._others,))
 
     def deregister(self, deadline: Deadline) -> None:
         """Delete what our session made to show us."""
@@ -107,9 +123,10 @@ class ModelMembership(Membership):
         self._cache.forget([self._shown])
         self._cache.nodes([self._shown], deadline)
 
-    def _admit(self, deadline: Deadline) -> None:
-        """We have shown ourselves: give way to whoever did so before us."""
-        self._cache.forget([self._others])  # read after the node was made, or two could miss each other
+    def _admit(self, deadline: Deadline, *, looked: bool) -> None:
+        """We have shown ourselves: give way to whoever did so before us. ``looked``: they were read since."""
+        if not looked:
+            self._cache.forget([self._others])
         names = self._cache.children(self._others, deadline) or ()
         if names:
             where = {f"{self._others}/{name}": name for name in names}

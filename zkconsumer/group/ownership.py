@@ -16,7 +16,7 @@ from zkconsumer.errors import MalformedNodeError, NotPermittedError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry import codecs, fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.requests import FORBIDDEN, Node
+from zkconsumer.registry.nodes import FORBIDDEN, Look, Node, Seen
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 
@@ -84,12 +84,16 @@ class Ownership:
     def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline) -> Claimed:
         """Claim what is free of ``wanted``; :meth:`mine` then leaves watches on all of it, so that the release of what
         another member owns wakes us, and nothing that is done to our nodes goes unnoticed.
+
+        Two round trips where nobody else wants it: whatever is to be known of the nodes is read together, and the claim
+        names the versions that were read.
         """
         result = Claimed()
-        nodes = self._cache.existing([self._path(tp) for tp in wanted], deadline)
+        believed = {tp for tp in wanted if self._cache.stands(self._path(tp))}
+        seen = self._look(wanted, believed, deadline)
         free: dict[TopicPartition, ThreadId] = {}
         for tp, thread in wanted.items():
-            node = nodes.get(self._path(tp))
+            node = seen.nodes[self._path(tp)]
             if node is None:
                 free[tp] = thread
             elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
@@ -100,17 +104,34 @@ class Ownership:
             else:
                 result.blocked[tp] = _owner(node)
                 result.held.add(tp)
-        for _ in range(_ROUNDS):
+        for first in (True, *(_ROUNDS - 1) * (False,)):
             if not free:
                 break
-            self._claim_free(free, result, deadline)
+            offsets = self._offsets(list(free), seen if first else Seen(), result, deadline)
+            self._claim_free(free, offsets, result, deadline)
         result.blocked.update((tp, "its nodes keep changing") for tp in free)
-        self._cache.forget([self._path(tp) for tp in wanted])
+        # all is to be read afterwards, but others' that were read just now, with a watch (a believed one may be lost)
+        fresh = {tp for tp in result.held - believed if seen.nodes[self._path(tp)] not in (None, FORBIDDEN)}
+        self._cache.forget([self._path(tp) for tp in wanted if tp not in fresh])
         return result
 
-    def _claim_free(self, free: dict[TopicPartition, ThreadId], result: Claimed, deadline: Deadline) -> None:
+    def _look(self, wanted: Iterable[TopicPartition], believed: Collection[TopicPartition], deadline: Deadline) -> Seen:
+        """Owner nodes, the offset nodes of what is not believed to be held, and parents that may be missing."""
+        owners = {tp: self._path(tp) for tp in wanted}
+        offsets = [paths.offset(self._group, tp) for tp in owners if tp not in believed]
+        missing = self._parents_in_doubt(owners)
+        seen = self._cache.look(Look(existing=list(owners.values()), plain=offsets, stats=missing), deadline)
+        self._parents.update(path for path in missing if seen.nodes[path] is not None)
+        return seen
+
+    def _claim_free(
+        self,
+        free: dict[TopicPartition, ThreadId],
+        offsets: Mapping[TopicPartition, KnownOffset],
+        result: Claimed,
+        deadline: Deadline,
+    ) -> None:
         self._ensure_parents(free, deadline)
-        offsets = self._offsets(list(free), result, deadline)
         for tp in [tp for tp in free if tp in result.blocked]:
             del free[tp]
         claims = [Claim(tp, thread, offsets[tp]) for tp, thread in free.items()]
@@ -130,25 +151,32 @@ class Ownership:
             del free[tp]
 
     def _ensure_parents(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
-        needed = set()
-        for topic in {tp.topic for tp in partitions}:
-            needed |= {paths.owner_topic(self._group, topic), paths.offset_topic(self._group, topic)}
-        missing = sorted(needed - self._parents)
+        missing = self._parents_in_doubt(partitions)
         if missing:
             self._session.ensure(missing, deadline)
             self._parents.update(missing)
 
+    def _parents_in_doubt(self, partitions: Iterable[TopicPartition]) -> list[str]:
+        needed = set()
+        for topic in {tp.topic for tp in partitions}:
+            needed |= {paths.owner_topic(self._group, topic), paths.offset_topic(self._group, topic)}
+        return sorted(needed - self._parents)
+
     def _offsets(
-        self, partitions: Sequence[TopicPartition], result: Claimed, deadline: Deadline
+        self, partitions: Sequence[TopicPartition], seen: Seen, result: Claimed, deadline: Deadline
     ) -> dict[TopicPartition, KnownOffset]:
-        """The offset nodes; an unreadable one blocks its partition, for an offset is never guessed."""
+        """The offset nodes, as far as they are not ``seen``; an unreadable one blocks its partition, for an offset is
+        never guessed.
+        """
         found: dict[TopicPartition, KnownOffset] = {}
-        nodes = self._session.read([paths.offset(self._group, tp) for tp in partitions], deadline)
-        for tp, node in zip(partitions, nodes, strict=True):
+        by_path = {paths.offset(self._group, tp): tp for tp in partitions}
+        unseen = [path for path in by_path if path not in seen.nodes]
+        nodes = {**seen.nodes, **dict(zip(unseen, self._session.read(unseen, deadline), strict=True))}
+        for path, tp in by_path.items():
+            node = nodes[path]
             if node is None:
                 found[tp] = ABSENT
                 continue
-            path = paths.offset(self._group, tp)
             try:
                 found[tp] = KnownOffset(codecs.decode_offset(node.data, path), node.version)
             except MalformedNodeError as e:
@@ -165,7 +193,7 @@ class Ownership:
         """The offset node of a partition we own; None where it is unreadable (logged). Where there is none its parents
         stand afterwards, or it could never be made again.
         """
-        known = self._offsets([tp], Claimed(), deadline).get(tp)
+        known = self._offsets([tp], Seen(), Claimed(), deadline).get(tp)
         if known is not None and known.version is None:
             self._session.ensure([paths.offset_topic(self._group, tp.topic)], deadline)
         return known
@@ -181,14 +209,16 @@ class Ownership:
             log.log(logging.DEBUG if tp in self._stuck else logging.ERROR, "%s cannot be released: %s", tp, e)
             self._stuck.add(tp)
 
-    def release(self, known: Mapping[TopicPartition, KnownOffset], deadline: Deadline) -> None:
-        """Delete our owner nodes, and nobody else's. ``known`` are the offset nodes as we last saw them."""
-        commits = [Commit(tp, None, offset) for tp, offset in known.items()]
+    def release(self, known: Mapping[TopicPartition, KnownOffset | None], deadline: Deadline) -> None:
+        """Delete our owner nodes, and nobody else's. ``known`` are the offset nodes as we last saw them; None: this one
+        was released with its last commit.
+        """
+        commits = [Commit(tp, None, offset) for tp, offset in known.items() if offset is not None]
         try:
             outcomes = fenced.release(self._session, self._group, commits, deadline)
             # somebody wrote the offset meanwhile, or into our node, so versions prove nothing: look whose node it is
             doubtful = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
-            nodes = self._session.stat([self._path(tp) for tp in doubtful], deadline)
+            nodes = self._session.stat([self._path(tp) for tp in doubtful], deadline) if doubtful else []
             for tp, node in zip(doubtful, nodes, strict=True):
                 if node is not None and node.ephemeral_owner == self._session.session_id:
                     self._delete(tp, node.version, deadline)

@@ -26,7 +26,7 @@ from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Claimed, Ownership
 from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.registry.fenced import KnownOffset
+from zkconsumer.registry.fenced import ABSENT, KnownOffset
 from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class Rounds:
     def leave(self, request: StopRequested) -> None:
         """Commit, release, deregister, each step bounded; go on with the next where one fails."""
         deadline = Deadline(min(2.0, self._settings.request_timeout))
-        known: Mapping[TopicPartition, KnownOffset] = {}
+        known: Mapping[TopicPartition, KnownOffset | None] = {}
         try:
             known = self._offsets.surrender(
                 self._leaving,
@@ -190,13 +190,13 @@ class Rounds:
                 count_held=lambda p: request.finished and self._delivery.held_by(p, request.holder),
                 deadline=deadline,
                 meanwhile=self._session.touch,
+                release=True,
             )
         except (RegistryError, OffsetCommitError) as e:
             log.warning("the last commit failed; what was not committed is consumed again by the next owner: %s", e)
         try:
             if self._leaving:
-                of_nodes = {p.tp: known.get(p.tp, KnownOffset(None, None)) for p in self._leaving}
-                self._ownership.release(of_nodes, deadline)
+                self._ownership.release({p.tp: known.get(p.tp, ABSENT) for p in self._leaving}, deadline)
             self._membership.deregister(deadline)
         except RegistryError as e:
             log.info("left without deleting our nodes, which end with the session: %s", e)
@@ -240,7 +240,7 @@ class Rounds:
         stray = [tp for tp in self._holdings.leftover if tp not in self._holdings.owned and tp not in todo.claim]
         if stray:
             standing = self._ownership.standing(stray, deadline)
-            self._ownership.release({tp: KnownOffset(None, None) for tp in standing}, deadline)
+            self._ownership.release(dict.fromkeys(standing, ABSENT), deadline)
         self._holdings.leftover.clear()
 
     def _give_up(self, todo: Plan) -> None:
@@ -253,16 +253,17 @@ class Rounds:
         self._call_listener("before_releasing_partitions", by_topic(partitions))
         self._holdings.remove(partitions)
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
+        # noted before: it may be done although its answer is lost
+        self._released.update((tp, todo.assignment[tp]) for tp in partitions if tp in todo.assignment)
         known = self._offsets.surrender(
             positions,
             commit=self._settings.auto_commit,
             count_held=self._held_by_who_asked,
             deadline=deadline,
             meanwhile=self._session.touch,
+            release=True,
         )
-        # noted before: it may be done although its answer is lost
-        self._released.update((tp, todo.assignment[tp]) for tp in partitions if tp in todo.assignment)
-        self._ownership.release({tp: known.get(tp, KnownOffset(None, None)) for tp in partitions}, deadline)
+        self._ownership.release({tp: known.get(tp, ABSENT) for tp in partitions}, deadline)
         self._holdings.leftover.difference_update(partitions)
 
     def _drain(self, positions: Sequence[PartitionPosition]) -> None:

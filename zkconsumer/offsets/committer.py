@@ -192,13 +192,15 @@ class Committer:
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> Mapping[TopicPartition, KnownOffset]:
+        release: bool = False,
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
         """The last commit (if ``commit``) of partitions that are given up, after which they are no longer written;
-        ``meanwhile`` is called a few times a second.
+        ``meanwhile`` is called a few times a second. With ``release`` it may delete their owner nodes as well.
 
-        Returns their offset nodes as last seen. A failed commit is logged: the next owner starts at the one before.
+        Returns their offset nodes as last seen, None for what is released. A failed commit is logged: the next owner
+        starts at the one before.
         """
-        asked = self._ask(lambda: self._surrender(positions, commit, count_held, deadline))
+        asked = self._ask(lambda: self._surrender(positions, commit, count_held, deadline, release))
         while not asked.done() and not deadline.expired:
             meanwhile()
             wait([asked], deadline.bounded(MEANWHILE))
@@ -329,16 +331,50 @@ class Committer:
         commit: bool,
         count_held: Callable[[PartitionPosition], bool],
         deadline: Deadline,
-    ) -> Mapping[TopicPartition, KnownOffset]:
+        release: bool,
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
         held = [p for p in positions if self._positions.get(p.tp) is p]
+        released: set[TopicPartition] = set()
         if commit:
             try:
-                self._commit(held, count_held, deadline, patient=True)
+                if release and self._store.releases:
+                    self._release(held, count_held, deadline, released)
+                else:
+                    self._commit(held, count_held, deadline, patient=True)
             except (RegistryError, OffsetCommitError) as e:
                 log.warning(
                     "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
                 )
-        return self._untrack(held)
+        return {tp: None if tp in released else known for tp, known in self._untrack(held).items()}
+
+    def _release(
+        self,
+        positions: Collection[PartitionPosition],
+        count_held: Callable[[PartitionPosition], bool],
+        deadline: Deadline,
+        released: set[TopicPartition],
+    ) -> None:
+        """The last commit with the release in one request; notes in ``released`` of what that was done."""
+        changed, _ = self._progress(positions, count_held)
+        if not changed:
+            return
+        failures, done = self._store.release(changed, [p.tp for p in positions if p.tp not in changed], deadline)
+        released |= done
+        self._settle(changed, {}, failures)
+
+    def _progress(
+        self, positions: Collection[PartitionPosition], count_held: Callable[[PartitionPosition], bool]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """What is to be written, and what is written already."""
+        changed: dict[TopicPartition, int] = {}
+        unchanged: dict[TopicPartition, int] = {}
+        for position in positions:
+            offset = self._due(position, counting_held=self._count_held or count_held(position))
+            if offset is not None:
+                changed[position.tp] = offset
+            elif position.committed is not None:
+                (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
+        return changed, unchanged
 
     def _commit(
         self,
@@ -348,14 +384,7 @@ class Committer:
         *,
         patient: bool,
     ) -> None:
-        changed: dict[TopicPartition, int] = {}
-        unchanged: dict[TopicPartition, int] = {}
-        for position in positions:
-            offset = self._due(position, counting_held=self._count_held or count_held(position))
-            if offset is not None:
-                changed[position.tp] = offset
-            elif position.committed is not None:
-                (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
+        changed, unchanged = self._progress(positions, count_held)
         self._settle(changed, unchanged, self._store.commit(changed, unchanged, deadline, patient=patient))
 
     def _commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:

@@ -172,6 +172,12 @@ class NoOwnerNodes:
         """Never asked for."""
         raise OffsetCommitError("offsets of a group that the brokers coordinate are not written to ZooKeeper")
 
+    def release(
+        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
+        """Never asked for."""
+        raise OffsetCommitError("partitions of a group that the brokers coordinate have no owner nodes")
+
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
         """Nobody else writes offsets of ours."""
         return ()

@@ -61,6 +61,11 @@ class OwnerNodes(Protocol):
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
         """Write offsets; returns what was refused."""
 
+    def release(
+        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[Failures, frozenset[TopicPartition]]:
+        """Write offsets and give up the ownership of all named; returns what was refused, and what is released."""
+
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
         """Those whose offset nodes somebody else wrote."""
 
@@ -143,6 +148,22 @@ class OwnedOffsets:
         if self.in_zookeeper and also:
             failures |= self._zookeeper.commit(also, deadline.bounded(ONE_TRY))
         return failures
+
+    @property
+    def releases(self) -> bool:
+        """Whether the last commit can give the ownership up as well: both are in ZooKeeper alone."""
+        return self._elsewhere is None
+
+    def release(
+        self, changed: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[Failures, frozenset[TopicPartition]]:
+        """Write offsets for the last time and give up the ownership of all these, in one request, where
+        :attr:`releases`. Returns what was not written, with the reason, and what is released.
+
+        Raises: RegistryError where nothing is known of the outcome.
+        """
+        deadline = Deadline(deadline.bounded(ONE_TRY))
+        return self._zookeeper.release(changed, unchanged, deadline)
 
     def commit_unowned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
         """Write offsets of partitions that are not ours; refused for one that anybody owns now.

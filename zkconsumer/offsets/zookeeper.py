@@ -72,6 +72,22 @@ class ZooKeeperOffsets:
             self._written(done)
         return refusals(outcomes)
 
+    def release(
+        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
+    ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
+        """The last commit of tracked partitions and the end of our ownership, of each together or not at all.
+
+        Returns the commits that were refused, and the partitions that are released; the others' owner nodes, also those
+        of ``unchanged`` ones, may still stand. Raises RegistryError where nothing is known of the outcome.
+        """
+        wanted = {**dict.fromkeys(unchanged), **offsets}
+        outcomes = self._commit_owned(wanted, deadline, release=True)
+        released = frozenset(tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE)
+        written = len(released & offsets.keys())
+        if written:
+            self._written(written)
+        return refusals({tp: outcomes[tp] for tp in offsets}), released
+
     def close(self) -> None:
         """Nothing: the session is its maker's."""
 
@@ -115,28 +131,35 @@ class ZooKeeperOffsets:
         nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
         return {tp: None if n is None else n.ephemeral_owner for tp, n in zip(wanted, nodes, strict=True)}
 
-    def _commit_owned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Outcome]:
-        outcomes = self._write_owned(offsets, deadline)
+    def _commit_owned(
+        self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, *, release: bool = False
+    ) -> dict[TopicPartition, Outcome]:
+        """Write offsets (None: none), and with ``release`` delete the owner nodes as well."""
+        outcomes = self._write_owned(offsets, deadline, release)
         moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED]
         # "moved" by ourselves, perhaps: by a commit that was done, and whose answer the connection took with it
         again = self._moved_by_us(moved, deadline)
         if again:
-            outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, deadline)
+            outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, deadline, release)
         for tp in outcomes:
             self._unanswered.pop(tp, None)
         return outcomes
 
-    def _write_owned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+    def _write_owned(
+        self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, release: bool
+    ) -> dict[TopicPartition, Outcome]:
         commits: Sequence[Commit] = [Commit(tp, offset, self._known[tp]) for tp, offset in offsets.items()]
+        written = {tp: offset for tp, offset in offsets.items() if offset is not None}
         try:
-            outcomes = fenced.commit(self._session, self._group, commits, deadline)
+            perform = fenced.release if release else fenced.commit
+            outcomes = perform(self._session, self._group, commits, deadline)
         except RegistryError:
-            for tp, offset in offsets.items():
+            for tp, offset in written.items():
                 self._unanswered.setdefault(tp, set()).add(codecs.encode_offset(offset))
             raise
-        for tp, outcome in outcomes.items():
-            if outcome is Outcome.DONE:
-                self._known[tp] = KnownOffset(offsets[tp], _next_version(self._known[tp]))
+        for tp, offset in written.items():
+            if outcomes[tp] is Outcome.DONE:
+                self._known[tp] = KnownOffset(offset, _next_version(self._known[tp]))
         return outcomes
 
     def _moved_by_us(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:

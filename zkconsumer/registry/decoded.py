@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from zkconsumer.errors import MalformedNodeError
-from zkconsumer.registry.requests import Node
+from zkconsumer.registry.nodes import Node
 
 T = TypeVar("T")
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -41,31 +39,11 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
     SessionLostError,
 )
-from zkconsumer.registry.codecs import UNREADABLE
+from zkconsumer.registry.nodes import FORBIDDEN, Look, Node, NodeEvent, NodeEventKind, Seen, Watch
 from zkconsumer.registry.security import RegistrySecurity
 from zkconsumer.registry.transaction import NodeFailure, Transaction, failure_of
 
 PARENT_DATA = b""
-
-
-class NodeEventKind(Enum):
-    """What happened to a watched node."""
-
-    CREATED = "created"
-    DELETED = "deleted"
-    CHANGED = "changed"
-    CHILDREN = "children changed"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeEvent:
-    """A watch fired; it has to be set again."""
-
-    kind: NodeEventKind
-    path: str
-
-
-Watch = Callable[[NodeEvent], None]
 
 _KINDS = {
     EventType.CREATED: NodeEventKind.CREATED,
@@ -73,23 +51,6 @@ _KINDS = {
     EventType.CHANGED: NodeEventKind.CHANGED,
     EventType.CHILD: NodeEventKind.CHILDREN,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node's content and those parts of its stat that decisions need."""
-
-    data: bytes
-    version: int
-    czxid: int
-    mzxid: int
-    ephemeral_owner: int
-
-
-FORBIDDEN: Final = Node(UNREADABLE, -2, -2, -2, 0)
-"""A node that is there, and of which ZooKeeper tells us nothing: its rights forbid us to read it. (Servers since 3.8.4
-refuse its stat too.) No node has its version; -1 would mean any.
-"""
 
 
 class Requests(ABC):
@@ -114,50 +75,67 @@ class Requests(ABC):
         missing ones only with ``watch_missing``. One whose rights forbid us to read it is :data:`FORBIDDEN`, and not
         watched: it is not to keep anybody from reading the others.
         """
-        client = self._connected_client()
-        watcher = self._watcher(watch)
-        pending = _together([client.get_async(path, watcher) for path in paths], deadline)
-        found: list[Any] = []
-        for path, result in zip(paths, pending, strict=True):
-            try:
-                found.append(self._await(result, deadline, path))
-            except NotPermittedError:
-                found.append(FORBIDDEN)
-        if watch is not None and watch_missing:
-            # a missing node takes no data watch: leave one for its creation, and look again where it just came
-            missing = [index for index, node in enumerate(found) if node is None]
-            armed = _together([client.exists_async(paths[index], watcher) for index in missing], deadline)
-            for index, result in zip(missing, armed, strict=True):
-                if self._await(result, deadline, paths[index]) is not None:
-                    found[index] = self._await(client.get_async(paths[index], watcher), deadline, paths[index])
-        return [node if node is None or node is FORBIDDEN else _node(node[0], node[1]) for node in found]
+        if watch is None:
+            wanted = Look(plain=paths)
+        else:
+            wanted = Look(nodes=paths) if watch_missing else Look(existing=paths)
+        found = self.look(wanted, deadline, watch).nodes
+        return [found[path] for path in paths]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
         """The names of a node's children, None where it does not exist; a watch is left in either case."""
+        return self.look(Look(children=[path]), deadline, watch).children[path]
+
+    def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
+        """Read several things in one round trip; in a second one where what is missing has to be watched, or where
+        there is something of which that is rare.
+        """
         client = self._connected_client()
         watcher = self._watcher(watch)
-        names = self._await(client.get_children_async(path, watcher), deadline, path)
-        if (
-            names is None
-            and watch is not None
-            and self._await(client.exists_async(path, watcher), deadline, path) is not None
-        ):
-            names = self._await(client.get_children_async(path, watcher), deadline, path)
-        return None if names is None else tuple(names)
+        contents = [(path, client.get_async(path, watcher)) for path in (*wanted.nodes, *wanted.existing)]
+        contents += [(path, client.get_async(path)) for path in wanted.plain]
+        contents += [(path, client.exists_async(path)) for path in wanted.stats]
+        names = [(path, client.get_children_async(path, watcher)) for path in wanted.children]
+        rare = [(path, client.exists_async(path, watcher)) for path in wanted.rare]
+        _last(contents + names + rare, deadline)
+        found = {path: self._content(result, deadline, path) for path, result in contents}
+        listed = {path: self._await(result, deadline, path) for path, result in names}
+        present = [path for path, result in rare if self._await(result, deadline, path) is not None]
+        listed |= {path: None for path, _ in rare if path not in present}
+        # a missing node takes no data watch: leave one for its creation, and look again where it just came
+        missing = [path for path in wanted.nodes if found[path] is None] if watch is not None else []
+        childless = [path for path, _ in names if listed[path] is None] if watch is not None else []
+        armed = [(path, client.exists_async(path, watcher)) for path in missing]
+        parents = [(path, client.exists_async(path, watcher)) for path in childless]
+        late = [(path, client.get_children_async(path, watcher)) for path in present]
+        _last(armed + parents + late, deadline)
+        for path, result in armed:
+            if self._await(result, deadline, path) is not None:
+                found[path] = self._content(client.get_async(path, watcher), deadline, path)
+        for path, result in parents:
+            if self._await(result, deadline, path) is not None:
+                listed[path] = self._await(client.get_children_async(path, watcher), deadline, path)
+        listed |= {path: self._await(result, deadline, path) for path, result in late}
+        return Seen(found, {path: None if known is None else tuple(known) for path, known in listed.items()})
+
+    def _content(self, result: Any, deadline: Deadline, path: str) -> Node | None:
+        """A node's content and stat, or its stat alone, as they are answered."""
+        try:
+            answer = self._await(result, deadline, path)
+        except NotPermittedError:
+            return FORBIDDEN
+        if answer is None:
+            return None
+        data, stat = (b"", answer) if hasattr(answer, "czxid") else answer
+        return _node(data, stat)
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
         """Like :meth:`read` without the contents."""
         client = self._connected_client()
         watcher = self._watcher(watch)
-        pending = _together([client.exists_async(path, watcher) for path in paths], deadline)
-        found: list[Node | None] = []
-        for path, result in zip(paths, pending, strict=True):
-            try:
-                stat = self._await(result, deadline, path)
-                found.append(None if stat is None else _node(b"", stat))
-            except NotPermittedError:
-                found.append(FORBIDDEN)
-        return found
+        pending = [(path, client.exists_async(path, watcher)) for path in paths]
+        _last(pending, deadline)
+        return [self._content(result, deadline, path) for path, result in pending]
 
     def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
         """Create a node whose parents exist; returns False where it exists already."""
@@ -273,13 +251,12 @@ class Requests(ABC):
             raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
 
 
-def _together(results: list[Any], deadline: Deadline) -> list[Any]:
+def _last(requests: Sequence[tuple[str, Any]], deadline: Deadline) -> None:
     """Requests sent at once are answered in order, so wait for the last one: waking up for each costs more than the
     answers themselves.
     """
-    if results:
-        results[-1].wait(deadline.remaining())
-    return results
+    if requests:
+        requests[-1][1].wait(deadline.remaining())
 
 
 def _node(data: bytes, stat: Any) -> Node:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.registry.requests import Node, NodeEvent, NodeEventKind
+from zkconsumer.registry.nodes import Look, Node, NodeEvent, NodeEventKind, Seen
 from zkconsumer.registry.session import Session
 
 _UNKNOWN = Node(b"", -1, -1, -1, -1)
@@ -31,34 +31,49 @@ class NodeCache:
         self._children: dict[str, tuple[str, ...] | None] = {}
         self._stale_nodes: set[str] = set()
         self._stale_children: set[str] = set()
+        self._deleted: set[str] = set()
+
+    def look(self, wanted: Look, deadline: Deadline) -> Seen:
+        """What is wanted, in one round trip: of what is watched only what is not known, or changed since, is read.
+
+        ``existing`` that do not exist are not remembered: they are for nodes that we are about to make ourselves, whose
+        watches would only tell us of that. One that was deleted, as a watch told, is not asked for.
+        """
+        nodes = [path for path in dict.fromkeys(wanted.nodes) if path not in self._nodes or path in self._stale_nodes]
+        gone = {path for path in wanted.existing if path in self._deleted}
+        existing = [path for path in dict.fromkeys(wanted.existing) if path not in gone and not self.stands(path)]
+        children = [path for path in wanted.children if not self._lists(path)]
+        rare = [path for path in wanted.rare if not self._lists(path)]
+        asked = Look(nodes, existing, wanted.plain, wanted.stats, children, rare)
+        # a mark set while we read must survive, so it is taken away before the request is sent
+        self._stale_nodes.difference_update(nodes, existing)
+        self._stale_children.difference_update(children, rare)
+        self._deleted.difference_update(nodes)
+        self.forget(existing)
+        try:
+            seen = self._session.look(asked, deadline, self._fired) if asked else Seen()
+        except BaseException:
+            self._stale_nodes.update(nodes)
+            self._stale_children.update((*children, *rare))
+            raise
+        self._nodes.update((path, seen.nodes[path]) for path in nodes)
+        self._nodes.update((path, node) for path in existing if (node := seen.nodes[path]) is not None)
+        self._children.update((path, seen.children[path]) for path in (*children, *rare))
+        found = {path: self._nodes[path] for path in wanted.nodes}
+        found |= {path: None if path in gone else self._nodes.get(path) for path in wanted.existing}
+        found |= {path: seen.nodes[path] for path in (*wanted.plain, *wanted.stats)}
+        return Seen(found, {path: self._children[path] for path in (*wanted.children, *wanted.rare)})
 
     def nodes(self, paths: Iterable[str], deadline: Deadline) -> Mapping[str, Node | None]:
         """The nodes at ``paths`` (None: missing); only those not known, or changed since, are read."""
-        wanted = list(dict.fromkeys(paths))
-        # a mark set while we read must survive, so it is taken away before the request is sent
-        reading = [path for path in wanted if path not in self._nodes or path in self._stale_nodes]
-        self._stale_nodes.difference_update(reading)
-        if reading:
-            try:
-                read = self._session.read(reading, deadline, self._fired)
-            except BaseException:
-                self._stale_nodes.update(reading)
-                raise
-            self._nodes.update(zip(reading, read, strict=True))
-        return {path: self._nodes[path] for path in wanted}
+        return self.look(Look(nodes=list(dict.fromkeys(paths))), deadline).nodes
 
-    def existing(self, paths: Iterable[str], deadline: Deadline) -> Mapping[str, Node]:
-        """Those of the nodes at ``paths`` that exist; no watch is left on the others, which are not remembered: for
-        nodes that we are about to make ourselves, whose watches would only tell us of that.
-        """
-        wanted = list(dict.fromkeys(paths))
-        reading = [path for path in wanted if self._nodes.get(path) is None or path in self._stale_nodes]
-        self._stale_nodes.difference_update(reading)
-        self.forget(reading)
-        if reading:
-            read = self._session.read(reading, deadline, self._fired, watch_missing=False)
-            self._nodes.update({path: node for path, node in zip(reading, read, strict=True) if node is not None})
-        return {path: node for path in wanted if (node := self._nodes.get(path)) is not None}
+    def stands(self, path: str) -> bool:
+        """Whether a node is known to exist, and nothing was heard of it since. Asks nothing."""
+        return self._nodes.get(path) is not None and path not in self._stale_nodes
+
+    def _lists(self, path: str) -> bool:
+        return path in self._children and path not in self._stale_children
 
     def known(self, paths: Iterable[str]) -> Mapping[str, Node | None]:
         """What is known of these without asking; those of which nothing is are left out."""
@@ -66,14 +81,7 @@ class NodeCache:
 
     def children(self, path: str, deadline: Deadline) -> tuple[str, ...] | None:
         """The names of a node's children, or None where it is missing."""
-        if path not in self._children or path in self._stale_children:
-            self._stale_children.discard(path)
-            try:
-                self._children[path] = self._session.children(path, deadline, self._fired)
-            except BaseException:
-                self._stale_children.add(path)
-                raise
-        return self._children[path]
+        return self.look(Look(children=[path]), deadline).children[path]
 
     def refresh(self, but: Collection[str] = ()) -> None:
         """Believe nothing any more (the connection was away, or a reconciliation is due) ``but`` these nodes."""
@@ -83,16 +91,22 @@ class NodeCache:
         # nodes that will never be read again, as of members that left, would be kept for ever
         self._stale_nodes.intersection_update(but)
         self._stale_children.clear()
+        self._deleted.clear()
 
     def forget(self, paths: Iterable[str]) -> None:
         """Read these again at the next request."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
+            self._deleted.discard(path)
 
     def _fired(self, event: NodeEvent) -> None:
         if event.kind is not NodeEventKind.CHANGED:
             self._stale_children.add(event.path)
         if event.kind is not NodeEventKind.CHILDREN:
             self._stale_nodes.add(event.path)
+        if event.kind is NodeEventKind.DELETED:
+            self._deleted.add(event.path)
+        elif event.kind is NodeEventKind.CREATED:
+            self._deleted.discard(event.path)
         self._notify(event.path)

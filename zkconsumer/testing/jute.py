@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zkconsumer.registry.requests import Node, NodeEvent, NodeEventKind
+from zkconsumer.registry.nodes import Node, NodeEvent, NodeEventKind
 from zkconsumer.registry.transaction import NodeFailure
 from zkconsumer.testing.wire import BOOLEAN, BYTES, INT32, INT64, TEXT, MalformedRequestError, Reader, Writer
 from zkconsumer.testing.zookeeper import FakeZooKeeper, _Refused

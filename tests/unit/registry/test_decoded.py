@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.registry.decoded import Decoded
-from zkconsumer.registry.requests import FORBIDDEN, Node
+from zkconsumer.registry.nodes import FORBIDDEN, Node
 
 NODE = Node(b"7", 0, 1, 1, 5)
 
