@@ -79,6 +79,7 @@ class BridgeMember(Member):
             self._kafka_events.put,
             interval=config.heartbeat_interval_ms / 1000,
             session=config.session_timeout_ms / 1000,
+            rebalance=config.max_poll_interval_ms / 1000,
         )
         self._kafka = CoordinatedMember(
             ConsumerId(name),

@@ -79,6 +79,7 @@ class KafkaMember(MemberParts):
             self.events.put,
             interval=config.heartbeat_interval_ms / 1000,
             session=config.session_timeout_ms / 1000,
+            rebalance=config.max_poll_interval_ms / 1000,
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from queue import SimpleQueue
 from threading import Event
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from zkconsumer.brokers.cluster import TopicsSeen
 from zkconsumer.brokers.group_requests import Membership
 from zkconsumer.brokers.search import CoordinatorSearch
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError
+from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, RebalanceInProgressError
 from zkconsumer.group.coordinated.events import Answered, HeartbeatFailed
 from zkconsumer.group.coordinated.heartbeats import Heartbeats
 from zkconsumer.group.coordinated.line import Line
@@ -111,16 +112,21 @@ def failures() -> Failures:
 
 
 @pytest.fixture
-def make(search: Search, failures: Failures) -> Iterator[Callable[[float, float], Heartbeats]]:
+def lease() -> Lease:
+    return Lease()
+
+
+@pytest.fixture
+def make(search: Search, failures: Failures, lease: Lease) -> Iterator[Callable[..., Heartbeats]]:
     made: list[Heartbeats] = []
 
-    def make(interval: float, session: float) -> Heartbeats:
+    def make(interval: float, session: float, rebalance: float = 9000) -> Heartbeats:
         searching = cast(CoordinatorSearch, search)
 
         def tell(event: HeartbeatFailed) -> None:
             failures.put((event.who, len(search.asked)))
 
-        made.append(Heartbeats("n", searching, Lease(), tell, interval=interval, session=session))
+        made.append(Heartbeats("n", searching, lease, tell, interval=interval, session=session, rebalance=rebalance))
         made[-1].open()
         return made[-1]
 
@@ -130,7 +136,7 @@ def make(search: Search, failures: Failures) -> Iterator[Callable[[float, float]
 
 
 def test_a_coordinator_that_was_found_again_hears_of_us_before_the_interval_is_over(
-    search: Search, make: Callable[[float, float], Heartbeats]
+    search: Search, make: Callable[..., Heartbeats]
 ) -> None:
     heartbeats = make(3600, 9000)
     heartbeats.beat(WHO, HERE)
@@ -139,7 +145,7 @@ def test_a_coordinator_that_was_found_again_hears_of_us_before_the_interval_is_o
 
 
 def test_a_silent_coordinator_is_told_after_half_a_session_and_not_asked_once_more_before(
-    search: Search, failures: Failures, make: Callable[[float, float], Heartbeats]
+    search: Search, failures: Failures, make: Callable[..., Heartbeats]
 ) -> None:
     def be_silent(deadline: Deadline) -> None:
         if len(search.asked) > 1:  # the first one opens the connection that is kept
@@ -152,7 +158,7 @@ def test_a_silent_coordinator_is_told_after_half_a_session_and_not_asked_once_mo
 
 
 def test_what_a_former_coordinator_says_concerns_nobody(
-    search: Search, failures: Failures, make: Callable[[float, float], Heartbeats]
+    search: Search, failures: Failures, make: Callable[..., Heartbeats]
 ) -> None:
     heartbeats = make(0.01, scaled(60))
 
@@ -166,3 +172,58 @@ def test_what_a_former_coordinator_says_concerns_nobody(
     eventually(lambda: len(search.asked) > 2, 10, "heartbeats at the new place")
     assert search.asked[:2] == [HERE, THERE]
     assert failures.empty()
+
+
+def rebalance(_: Deadline) -> None:
+    raise RebalanceInProgressError(27, "REBALANCE_IN_PROGRESS", "a heartbeat")
+
+
+def more(search: Search, times: int = 3) -> None:
+    """Wait for the answers to some more heartbeats."""
+    asked = len(search.asked)
+    eventually(lambda: len(search.asked) > asked + times, 10, "more heartbeats")
+
+
+def test_while_the_group_rebalances_no_heartbeat_counts_beyond_the_time_in_which_our_join_must_come(
+    search: Search, lease: Lease, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, 3600, 1000)
+    heartbeats.beat(WHO, HERE)
+    more(search)
+    assert lease.ends_at > monotonic() + 3000  # until then the session is all that counts
+    search.answer = rebalance
+    more(search)
+    lease.void()
+    more(search)
+    ends_at, heard_at = lease.ends_at, heartbeats.heard_at
+    assert monotonic() < ends_at < monotonic() + 1000
+    more(search)
+    assert lease.ends_at == pytest.approx(ends_at)
+    assert heartbeats.heard_at > heard_at
+
+
+def test_before_the_share_is_there_a_call_to_rebalance_proves_nothing(
+    search: Search, lease: Lease, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, 3600)
+    search.answer = rebalance
+    heartbeats.joined(monotonic())
+    heartbeats.beat(WHO, HERE)
+    more(search)
+    assert lease.ends_at == float("-inf")
+    assert heartbeats.heard_at > float("-inf")
+    heartbeats.synced()
+    eventually(lambda: lease.ends_at > monotonic(), 10, "what counts again")
+
+
+def test_before_the_share_is_there_no_heartbeat_counts_beyond_the_time_in_which_our_sync_must_come(
+    search: Search, lease: Lease, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, 3600, 1000)
+    asked_at = monotonic()
+    heartbeats.joined(asked_at)
+    heartbeats.beat(WHO, HERE)
+    more(search)
+    assert lease.ends_at == pytest.approx(asked_at + 1000)
+    heartbeats.synced()
+    eventually(lambda: lease.ends_at > asked_at + 3000, 10, "the whole session")

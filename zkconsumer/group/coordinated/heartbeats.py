@@ -5,10 +5,15 @@ is told, and nothing is asked while it is held.
 
 The lease is stamped with the time at which a heartbeat was *sent*: the coordinator gives the partitions to others a
 session timeout after it came in, never earlier. A pause of the process makes the lease end, whatever is waiting in the
-socket. A heartbeat that is answered with "the group rebalances" counts: the coordinator knows us and has set its clock
-anew. One that is answered with "nobody knows you" ends the lease at once, whatever the group's thread waits for just
+socket. One that is answered with "nobody knows you" ends the lease at once, whatever the group's thread waits for just
 then: a rebalance may have given all of ours to others. Mirrors the Java consumer's ``HeartbeatThread``, which knows no
 lease, and goes on handing out what others own.
+
+While a group rebalances, the session is not all that a coordinator goes by (what stays with a member flows on then, by
+an incremental strategy). It waits for each member's join, and from 3.1 on for its SyncGroup, for the rebalance timeout,
+and takes out who is late, heartbeats or not; so no heartbeat renews the lease beyond that, counted from when it was
+certain that it had not begun to wait. "The group rebalances" counts as it sets the member's clock anew, but not between
+the answers to a join and to a sync: there brokers up to 2.5 say it and set nothing anew.
 """
 
 from __future__ import annotations
@@ -44,8 +49,9 @@ interval is longer.
 class Heartbeats:
     """Beats.
 
-    Arguments: ``name`` begins the thread's; ``search`` is the heartbeats' alone; ``interval`` and ``session`` (timeout)
-    in seconds; ``lease`` is renewed; ``tell`` hears of each failure, on the heartbeats' thread.
+    Arguments: ``name`` begins the thread's; ``search`` is the heartbeats' alone; ``interval``, and the timeouts that
+    joins tell, ``session`` and ``rebalance``, in seconds; ``lease`` is renewed; ``tell`` hears of each failure, on the
+    heartbeats' thread.
     """
 
     def __init__(
@@ -57,17 +63,25 @@ class Heartbeats:
         *,
         interval: float,
         session: float,
+        rebalance: float,
     ) -> None:
         self._search = search
         self._lease = lease
         self._tell = tell
         self._interval = interval
         self._session = session
+        self._rebalance = rebalance
         self._channel: GroupChannel | None = None  # the thread's
         self._changed = Condition()  # guards the rest
         self._who: Membership | None = None
         self._where: Endpoint | None = None
         self._due = 0.0
+        self._waits_since = float(
+            "-inf"
+        )  # the coordinator does for our next join or sync, or begins to later than that
+        self._awaits_share = False
+        self.heard_at = float("-inf")
+        """When the last heartbeat was sent that was answered by who knows us (monotonic seconds)."""
         self._closing = False
         self._thread = Thread(target=self._run, name=f"{name}-heartbeat", daemon=True)
 
@@ -84,6 +98,19 @@ class Heartbeats:
             self._due = min(self._due, now + RETRY) if who == self._who else now + self._interval
             self._who, self._where = who, where
             self._changed.notify_all()
+
+    def joined(self, asked_at: float) -> None:
+        """A join that was sent no earlier than ``asked_at`` (monotonic seconds) is answered: now the coordinator waits
+        for our SyncGroup.
+        """
+        with self._changed:
+            self._waits_since = max(self._waits_since, asked_at)
+            self._awaits_share = True
+
+    def synced(self) -> None:
+        """The coordinator does not wait for our SyncGroup any more: it has answered it, or we join again."""
+        with self._changed:
+            self._awaits_share = False
 
     def pause(self) -> None:
         """Beat no more. Returns at once; the answer to a heartbeat that is under way counts for nothing."""
@@ -159,17 +186,25 @@ class Heartbeats:
         try:
             channel.heartbeat(who, deadline)
         except RebalanceInProgressError:
-            self._renew(who, sent_at)
+            self._renew(who, sent_at, rebalancing=True)
             raise
         except (UnknownMemberIdError, FencedInstanceIdError):
             self._suspend(who)
             raise
-        self._renew(who, sent_at)
+        self._renew(who, sent_at, rebalancing=False)
 
-    def _renew(self, who: Membership, sent_at: float) -> None:
+    def _renew(self, who: Membership, sent_at: float, *, rebalancing: bool) -> None:
         with self._changed:
-            if self._who == who:
-                self._lease.renew(sent_at, self._session)
+            if self._who != who:
+                return
+            self.heard_at = sent_at
+            until = sent_at + self._session
+            if not rebalancing and not self._awaits_share:
+                self._waits_since = sent_at
+            else:
+                until = min(until, self._waits_since + self._rebalance)
+            if not (rebalancing and self._awaits_share):
+                self._lease.renew(sent_at, until - sent_at)
 
     def _suspend(self, who: Membership) -> None:
         with self._changed:

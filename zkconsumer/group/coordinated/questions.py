@@ -57,7 +57,7 @@ class Questions:
         self._generation = generation
         self._interest = interest
         self._where: Endpoint | None = None
-        self._beating_since = monotonic()
+        self._beating_since = self._joining_since = monotonic()
         self._ticket = self._looking = self._leaving = 0
         self._looked_for: Collection[str] | None = None
         self.share = MemberAssignment()
@@ -73,6 +73,8 @@ class Questions:
         """Join, holding ``owned`` all the while."""
         settings = self._settings
         protocols = self._generation.offer(owned)
+        self._heartbeats.synced()
+        self._joining_since = monotonic()
         self._ask(
             self._line.join(
                 self._generation.who,
@@ -133,7 +135,8 @@ class Questions:
         """When the coordinator has been silent for a session timeout, unless it is heard of again (monotonic)."""
         if not self._heartbeats.beating:
             return NEVER
-        return max(self._lease.ends_at, self._beating_since + self._settings.session)
+        heard_of = max(self._beating_since, self._heartbeats.heard_at)
+        return max(self._lease.ends_at, heard_of + self._settings.session)
 
     @property
     def _patience(self) -> float:
@@ -177,6 +180,7 @@ class Questions:
                 return Trigger.COORDINATOR_FOUND
             case Joined():
                 leads = self._generation.joined(event.answer)
+                self._heartbeats.joined(self._joining_since)
                 self.beat()  # the coordinator's clock runs from here on
                 return Trigger.CHOSEN if leads else Trigger.JOINED
             case TopicsSeen(partitions, unsure):
@@ -184,6 +188,7 @@ class Questions:
                 return Trigger.TOPICS_KNOWN
             case Synced(assignment, sent_at):
                 self.share = self._generation.adopt(assignment)
+                self._heartbeats.synced()
                 self._lease.renew(sent_at, self._settings.session)
                 return Trigger.SYNCED
             case answer:
