@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from kazoo.security import ACL, Id, Permissions
@@ -17,6 +18,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 from zkconsumer.registry import fenced, paths
+from zkconsumer.registry.brokers import BrokerDirectory
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.registry.nodes import FORBIDDEN, Look, NodeEvent, NodeEventKind
 from zkconsumer.registry.session import Session, SessionChanged, SessionState
@@ -282,6 +284,54 @@ def test_a_node_whose_end_was_told_is_not_asked_for_before_it_is_made(
     again = cache.look(Look(existing=[path]), deadline).nodes[path]
     assert again is not None
     assert again.data == b"again"
+
+
+def test_brokers_are_read_again_only_where_they_may_be_others(deadline: Deadline) -> None:
+    server = FakeZooKeeper()
+    session = server.session()
+    session.open(deadline)
+    directory = BrokerDirectory(session)
+    node = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
+    server.put(paths.broker(1), node)
+
+    def seen() -> tuple[list[str], int]:
+        server.operations.clear()
+        found = [f"{broker.broker_id} at {broker.endpoints[0].host}" for broker in directory.brokers(deadline)]
+        return found, sum(server.operations.values())
+
+    assert seen() == (["1 at h"], 2)
+    assert seen() == (["1 at h"], 0)
+    server.put(paths.broker(2), node)
+    assert seen() == (["1 at h", "2 at h"], 3)
+    server.remove(paths.broker(1))
+    server.put(paths.broker(1), node.replace(b'"h"', b'"elsewhere"'))
+    assert seen() == (["1 at elsewhere", "2 at h"], 3)
+    session.suspend()  # which takes the watches with it
+    server.remove(paths.broker(2))
+    session.resume()
+    assert seen() == (["1 at elsewhere"], 2)
+
+
+def test_brokers_that_change_while_they_are_read_are_read_again(
+    deadline: Deadline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeZooKeeper()
+    session = server.session()
+    session.open(deadline)
+    node = b'{"host":"h","port":9092,"version":1,"jmx_port":-1,"timestamp":"1"}'
+    server.put(paths.broker(1), node)
+    directory = BrokerDirectory(session)
+    read = session.read
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        found = read(*arguments, **options)
+        server.put(paths.broker(2), node)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "read", slow)
+        assert len(directory.brokers(deadline)) == 1
+    assert len(directory.brokers(deadline)) == 2
 
 
 def test_children_of_a_node_to_come_are_watched(

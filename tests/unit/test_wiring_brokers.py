@@ -9,6 +9,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry import paths
+from zkconsumer.registry.brokers import BrokerDirectory
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import Member
 
@@ -27,7 +28,7 @@ def test_a_broker_that_cannot_be_reached_harms_only_its_own_partitions() -> None
     member = Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
     session = server.session()
     session.open(Deadline(1))
-    member.session = session
+    member.session, member._directory = session, BrokerDirectory(session)
     with pytest.raises(NoReachableEndpointError, match="broker 1 offers SSL://one:9093"):
         member._brokers(Deadline(1))
     server.put(paths.broker(2), node("PLAINTEXT://two:9092"))

@@ -1,26 +1,61 @@
-"""The brokers that are registered in ZooKeeper. Any thread."""
+"""The brokers that are registered in ZooKeeper. Any thread.
+
+The original reads them anew each time it looks for a leader; over a slow link that takes longer than all else between
+the claim of a partition and its first message.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from time import monotonic
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.codecs import BrokerNode
+from zkconsumer.registry.nodes import NodeEvent, Watch
 from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
 
+BELIEVED = 30.0
+"""Seconds after which the brokers are read again though nothing was heard, against a watch that was lost."""
 
-def registered_brokers(session: Session, deadline: Deadline) -> list[BrokerNode]:
+
+class BrokerDirectory:
+    """The registered brokers, read again only after a watch, or the connection, said that they may be others."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._changes = 0  # counted by kazoo's callback thread alone
+        self._known: tuple[int, int, float, Sequence[BrokerNode]] | None = None
+
+    def brokers(self, deadline: Deadline) -> Sequence[BrokerNode]:
+        """As :func:`registered_brokers`."""
+        # as of before the reading: what changes while we read makes it old at once
+        changes, epoch = self._changes, self._session.lease.epoch
+        known = self._known
+        if known is not None and known[:2] == (changes, epoch) and monotonic() < known[2]:
+            return known[3]
+        found = registered_brokers(self._session, deadline, self._changed)
+        self._known = changes, epoch, monotonic() + BELIEVED, found
+        return found
+
+    def _changed(self, event: NodeEvent) -> None:
+        del event
+        self._changes += 1
+
+
+def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None = None) -> list[BrokerNode]:
     """The brokers under ``/brokers/ids``, by id. One that cannot be read is left out and logged, not a failure for all.
 
+    Arguments: ``watch`` is told when another look may show something else.
     Raises: RegistryError.
     """
-    names = session.children(paths.BROKER_IDS, deadline) or ()
+    names = session.children(paths.BROKER_IDS, deadline, watch) or ()
     ids = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
-    nodes = session.read([paths.broker(broker_id) for broker_id in ids], deadline)
+    nodes = session.read([paths.broker(broker_id) for broker_id in ids], deadline, watch, watch_missing=False)
     found = []
     for broker_id, node in zip(ids, nodes, strict=True):
         if node is None:

@@ -7,7 +7,7 @@ holds the parts, which guard themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import ExitStack
@@ -48,6 +48,7 @@ from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.codecs import BrokerNode
 from zkconsumer.registry.lease import Lease
 from zkconsumer.registry.session import Session
 from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
@@ -339,9 +340,14 @@ def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Dea
     """The brokers that are registered in ZooKeeper, each with the address at which to reach it. Raises RegistryError;
     NoReachableEndpointError where none of them has one.
     """
+    return reachable(registered_brokers(session, deadline), config)
+
+
+def reachable(brokers: Iterable[BrokerNode], config: ConsumerConfig) -> list[Endpoint]:
+    """Where these brokers are to be reached. Raises NoReachableEndpointError where there is no address for any."""
     found: list[Endpoint] = []
     unreachable: NoReachableEndpointError | None = None
-    for broker in registered_brokers(session, deadline):
+    for broker in brokers:
         try:
             found.append(choose_endpoint(broker.endpoints, config.security_protocol, config.broker_addresses))
         except NoReachableEndpointError as e:

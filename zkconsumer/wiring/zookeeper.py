@@ -30,11 +30,12 @@ from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry import paths
+from zkconsumer.registry.brokers import BrokerDirectory
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.parts import GroupThread, MemberParts, registered_endpoints
+from zkconsumer.wiring.parts import GroupThread, MemberParts, reachable
 
 BACKOFF_MAX = 10.0
 
@@ -61,6 +62,7 @@ class Member(MemberParts):
             on_change=lambda change: self.events.put(change),
             security=registry_security(config),
         )
+        self._directory = BrokerDirectory(self.session)
         self._membership: ModelMembership | None = None
         super().__init__(config, consumer, self.session.lease, listener)
 
@@ -169,7 +171,7 @@ class Member(MemberParts):
         return stamped
 
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        return registered_endpoints(self.session, self.config, deadline)
+        return reachable(self._directory.brokers(deadline), self.config)
 
 
 def own_group(config: ConsumerConfig) -> str:
