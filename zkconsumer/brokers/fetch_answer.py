@@ -17,7 +17,8 @@ from zkconsumer.errors import BrokerError
 
 _INT16 = Struct(">h").unpack_from
 _INT32 = Struct(">i").unpack_from
-_SESSION = Struct(">hi").unpack_from  # error code, session id
+_START_1 = Struct(">ii")  # throttling in ms, topics
+_START_7 = Struct(">ihii")  # throttling in ms, error code, session id, topics
 _ABORTED = Struct(">qq")
 _PARTITION = Struct(">ihq")  # partition, error code, high watermark
 _PARTITION_4 = Struct(">ihqq")  # + last stable offset
@@ -101,8 +102,10 @@ class Window:
 
         Raises ValueError.
         """
-        self.fill(count)
         start, end = self.at, self.at + count
+        if count < 0 or end > len(self.view):
+            self.fill(count)
+            start, end = self.at, self.at + count
         if count < 0 or end > len(self.view):
             raise ValueError(f"{count} bytes do not lie within the {len(self.view) - start} that are left of it")
         self.at = end
@@ -135,16 +138,20 @@ def read(window: Window, version: int, who: str) -> FetchAnswer:
 
 def _read(window: Window, version: int) -> FetchAnswer:
     throttle, error, session_id = 0, 0, 0
-    if version >= 1:
-        (throttle,) = _INT32(window.take(4), 0)
     if version >= 7:
-        error, session_id = _SESSION(window.take(6), 0)
-    (topics,) = _INT32(window.take(4), 0)
+        throttle, error, session_id, topics = _START_7.unpack(window.take(_START_7.size))
+    elif version >= 1:
+        throttle, topics = _START_1.unpack(window.take(_START_1.size))
+    else:
+        (topics,) = _INT32(window.take(4), 0)
     partitions: list[FetchedPartition] = []
     for _ in range(_checked(topics)):
         (length,) = _INT16(window.take(2), 0)
-        topic = str(window.take(length), "utf-8")
-        (count,) = _INT32(window.take(4), 0)
+        if length < 0:
+            raise ValueError("a topic without a name")
+        named = window.take(length + 4)
+        topic = str(named[:length], "utf-8")
+        (count,) = _INT32(named, length)
         partitions.extend(_read_partition(window, version, topic) for _ in range(_checked(count)))
     return FetchAnswer(throttle / 1000, partitions, session_id, error)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from zkconsumer.brokers import Security
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import UnreadableMessageError
+from zkconsumer.fetch.session import Wanted
 
 EARLIEST, LATEST = -2, -1
 
@@ -96,7 +97,7 @@ class Flow:
     says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
     """
 
-    __slots__ = ("least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
+    __slots__ = ("_wanted", "least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
 
     def __init__(self, position: PartitionPosition, sink: Sink) -> None:
         self.position = position
@@ -107,3 +108,11 @@ class Flow:
         self.parked = False
         self.retry_at = 0.0
         self.trouble = ""
+        self._wanted = Wanted(-1, 0)
+
+    def wanting(self, offset: int, max_bytes: int) -> Wanted:
+        """What is wanted of it; the same object as last time where nothing has changed."""
+        wanted = self._wanted
+        if wanted.offset != offset or wanted.max_bytes != max_bytes:
+            wanted = self._wanted = Wanted(offset, max_bytes)
+        return wanted

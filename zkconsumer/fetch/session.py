@@ -60,7 +60,8 @@ class FetchSession:
         if not self.incremental:
             return Named([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
         news = [_position(tp, want) for tp, want in wanted.items() if told.get(tp) != want]
-        return Named(news, [tp for tp in told if tp not in wanted], self._id, self._epoch)
+        forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]
+        return Named(news, forgotten, self._id, self._epoch)
 
     def answered(self, session_id: int) -> None:
         """The request was answered, with this session id."""

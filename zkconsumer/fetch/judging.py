@@ -1,0 +1,105 @@
+"""What a fetch answer says of a partition, and what is done about it: queued, asked for more, given up or sorted out.
+
+Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154), and is taken
+from the data's own headers.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from zkconsumer.brokers import CorruptRecordsError, FetchedPartition
+from zkconsumer.brokers import errors as codes
+from zkconsumer.brokers.extent import extent, offset_after_partial
+from zkconsumer.errors import MessageSizeTooLargeException, UnreadableMessageError
+from zkconsumer.fetch.flow import FetchSettings, Flow
+from zkconsumer.fetch.session import Wanted
+
+log = logging.getLogger(__name__)
+
+
+class Told:
+    """What a fetch answer said of partitions, by what is to be done about them."""
+
+    __slots__ = ("corrupt", "moved", "out_of_range", "served")
+
+    def __init__(self) -> None:
+        self.served: list[Flow] = []
+        self.moved: list[Flow] = []
+        self.out_of_range: list[Flow] = []
+        self.corrupt: list[tuple[Flow, CorruptRecordsError]] = []
+
+
+class Judge:
+    """Judges the answers of one broker."""
+
+    def __init__(self, broker_id: int, settings: FetchSettings) -> None:
+        self._broker_id = broker_id
+        self._settings = settings
+
+    def judge(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told) -> None:
+        """Take one partition's data, or find out what to do about it instead."""
+        position = flow.position
+        if position.revoked or position.fetched != asked.offset:
+            return  # it left, or moved, while the answer was under way
+        if part.error == codes.NONE:
+            flow.trouble = ""
+            try:
+                if self._take(flow, asked, part):
+                    told.served.append(flow)
+            except CorruptRecordsError as e:
+                told.corrupt.append((flow, e))
+        elif part.error == codes.CORRUPT_MESSAGE:
+            reason = f"broker {self._broker_id} cannot read it and answers {codes.name(part.error)}"
+            told.corrupt.append((flow, CorruptRecordsError(flow.tp, asked.offset, asked.offset + 1, reason)))
+        elif part.error == codes.OFFSET_OUT_OF_RANGE:
+            told.out_of_range.append(flow)
+        else:
+            flow.trouble = f"{flow.tp}: broker {self._broker_id} answered {codes.name(part.error)}"
+            log.info("%s", flow.trouble)
+            told.moved.append(flow)
+
+    def _take(self, flow: Flow, asked: Wanted, part: FetchedPartition) -> bool:
+        """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
+        first batch can be told.
+        """
+        position = flow.position
+        position.log_end = part.high_watermark
+        if not part.records:
+            return False
+        reach = extent(part.records, flow.tp, asked.offset)
+        if reach.next_offset is None:
+            if reach.wanted:
+                self._grow(flow, asked, reach.wanted, part.records)
+            return False
+        flow.sink.deliver(position, part.records, (asked.offset, reach.next_offset), part.aborted, reach.messages)
+        # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
+        position.fetched = reach.next_offset
+        flow.least = min(flow.least, self._settings.partition_bytes)  # one huge message makes no others
+        return True
+
+    def _grow(self, flow: Flow, asked: Wanted, wanted: int, records: bytes) -> None:
+        """Only a part of a message came: it is larger than what was asked for (KAFKA-160, KAFKA-994)."""
+        offset = asked.offset
+        limit = max(self._settings.max_bytes, self._settings.partition_bytes)
+        if wanted <= limit and asked.max_bytes < wanted:
+            flow.least = wanted
+            log.info("%s: the message at offset %d needs a fetch of %d bytes", flow.tp, offset, wanted)
+            return
+        give_up(
+            flow,
+            MessageSizeTooLargeException(
+                f"{flow.tp} at offset {offset}: the message takes {wanted} bytes, the largest fetch allowed is {limit}:"
+                " raise fetch.max.bytes, or call skip() on the stream",
+                flow.tp,
+                offset,
+                offset_after_partial(records, offset),
+            ),
+        )
+
+
+def give_up(flow: Flow, error: UnreadableMessageError) -> None:
+    """Have the stream raise when it comes to that place, and fetch nothing behind it until it is given up there."""
+    flow.parked = True
+    flow.position.fetched = None  # before anybody can give the place up, which sets it
+    flow.sink.fail(flow.position, error)
