@@ -127,16 +127,17 @@ class BrokersCluster(Cluster):
 
     def _again(self, once: Callable[[Deadline], T]) -> T:
         """Try until it works or the deadline passes; raises at once what trying again cannot cure."""
-        deadline = Deadline(self._config.socket_timeout_ms / 1000)
+        deadline, pause = Deadline(self._config.socket_timeout_ms / 1000), self._config.refresh_leader_backoff_ms / 1000
         while True:
             try:
                 return once(deadline)
             except BrokerAuthenticationError:
                 raise
             except BrokerError as error:
-                if deadline.expired or (isinstance(error, BrokerResponseError) and not codes.retriable(error.code)):
+                hopeless = isinstance(error, BrokerResponseError) and not codes.retriable(error.code)
+                # the reason is this one, and not that no time is left for another try
+                if hopeless or self._pause.wait(deadline.bounded(pause)) or deadline.expired:
                     raise
-            self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
 
 def _committed(

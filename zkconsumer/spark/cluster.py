@@ -141,6 +141,11 @@ class Cluster:
             found = [tp for tp in found if tp in selection.partitions]
         return tuple(sorted(found)), missing
 
+    def gone(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those that exist no more. Raises as :meth:`partitions`."""
+        there, _ = self.partitions(Selection(partitions=tuple(partitions)))
+        return frozenset(partitions).difference(there)
+
     def live_members(self, group: str) -> tuple[str, ...]:
         """The ids of the group's live members. Raises RegistryError."""
         members = self.ask(lambda session, deadline: session.children(paths.ids(group), deadline))

@@ -27,6 +27,7 @@ from zkconsumer.errors import (
     ConfigException,
     MessageSizeTooLargeException,
     OffsetOutOfRangeError,
+    RegistryError,
 )
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark.brokers import cluster_of
@@ -100,6 +101,8 @@ class RangeReader:
             except (BrokerAuthenticationError, BrokerResponseError):
                 raise  # asking again cures neither
             except BrokerError as error:
+                if deadline.expired and self._is_gone(range_._replace(start=position)):
+                    return
                 if deadline.expired:
                     raise
                 log.warning("%s at offset %d: %s; looking for its leader", where, position, error)
@@ -175,6 +178,20 @@ class RangeReader:
                 "raise fetch.max.bytes"
             )
         return wanted
+
+    def _is_gone(self, range_: OffsetRange) -> bool:
+        """Whether the whole partition exists no more. Raises OffsetOutOfRangeError where that is an error."""
+        where = TopicPartition(range_.topic, range_.partition)
+        try:
+            with self._open_cluster() as cluster:
+                gone = where in cluster.gone([where])
+        except (BrokerError, RegistryError):
+            return False  # what kept it from being read is to be told, not this
+        if gone and self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{where}: its topic was deleted, and offset {range_.start} with it; {ADVICE}")
+        if gone:
+            log.warning("%s: its topic was deleted; passing over offsets %d to %d", where, range_.start, range_.end)
+        return gone
 
     def _left(self, range_: OffsetRange) -> OffsetRange:
         """What of a range there still is. Raises OffsetOutOfRangeError where some is missing and that is an error."""

@@ -17,7 +17,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from zkconsumer.errors import OffsetOutOfRangeError, RegistryUnavailableError, SessionLostError
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    OffsetOutOfRangeError,
+    RegistryUnavailableError,
+    SessionLostError,
+)
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch import at_time, check_given
 from zkconsumer.spark.cluster import Cluster, describe
@@ -97,7 +102,12 @@ class StreamRun:
         self._check_gone(done, existing)
         claimed = self._membership.claim(existing, patient=self._targets is not None)
         partitions = [tp for tp in existing if tp in claimed and (self._targets is None or tp in self._targets)]
-        self._ends = self._cluster.log_ends(partitions)
+        try:
+            self._ends = self._cluster.log_ends(partitions)
+        except BrokerUnavailableError:
+            if not self._cluster.gone(partitions):
+                raise
+            return self._next(start, limit)  # a topic was deleted just now: without it, or with the error that it is
         positions = self._positions(partitions, existing, done)
         targets = self._ends if self._targets is None else self._targets
         # the end may be the smaller one where messages were lost since

@@ -12,7 +12,7 @@ import pytest
 
 from tests.timing import eventually
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
-from zkconsumer.errors import ConsumerRebalanceFailedException, CoordinatorUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, ConsumerRebalanceFailedException, CoordinatorUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import member as member_module
 from zkconsumer.spark.brokers import cluster_of
@@ -202,6 +202,15 @@ def test_the_brokers_tell_what_there_is_to_read(cluster: FakeCluster, new_member
         member = new_member()
         member.settle(begin_a_batch(member, 7))
         assert asked.committed("g", ALL) == dict.fromkeys(ALL, 7)
+
+
+def test_brokers_that_are_not_there_are_told_of_by_what_went_wrong(cluster: FakeCluster) -> None:
+    given = {"subscribe": "t", "socket.timeout.ms": "300", "fetch.wait.max.ms": "10"}
+    options = parse({**common(cluster, "range"), **given})
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    with cluster_of(options) as asked, pytest.raises(BrokerUnavailableError, match="Connection refused"):
+        asked.partitions(options.selection)
 
 
 def test_a_query_for_what_is_there_now_waits_for_what_others_give_up_for_it(

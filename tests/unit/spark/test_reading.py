@@ -23,7 +23,7 @@ from zkconsumer.errors import (
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark import reading
 from zkconsumer.spark.cluster import Cluster
-from zkconsumer.spark.options import ReadOptions, parse
+from zkconsumer.spark.options import ReadOptions, Selection, parse
 from zkconsumer.spark.ranges import LogSpan
 from zkconsumer.spark.reading import RangeReader
 from zkconsumer.spark.schema import arrow_schema, source_schema
@@ -40,11 +40,19 @@ def options(**given: str) -> ReadOptions:
 class Known(Cluster):
     """What ZooKeeper and the brokers would say."""
 
-    def __init__(self, leader: Endpoint | None = None, span: LogSpan | None = None) -> None:
-        self.leader, self.span = leader, span
+    def __init__(
+        self,
+        leader: Endpoint | None = None,
+        span: LogSpan | None = None,
+        existing: tuple[TopicPartition, ...] = (WHERE,),
+    ) -> None:
+        self.leader, self.span, self.existing = leader, span, existing
 
     def close(self) -> None:
         pass
+
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        return tuple(tp for tp in self.existing if tp in selection.partitions), ()
 
     def leaders(self, partitions: Any) -> dict[TopicPartition, Endpoint]:
         return {} if self.leader is None else dict.fromkeys(partitions, self.leader)
@@ -123,6 +131,20 @@ def test_a_partition_that_stays_without_leader_is_given_up_in_time() -> None:
     given = options(**{"socket.timeout.ms": "150", "fetch.wait.max.ms": "10"})
     with pytest.raises(BrokerUnavailableError, match="t-3 has no leader"):
         read_all(RangeReader(given, {}, Known))
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_was_deleted_is_lost_data(fails: str) -> None:
+    given = options(**{"socket.timeout.ms": "150", "fetch.wait.max.ms": "10", "failOnDataLoss": fails})
+
+    def gone() -> Known:
+        return Known(existing=(TopicPartition(WHERE.topic, WHERE.partition + 1),))
+
+    if fails == "false":
+        assert read_all(RangeReader(given, {}, gone)) == []
+        return
+    with pytest.raises(OffsetOutOfRangeError, match="t-3: its topic was deleted, and offset 0 with it; set failOnData"):
+        read_all(RangeReader(given, {}, gone))
 
 
 def test_an_answer_that_waiting_cannot_cure_is_raised_at_once() -> None:

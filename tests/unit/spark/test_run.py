@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.errors import ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark.cluster import Cluster
 from zkconsumer.spark.options import Selection, parse
@@ -201,6 +201,32 @@ def test_lost_messages_fail_the_query_or_are_passed_over() -> None:
     start = offset(p0=(0, 5))
     assert run_on(gone, failOnDataLoss="false").latest(start, None) is start
     assert run_on(shorter, failOnDataLoss="false").latest(start, None) == offset(p0=(3, 3))
+
+
+class Deleting(FakeCluster):
+    """One of whose partitions is deleted between two questions."""
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if len(self.logs) == 2:
+            del self.logs[B]
+            raise BrokerUnavailableError("t-1 has no leader")
+        return super().log_ends(partitions)
+
+
+def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_lost_data() -> None:
+    logs, done = {A: (0, 10), B: (0, 10)}, offset(p0=(0, 5), p1=(0, 5))
+    with pytest.raises(OffsetOutOfRangeError, match="t-1 was read before and is there no more"):
+        run_on(Deleting(logs)).latest(done, None)
+    assert run_on(Deleting(logs), failOnDataLoss="false").latest(done, None) == offset(p0=(5, 10))
+
+
+def test_a_partition_without_a_leader_that_exists_is_an_error_of_its_own() -> None:
+    class Silent(FakeCluster):
+        def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            raise BrokerUnavailableError("t-1 has no leader")
+
+    with pytest.raises(BrokerUnavailableError, match="t-1 has no leader"):
+        run_on(Silent({A: (0, 10), B: (0, 10)}), failOnDataLoss="false").latest({}, None)
 
 
 def test_given_offsets_must_name_every_partition() -> None:
