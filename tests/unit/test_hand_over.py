@@ -138,3 +138,22 @@ def test_a_closed_gate_keeps_nobody_longer_than_his_patience(stream: KafkaStream
         assert position.finished(including_held=True) == 1
     stream._lease.resume(stream._lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
+
+
+def test_a_lease_that_ends_right_after_the_look_at_it_counts_nothing(
+    stream: KafkaStream[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the message would stay announced, and the next ask, or a shutdown, would count what nobody got."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, 3)
+    assert stream.get(timeout=0).offset == 0
+    stream._lease.suspend()
+    with monkeypatch.context() as patched:
+        looks = iter([True])  # it was valid a moment ago
+        patched.setattr(stream._reader, "lets_through", lambda: next(looks, False))
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
+            stream.get(timeout=0)
+    assert not position.held
+    assert position.finished(including_held=True) == 1
+    stream._lease.resume(stream._lease.epoch)
+    assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]

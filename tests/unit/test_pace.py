@@ -60,13 +60,19 @@ def test_messages_come_at_their_pace_and_in_order() -> None:
     assert monotonic() - begin >= (60 - 200.0 * BURST_S - 1) / 200.0
 
 
-def test_columns_pay_for_all_their_rows() -> None:
+def test_columns_pay_for_all_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    _, stream, _ = reading(100.0, 60)
-    begin = monotonic()
-    batches = stream.batches(max_rows=20)
-    assert [next(batches).num_rows for _ in range(3)] == [20, 20, 20]
-    assert monotonic() - begin >= (40 - 100.0 * BURST_S - 1) / 100.0
+    now = [1000.0]
+    monkeypatch.setattr(pace, "monotonic", lambda: now[0])
+    _, stream, _ = reading(100.0, 60)  # a burst is ten tokens
+    batches = stream.batches(max_rows=20, timeout=0)
+    for first, missing in ((0, 0), (20, 10), (40, 19)):
+        if first:  # the rows before, and one token for the next
+            now[0] += (missing + 1) / 100.0 - 0.001
+            with pytest.raises(ConsumerTimeoutException, match=r"consumed\.max\.per\.second"):
+                next(batches)
+            now[0] += 0.002
+        assert next(batches).column("offset").to_pylist() == list(range(first, first + 20))
 
 
 def test_nothing_is_held_while_a_token_is_waited_for_and_a_timeout_says_why() -> None:
