@@ -150,6 +150,20 @@ def test_a_revoked_partition_hands_out_nothing_more(bench: Bench) -> None:
     assert not gone.held
 
 
+def test_what_is_revoked_takes_no_room_from_then_on(bench: Bench) -> None:
+    gone, paused, stays = position(0), position(1), position(2)
+    for where in (gone, gone, stays, paused):
+        bench.put(where, 0, 3)
+    bench.queue.pause(paused)
+    left = len(record_batch(0, 3))
+    assert bench.queue.held_bytes == 4 * left
+    bench.queue.revoke([gone, paused])
+    assert (len(bench.queue), bench.queue.held_bytes) == (1, left)
+    bench.put(gone, 3, 3)
+    assert (len(bench.queue), bench.queue.held_bytes) == (1, left), "nor does what was under way"
+    assert take(bench.stream, 3) == [0, 1, 2]
+
+
 def test_who_revokes_waits_until_the_message_in_hand_is_finished(bench: Bench) -> None:
     where = position()
     bench.put(where, 0, 2)
