@@ -142,8 +142,7 @@ def test_a_revoked_partition_hands_out_nothing_more(bench: Bench) -> None:
     bench.put(gone, 0, 5)
     bench.put(stays, 0, 2)
     assert take(bench.stream, 2) == [0, 1]
-    gone.revoked = True
-    bench.queue.discard_revoked()
+    bench.queue.revoke([gone])
     messages = [bench.stream.get(timeout=0) for _ in range(2)]
     assert [(m.partition, m.offset) for m in messages] == [(1, 0), (1, 1)]
     assert gone.finished(including_held=False) == 2

@@ -96,8 +96,7 @@ def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
         fetcher.step()
         assert monotonic() - began < scaled(5)
         assert len(it.asked) == 1, "nothing more is asked for while nobody takes it"
-        slow.revoked = True
-        it.queue.discard_revoked()
+        it.queue.revoke([slow])
         assert fetcher.idle
         assert it.queue.has_room()
 
