@@ -56,6 +56,7 @@ def test_what_follows_is_as_the_java_consumer_has_it() -> None:
         ({"offsets.storage": "zookeeper"}, "offsets.storage", "group.coordination=kafka"),
         ({"dual.commit.enabled": True}, "dual.commit.enabled", "group.coordination=kafka"),
         ({"heartbeat.interval.ms": 45_000}, "heartbeat.interval.ms", "session.timeout.ms"),
+        ({"max.poll.interval.ms": 300}, "heartbeat.interval.ms", "max.poll.interval.ms"),
         ({"group.coordination": "etcd"}, "group.coordination", "'zookeeper' or 'kafka'"),
         ({"group.instance.id": ""}, "group.instance.id", "empty"),
     ],

@@ -123,6 +123,9 @@ def check_coordination(values: Mapping[str, Any], given: Mapping[str, object]) -
     if beat >= session:
         reason = f"must be below session.timeout.ms, at most a third of it is usual: {beat} >= {session}"
         raise ConfigException("heartbeat.interval.ms", reason)
+    if beat >= (wait := values["max.poll.interval.ms"]):
+        reason = f"must be below max.poll.interval.ms, for which a rebalance waits for us: {beat} >= {wait}"
+        raise ConfigException("heartbeat.interval.ms", reason)
 
 
 def _check_migration(values: Mapping[str, Any]) -> None:

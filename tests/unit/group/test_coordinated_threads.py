@@ -190,7 +190,7 @@ def test_while_the_group_rebalances_no_heartbeat_counts_beyond_the_time_in_which
     heartbeats = make(0.01, 3600, 1000)
     heartbeats.beat(WHO, HERE)
     more(search)
-    assert lease.ends_at > monotonic() + 3000  # until then the session is all that counts
+    assert monotonic() < lease.ends_at <= monotonic() + 1000
     search.answer = rebalance
     more(search)
     lease.void()
@@ -226,4 +226,4 @@ def test_before_the_share_is_there_no_heartbeat_counts_beyond_the_time_in_which_
     more(search)
     assert lease.ends_at == pytest.approx(asked_at + 1000)
     heartbeats.synced()
-    eventually(lambda: lease.ends_at > asked_at + 3000, 10, "the whole session")
+    eventually(lambda: lease.ends_at > asked_at + 1000.1, 10, "what counts again")

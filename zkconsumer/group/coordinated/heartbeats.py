@@ -198,7 +198,7 @@ class Heartbeats:
             if self._who != who:
                 return
             self.heard_at = sent_at
-            until = sent_at + self._session
+            until = sent_at + min(self._session, self._rebalance)
             if not rebalancing and not self._awaits_share:
                 self._waits_since = sent_at
             else:

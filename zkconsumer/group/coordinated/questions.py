@@ -189,7 +189,7 @@ class Questions:
             case Synced(assignment, sent_at):
                 self.share = self._generation.adopt(assignment)
                 self._heartbeats.synced()
-                self._lease.renew(sent_at, self._settings.session)
+                self._lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
                 return Trigger.SYNCED
             case answer:
                 raise ZkConsumerError(f"an answer that nobody asked for: {answer!r}")
