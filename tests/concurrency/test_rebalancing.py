@@ -214,7 +214,9 @@ def test_the_whole_group_deleted_by_hand_is_made_again(server: FakeZooKeeper) ->
     assert server.node(paths.member(GROUP, "g_a")) is not None
 
 
-def test_an_offset_written_by_somebody_else_is_adopted(server: FakeZooKeeper) -> None:
+def test_an_offset_written_by_somebody_else_is_adopted_and_reported(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"10")
     member = SteppedMember(server, "a")
     settle([member])
@@ -225,6 +227,7 @@ def test_an_offset_written_by_somebody_else_is_adopted(server: FakeZooKeeper) ->
         member.commit()
     settle([member])
     assert old.revoked
+    assert "somebody else set t-0 to 3 (we were at 15); going on there" in caplog.messages
     assert member.owned[tp(0)].fetched == 3
     assert offsets(server)[0] == 3
     member.finish(tp(0), 1)

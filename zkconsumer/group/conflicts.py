@@ -15,10 +15,17 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
 from zkconsumer.group.holdings import Holdings
 from zkconsumer.group.ownership import Ownership
-from zkconsumer.group.rounds import names
 from zkconsumer.registry.fenced import ABSENT, Outcome
 
 log = logging.getLogger(__name__)
+
+
+MOST_TOLD = 8
+"""Partitions that a line of the log names; an operator may rewind a whole group."""
+
+
+def _from(position: PartitionPosition) -> str:
+    return "" if position.consumed is None else f" (we were at {position.consumed})"
 
 
 class Conflicts:
@@ -62,12 +69,15 @@ class Conflicts:
         """Keep the ownership but take the offset anew from its node. Raises RegistryError; what could not be read is
         then leftover.
         """
-        log.warning(
-            "%s: somebody else wrote the offset, or ours could not be stored; reading it again and continuing from"
-            " there",
-            names(p.tp for p in positions),
-        )
         known = {position: self._ownership.read_offset(position.tp, deadline) for position in positions}
+        moves = [
+            f"{p.tp} to {offset.offset}{_from(p)}"
+            for p, offset in known.items()
+            if offset is not None and offset.version is not None
+        ]
+        if moves:
+            more = f" and {len(moves) - MOST_TOLD} more" if len(moves) > MOST_TOLD else ""
+            log.warning("somebody else set %s%s; going on there", ", ".join(moves[:MOST_TOLD]), more)
         # where nothing stands any more, going by auto.offset.reset could skip what was not consumed
         gone = [
             p for p, offset in known.items() if offset is not None and offset.offset is None and p.consumed is not None
