@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, inf
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakMethod
 
 TICK = 5.0
@@ -169,6 +170,45 @@ class Timer:
 
 
 Instrument = TypeVar("Instrument", Meter, Histogram, Timer)
+Item = TypeVar("Item")
+
+MANY = 64
+SOON = 1.0
+"""How many things, or seconds, instruments are told of later at the most, while anything happens."""
+
+
+class Backlog(Generic[Item]):
+    """What instruments are told of later, for several at once: to tell four of them of one small message takes as long
+    as all that is done with it. Any thread adds; a queue that needs no lock is between them and who tells.
+
+    Arguments: ``tell`` feeds the instruments with what has happened, at least one item.
+    """
+
+    def __init__(self, metrics: Metrics, tell: Callable[[Sequence[Item]], None]) -> None:
+        self._tell = tell
+        self._items: deque[Item] = deque()
+        self._due = inf
+        metrics.late(self.settle)
+
+    def add(self, item: Item) -> None:
+        """Note what has happened."""
+        items = self._items
+        items.append(item)
+        now = monotonic()
+        if len(items) == 1:
+            self._due = now + SOON
+        elif len(items) >= MANY or now >= self._due:
+            self.settle()
+
+    def settle(self) -> None:
+        """Tell the instruments what they have not been told yet."""
+        told: list[Item] = []
+        with suppress(IndexError):
+            while True:
+                told.append(self._items.popleft())
+        if told:
+            self._tell(told)
+
 
 Gauges = Callable[[], Iterable[tuple[MetricName, Value]]]
 

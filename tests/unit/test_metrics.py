@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import pytest
@@ -11,8 +12,8 @@ from zkconsumer import KafkaStream
 from zkconsumer.brokers import FetchAnswer
 from zkconsumer.brokers.fetch_answer import FetchedPartition
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.measures import MANY, FetchMeasures
-from zkconsumer.metrics import Histogram, HistogramValue, Meter, MetricName, Metrics, Timer
+from zkconsumer.fetch.measures import FetchMeasures
+from zkconsumer.metrics import MANY, Histogram, HistogramValue, Meter, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 
 BROKER = (("clientId", "c"), ("brokerHost", "h"), ("brokerPort", "2"))
@@ -98,7 +99,7 @@ def test_an_instrument_is_made_once_and_gauges_are_asked_each_time() -> None:
 
 def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetcher tells its instruments of many small answers together; what has ended is asked no more."""
-    monkeypatch.setattr("zkconsumer.fetch.measures.SOON", math.inf)
+    monkeypatch.setattr("zkconsumer.metrics.SOON", math.inf)
     metrics = Metrics()
     measures = FetchMeasures(metrics, "c", Endpoint(1, "h", 2))
     part = FetchedPartition("t", 0, 0, 5, 0, (), b"12345")
@@ -114,6 +115,7 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     assert (times.rate.count, times.duration.p50) == (MANY + 2, 250.0)  # type: ignore[union-attr]
     measures.fetched(0.25, FetchAnswer(0.5, []))
     del measures
+    gc.collect()
     assert metrics.snapshot()[count].count == MANY + 2  # type: ignore[union-attr]
 
 

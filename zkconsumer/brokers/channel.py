@@ -166,14 +166,12 @@ class BrokerChannel:
         Raises BrokerUnavailableError; BrokerError for an answer that cannot be read; BrokerResponseError where the
         broker refuses the whole request (the channel stays usable); ValueError for an id that is not outstanding.
         """
-        answer = self._early.pop(correlation_id, None)
-        while answer is None:
-            if not any(expected.correlation_id == correlation_id for expected in self._expected):
+        while (answer := self._early.pop(correlation_id, None)) is None:
+            if correlation_id not in [expected.correlation_id for expected in self._expected]:
                 if self._versions is None:
                     raise BrokerUnavailableError(f"{self._connection.name}: not connected")
                 raise ValueError(f"no fetch {correlation_id} is outstanding")
             self._receive_one(deadline)
-            answer = self._early.pop(correlation_id, None)
         if answer.error:
             raise errors.error(answer.error, f"{self._connection.name}, Fetch")
         return answer

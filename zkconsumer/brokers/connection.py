@@ -20,6 +20,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from zkconsumer.brokers.endpoints import address
@@ -86,11 +87,11 @@ class Connection:
 
     def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
-        deadline = Deadline(deadline.bounded(limit))
+        end = monotonic() + deadline.bounded(limit)
         with self._using() as sock:
             rest: bytes | memoryview = data
             while rest:
-                seconds = deadline.bounded(limit)
+                seconds = end - monotonic()
                 if seconds <= 0:
                     raise self._unavailable("no time was left to send the request")
                 self._allow(sock, socket.SO_SNDTIMEO, seconds)

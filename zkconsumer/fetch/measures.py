@@ -1,23 +1,15 @@
 """What fetching from one broker measures, under the original's names.
 
-Threads: called by its fetcher once a request. The instruments are told of many small answers at once, for to tell them
-of each takes as long as to read it; whoever takes a snapshot has them told first. A queue that needs no lock is between
-the two.
+Threads: called by its fetcher once a request, which is not more than noted then (``metrics.Backlog``).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from contextlib import suppress
-from time import monotonic
+from collections.abc import Sequence
 
 from zkconsumer.brokers import FetchAnswer
-from zkconsumer.metrics import MetricName, Metrics
+from zkconsumer.metrics import Backlog, MetricName, Metrics
 from zkconsumer.model import Endpoint
-
-MANY = 64
-SOON = 1.0
-"""How many answers, or seconds, the instruments are told of later at the most, while there are answers."""
 
 
 class FetchMeasures:
@@ -40,9 +32,7 @@ class FetchMeasures:
         self._sizes = [metrics.histogram(name) for name in sizes]
         self._bytes = metrics.meter(volume)
         self._requests = metrics.meter(count)
-        self._fresh: deque[tuple[float, float, int]] = deque()
-        self._since = 0.0
-        metrics.late(self.settle)
+        self._fresh: Backlog[tuple[float, float, int]] = Backlog(metrics, self._tell)
 
     def remove(self) -> None:
         """Nothing is fetched from this broker any more: what is told of it alone goes."""
@@ -53,29 +43,21 @@ class FetchMeasures:
         size = 0
         for part in answer.partitions:
             size += len(part.records)
-        now = monotonic()
-        if not self._fresh:
-            self._since = now
-        self._fresh.append((seconds, answer.throttle, size))
-        if len(self._fresh) >= MANY or now - self._since >= SOON:
-            self.settle()
+        self._fresh.add((seconds, answer.throttle, size))
 
     def settle(self) -> None:
         """Tell the instruments what they have not been told yet; any thread."""
-        told: list[tuple[float, float, int]] = []
-        with suppress(IndexError):
-            while True:
-                told.append(self._fresh.popleft())
-        if not told:
-            return
-        seconds, throttled, sizes = zip(*told, strict=True)
+        self._fresh.settle()
+
+    def _tell(self, answers: Sequence[tuple[float, float, int]]) -> None:
+        seconds, throttled, sizes = zip(*answers, strict=True)
         for timer in self._times:
             timer.update_all(seconds)
         for throttle in self._throttles:
             throttle.update_all(throttled)
         for histogram in self._sizes:
             histogram.update_all(sizes)
-        self._requests.mark(len(told))
+        self._requests.mark(len(answers))
         if any(sizes):
             self._bytes.mark(sum(sizes))
 

@@ -61,7 +61,10 @@ class QueueBudget:
     @property
     def used(self) -> int:
         """Bytes that are held or on their way."""
-        return sum(holder.held_bytes for holder in self._holders) + self._reserved
+        used = self._reserved
+        for holder in self._holders:
+            used += holder.held_bytes
+        return used
 
     def free(self) -> int:
         """Bytes that may still be asked for; 0 or less: only a stream whose reader waits may be served."""

@@ -1,7 +1,7 @@
 """The chunks that wait for one stream.
 
 Threads: fetchers offer chunks and never wait; the group's thread revokes partitions; the application's thread takes.
-The queue's condition guards its chunks alone; nobody blocks, and nothing is called, while it is held.
+The queue's lock (its condition's) guards its chunks alone; nobody blocks, and nothing is called, while it is held.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
-from threading import Condition
+from threading import Condition, RLock
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -79,7 +79,8 @@ class StreamQueue:
         self._on_room = on_room
         self._budget = budget
         self._chunks: deque[Chunk] = deque()
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._closed = False
         self._failure: Exception | None = None
         self._taken: Chunk | None = None
@@ -158,7 +159,7 @@ class StreamQueue:
 
     def ask(self) -> bool:
         """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
-        with self._changed:
+        with self._lock:
             if self.ready:
                 return True
             self._hungry = True
@@ -206,7 +207,7 @@ class StreamQueue:
         self._on_room()
 
     def _offer(self, chunk: Chunk) -> None:
-        with self._changed:
+        with self._lock:
             if self._closed or chunk.position.revoked:
                 return
             self.bytes += len(chunk.records)
@@ -232,8 +233,9 @@ class StreamQueue:
 
         Raises: :class:`ConsumerTimeoutException` at the deadline; whatever made the connector fail.
         """
-        self.ask()
-        with self._changed:
+        if not self._chunks:
+            self.ask()
+        with self._lock:
             while not self._chunks and not self._closed and self._failure is None:
                 left = deadline.remaining()
                 if left is not None and left <= 0:
@@ -260,11 +262,6 @@ class StreamQueue:
         with self._changed:
             for position in positions:
                 position.revoked = True
-            self._discard_revoked()
-
-    def discard_revoked(self) -> None:
-        """Drop what is queued of revoked partitions."""
-        with self._changed:
             self._discard_revoked()
 
     def _discard_revoked(self) -> None:
@@ -330,7 +327,8 @@ class StreamQueue:
         """In a forked process, where no other thread is left and locks may be held by ones that are not: raise
         ``error`` to readers, and never touch what this shares with its fetchers.
         """
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._budget, self._watcher, self._on_room = None, None, lambda: None
         self._chunks, self._aside = deque(), {}
         self._failure = error
