@@ -7,6 +7,7 @@ holds the parts, which guard themselves.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -43,7 +44,7 @@ from zkconsumer.group.events import (
 )
 from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.group.state import ConnectorState
-from zkconsumer.metrics import Meter, MetricName, Metrics
+from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.owned import OwnedOffsets
@@ -91,7 +92,7 @@ class MemberParts:
         self.consumer = consumer
         self.lease = lease
         self.metrics = Metrics()
-        self._consumed: dict[str, tuple[tuple[Meter, Meter], ...]] = {}
+        self._consumed: Backlog[tuple[str, int, int]] = Backlog(self.metrics, self._tell_consumed)
         self.events: SimpleQueue[Any] = SimpleQueue()
         self._security = channel_security(config)
         self.budget = QueueBudget(config.queued_max_bytes)
@@ -233,15 +234,22 @@ class MemberParts:
 
     def count(self, topic: str, messages: int, size: int) -> None:
         """Note what a stream has handed out; called at the end of each chunk."""
-        meters = self._consumed.get(topic)
-        if meters is None:
-            meters = self._consumed[topic] = self._meters_of(topic)
-        for of_messages, of_bytes in meters:
-            of_messages.mark(messages)
-            of_bytes.mark(size)
+        self._consumed.add((topic, messages, size))
+
+    def _tell_consumed(self, chunks: Sequence[tuple[str, int, int]]) -> None:
+        """Feed the meters of what was handed out; of many small chunks at once."""
+        messages: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for topic, count, size in chunks:
+            messages[topic] += count
+            sizes[topic] += size
+        for topic in messages:
+            for of_messages, of_bytes in self._meters_of(topic):
+                of_messages.mark(messages[topic])
+                of_bytes.mark(sizes[topic])
 
     def _meters_of(self, topic: str) -> tuple[tuple[Meter, Meter], ...]:
-        """Messages and bytes of all topics, and of this one: looked up once, since a chunk may be one message."""
+        """Messages and bytes of all topics, and of this one."""
         client = (("clientId", self.config.client_id),)
         kind = ("kafka.consumer", "ConsumerTopicMetrics")
         return tuple(
