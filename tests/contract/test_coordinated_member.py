@@ -16,14 +16,17 @@ from tests.cluster.in_process import Reader
 from tests.contract.coordinated import DEFAULTS, Place
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
+from zkconsumer.brokers.cluster import TopicsSeen
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
+    BrokerUnavailableError,
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
     InconsistentGroupProtocolError,
     OffsetCommitError,
     RebalanceInProgressError,
 )
+from zkconsumer.group.coordinated.line import Line
 from zkconsumer.group.state import Phase
 from zkconsumer.testing import FakeCluster
 
@@ -202,6 +205,34 @@ def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(p
     with pytest.raises(RebalanceInProgressError):
         raw.heartbeat()
     assert len(raw.joins([topic]).result(scaled(10)).members) == 1
+
+
+def test_a_leader_that_leaves_before_it_has_decided_holds_up_nobody(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the answer to its join and its own SyncGroup, for which another member waits meanwhile."""
+    topic = place.topic(2)
+    raw, ours = place.raw(), place.connector(session_timeout_ms=60_000)
+    read(ours, topic)
+    monkeypatch.setattr(Line, "topics", lambda line, _: line._put(lambda: _hear_nothing(line)))
+    assert not raw.joins([topic]).result(scaled(20)).is_leader
+    awaited = raw.syncs()
+    place.await_state("CompletingRebalance", 2)
+    began = monotonic()
+    ours.shutdown()
+    left = monotonic()
+    with pytest.raises(RebalanceInProgressError):
+        awaited.result(scaled(10))
+    assert len(raw.joins([topic]).result(scaled(10)).members) == 1
+    print(f"shutdown took {left - began:.3f} s, and {monotonic() - left:.3f} s later the join was complete")
+    assert monotonic() - began < scaled(4)  # the session would last 60 s
+
+
+def _hear_nothing(line: Line) -> TopicsSeen:
+    """A question to the coordinator whose answer does not come, until another one takes its place."""
+    channel = line._connected()
+    eventually(lambda: not line._search.is_open(channel), 60, "the end of a question that nobody answers")
+    raise BrokerUnavailableError("closed")
 
 
 def test_leaving_while_others_are_waited_for_completes_the_join_without_us(place: Place) -> None:
