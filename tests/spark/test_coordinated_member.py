@@ -5,6 +5,8 @@ Two things are asked everywhere: no message is missing in the group, and none is
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
@@ -14,7 +16,8 @@ import pytest
 
 from tests.cluster.conftest import NewTopic
 from tests.cluster.our_member import OurMember
-from tests.spark.conftest import Reader, Sink
+from tests.spark.conftest import Reader, Sink, offsets_of
+from tests.spark.query_process import QueryProcess
 from tests.spark.test_member import QUICK, assert_once, everything, places, values
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
@@ -71,6 +74,10 @@ class Query:
         if told.state is not ConsumerGroupState.STABLE:
             return []
         return sorted(len(member.assignment.topic_partitions) for member in told.members)
+
+    def members(self) -> int:
+        """How many members the group has."""
+        return len(self._admin.describe_consumer_groups([self.group])[self.group].result(scaled(20)).members)
 
 
 NewQuery = Callable[..., Query]
@@ -193,3 +200,55 @@ def test_a_batch_that_takes_longer_than_releaseafter_gives_up_and_is_never_twice
     eventually(lambda: one.at(2, 600), 60, "the query to read everything")
     assert_once(one.sink.places)
     assert {*one.sink.places, *places(other)} == everything(2, 600)
+
+
+def test_a_batch_in_whose_middle_the_driver_dies_is_repeated_exactly(
+    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 4000), partitions=4)
+    group = query(topic, "range")
+    options = {**group.reader.options, "maxOffsetsPerTrigger": "1600"}
+    made = [QueryProcess(tmp_path, options) for _ in range(3)]
+    try:
+        one, two, three = made
+        one.hold()
+        one.start().wait_held()
+        assert group.shares() == [4]
+        (java,) = one.processes("org.apache.spark.deploy.SparkSubmit")
+        os.kill(java, signal.SIGKILL)
+        eventually(lambda: group.members() == 0, 3, "the member to leave when Spark is gone, before its session ends")
+        one.close()
+        (one.out / "held").unlink()
+        two.start().wait_held()
+        two.kill_all()  # as if the machine had died: nobody can tell the coordinator
+        assert group.members() == 1, "a member that is killed stays until its session ends"
+        assert two.rows == []
+        two.go_on()
+        produce(topic, values(4000, 4400), partitions=4)  # which the repeated batch must not have
+        three.start()
+        three.wait_end()
+        assert three.rows == sorted(everything(4, 1100)), three.log_text()
+        assert len(three.batches[0]) == 1600
+        eventually(lambda: group.members() == 0, 20, "all to be gone")
+        assert group.at(4, 1100)
+    finally:
+        for process in made:
+            process.close()
+
+
+def test_a_query_leaves_zookeeper_by_one_property_and_goes_on_from_its_checkpoint(
+    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], cluster: DevCluster, zookeeper: Any
+) -> None:
+    topic = new_topic(4)
+    produce(topic, values(0, 2000), partitions=4)
+    one = query(topic, "range")
+    before = Reader(one.reader.spark, cluster.zookeeper_connect, one.group, topic)
+    one.sink.drain(before.stream(membership="member"), one.checkpoint)
+    assert offsets_of(zookeeper, one.group, topic) == dict.fromkeys(range(4), 500)
+    produce(topic, values(2000, 3000), partitions=4)
+    one.sink.drain(before.stream(membership="member", **{"group.coordination": "kafka"}), one.checkpoint)
+    assert_once(one.sink.places)
+    assert set(one.sink.places) == everything(4, 750)
+    eventually(lambda: one.at(4, 750), 30, "the group's offsets in Kafka")
+    assert offsets_of(zookeeper, one.group, topic) == dict.fromkeys(range(4), 500)
