@@ -31,11 +31,17 @@ def events(cluster: DevCluster) -> str:
     return name
 
 
-def run(code: str, cluster: DevCluster, topic: str) -> str:
-    assert "127.0.0.1:2181" in code
-    code = code.replace("127.0.0.1:2181", cluster.zookeeper_connect).replace('"events"', repr(topic))
+def run(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) -> str:
+    assert "127.0.0.1:2181" in code or "127.0.0.1:9092" in code
+    for written, there in (
+        ("127.0.0.1:2181", cluster.zookeeper_connect),
+        ("127.0.0.1:9092", cluster.bootstrap_servers),
+        ('"events"', repr(topic)),
+    ):
+        code = code.replace(written, there)
     done = subprocess.run(
         [sys.executable, "-c", code],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=scaled(120),
@@ -53,6 +59,14 @@ def run(code: str, cluster: DevCluster, topic: str) -> str:
     return done.stdout
 
 
+def test_what_is_made_without_docker_is_there_to_be_read(cluster: DevCluster) -> None:
+    topic = unique("events")
+    run(block("NewTopic("), cluster, topic)
+    printed = run(block("for message in stream:"), cluster, topic).splitlines()
+    assert {line.split()[-1] for line in printed[:-1]} == {repr(b"%d" % n) for n in range(1000)}
+    assert {line.split()[1] for line in printed[:-1]} == {"0", "1", "2", "3"}
+
+
 def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
     printed = run(block("for message in stream:"), cluster, events).splitlines()
     values = {line.split()[-1] for line in printed[:-1]}
@@ -61,8 +75,7 @@ def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
 
 
 def test_a_group_that_the_brokers_coordinate(cluster: DevCluster, events: str) -> None:
-    code = block('group_coordination="kafka"').replace("127.0.0.1:9092", cluster.bootstrap_servers)
-    printed = run(f"# not 127.0.0.1:2181\n{code}", cluster, events).splitlines()
+    printed = run(block('group_coordination="kafka"'), cluster, events).splitlines()
     assert {line.split()[-1] for line in printed[:-1]} >= {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
@@ -85,3 +98,18 @@ def test_a_dataframe_in_ten_lines(cluster: DevCluster, events: str) -> None:
     printed = run(block("SparkSession"), cluster, events)
     assert "partition" in printed
     assert printed.count("|") > 20
+
+
+WAIT = """
+query.processAllAvailable()
+query.stop()
+print("once", spark.read.parquet("events-once").count(), "live", spark.read.parquet("events-live").count())
+"""
+
+
+@pytest.mark.spark
+def test_a_snapshot_and_a_query_that_is_a_member(cluster: DevCluster, events: str, tmp_path: Path) -> None:
+    blocks = [block("SparkSession"), block("spark.snapshot("), block("spark.readStream"), WAIT]
+    printed = run("\n".join(blocks), cluster, events, tmp_path)
+    once, live = (int(word) for word in printed.splitlines()[-1].split() if word.isdigit())
+    assert once == live >= 100
