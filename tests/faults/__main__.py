@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def _arguments() -> argparse.Namespace:
-    listed = "\n".join(f"  {name:<6} {row.title}" for name, row in ROWS.items())
+    listed = "\n".join(f"  {name:<8} {row.title}" for name, row in ROWS.items())
     parser = argparse.ArgumentParser(
         prog="scripts/faults",
         description=f"Breaks things around real members, brokers and ZooKeepers and checks what came of it.\n\n"

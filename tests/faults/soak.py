@@ -272,11 +272,23 @@ def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, S
 def main() -> int:
     """Returns: the exit code."""
     parser = argparse.ArgumentParser(
-        prog="scripts/soak", description="Churns a group with random faults and prints a report."
+        prog="scripts/soak",
+        description="Churns a group with random faults and prints a report. Exit code: 0 if all went well.",
     )
-    parser.add_argument("minutes", type=float)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    parser.add_argument("--session", type=float, default=2.0, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("minutes", type=float, help="how long, beside the start and the last rest")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(1 << 32),
+        help="repeats a run's faults; default: any",
+    )
+    parser.add_argument(
+        "--session",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="the members' session timeout (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
     # members run in the root directory of the machine

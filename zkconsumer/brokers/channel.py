@@ -81,7 +81,9 @@ class BrokerChannel:
         self._client_name = client_id.encode()
         self._timeout = socket_timeout
         self._security = security
-        self._connection = Connection(f"broker {endpoint.broker_id}", endpoint.host, endpoint.port, receive_buffer)
+        # one of bootstrap.servers has no id that is known
+        who = f"broker {endpoint.broker_id}" if endpoint.broker_id >= 0 else "the broker"
+        self._connection = Connection(who, endpoint.host, endpoint.port, receive_buffer)
         self._versions: Versions | None = None
         self._login_until = Deadline(None)
         self._buffer = bytearray(_BUFFER)

@@ -183,6 +183,7 @@ class _Group:
 
     def _two_join(self) -> None:
         self._step(2, f'Two members join the group "{self._place.group}", with two streams each')
+        self._screen.legend()
         self._producer.start(self._ledger)
         for name in ("ann", "ben"):
             self._start(name)

@@ -52,6 +52,11 @@ class Screen:
         for line in text.splitlines() or [""]:
             self._console.print(Text((" " * _INDENT + line).rstrip(), style), soft_wrap=True)
 
+    def legend(self) -> None:
+        """How to read the lines about owners; a table that changes in place has headings."""
+        if not self._lively:
+            self.say('"owners" below: each stream (member/number) and the partitions that it owns')
+
     def table(self, table: Table) -> None:
         """A table that stays."""
         with self._console.capture() as captured:

@@ -96,7 +96,7 @@ class SharedGroup:
         )
         self._other.listen(self._ledger)
         self._until(lambda: _OTHER in self._view.members, f"{_OTHER} joins")
-        self._screen.say(f"{_OTHER} joins, without Spark: it gets its half once the running batch has ended")
+        self._screen.say(f"{_OTHER} joins, without Spark: it gets its share once the running batch has ended")
         self._until(lambda: self._ledger.consumed_count >= total // 40, f"{_OTHER} consumes")
         self._other.leave()
         self._until(lambda: _OTHER not in self._view.members, f"{_OTHER} leaves")
