@@ -252,3 +252,32 @@ def test_a_query_leaves_zookeeper_by_one_property_and_goes_on_from_its_checkpoin
     assert set(one.sink.places) == everything(4, 750)
     eventually(lambda: one.at(4, 750), 30, "the group's offsets in Kafka")
     assert offsets_of(zookeeper, one.group, topic) == dict.fromkeys(range(4), 500)
+
+
+def test_what_reads_beside_the_group_moves_its_offsets_while_it_has_no_members(
+    query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], our_member: Callable[..., OurMember]
+) -> None:
+    from zkconsumer.errors import OffsetCommitError
+    from zkconsumer.spark import snapshot
+
+    topic = new_topic(4)
+    produce(topic, values(0, 2000), partitions=4)
+    one = query(topic, "range")
+    for name in (*TIMES, "partition.assignment.strategy"):
+        del one.reader.options[name]  # of no use to who is no member
+    one.sink.drain(one.reader.stream(membership="none"), one.checkpoint)
+    assert set(one.sink.places) == everything(4, 500)
+    assert one.at(4, 500)
+    produce(topic, values(2000, 2400), partitions=4)
+    part = snapshot({**one.reader.options, "startingOffsets": "group"})
+    assert part.load(one.reader.spark, "offset bigint").count() == 400
+    part.commit()
+    assert one.at(4, 600)
+    produce(topic, values(2400, 2440), partitions=4)
+    part = snapshot({**one.reader.options, "startingOffsets": "group"})
+    member = our_member(one.group, {topic: 1}, properties={**one.common, "auto.commit.enable": "false"}).wait_ready()
+    member.wait_messages(40)
+    with pytest.raises(OffsetCommitError, match="the group has live members"):
+        part.commit()
+    assert one.at(4, 600)
+    assert_once(one.sink.places)

@@ -74,6 +74,9 @@ class DescribedMember(NamedTuple):
     assignment: bytes
 
 
+_WITHOUT_MEMBERS = frozenset({"Empty", "Dead"})
+
+
 class GroupDescription(NamedTuple):
     """A group as its coordinator sees it.
 
@@ -85,6 +88,18 @@ class GroupDescription(NamedTuple):
     protocol_type: str
     protocol: str
     members: tuple[DescribedMember, ...]
+
+    @property
+    def who(self) -> list[str]:
+        """The members in words, by client.id, group.instance.id and host; empty where offsets of nobody are taken."""
+        if self.state in _WITHOUT_MEMBERS:
+            return []
+        names = [
+            f"{one.client_id or one.member_id}{f' as {one.instance_id}' if one.instance_id else ''} at"
+            f" {one.host.lstrip('/') or '?'}"
+            for one in self.members
+        ]
+        return sorted(names) or [f"somebody: its state is {self.state}"]
 
 
 def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Versions:

@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 _PAUSE = 0.2
 _CONNECT_WITHIN = 5.0
-_WITHOUT_MEMBERS = frozenset({"Empty", "Dead"})
 _OLDEST = 2
 """The node version of brokers of 0.9, the first that coordinate groups."""
 
@@ -85,15 +84,7 @@ class KafkaSide:
 
     def members(self, deadline: Deadline) -> list[str]:
         """The members, each by its client.id and host, as the coordinator describes them."""
-        described = self._ask(lambda coordinator: coordinator.describe([self._group], deadline), deadline)[self._group]
-        if described.state in _WITHOUT_MEMBERS:
-            return []
-        names = [
-            f"{one.client_id or one.member_id}{f' as {one.instance_id}' if one.instance_id else ''} at"
-            f" {one.host.lstrip('/') or '?'}"
-            for one in described.members
-        ]
-        return sorted(names) or [f"somebody: its state is {described.state}"]
+        return self._ask(lambda coordinator: coordinator.describe([self._group], deadline), deadline)[self._group].who
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
         """One commit for all that is written, one request for all that is removed. Returns what was refused."""

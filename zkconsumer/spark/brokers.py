@@ -6,13 +6,14 @@ ZooKeeper is asked only for the brokers' addresses, and only where ``bootstrap.s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.brokers import errors as codes
 from zkconsumer.brokers.cluster import BootstrapBrokers, topics_of
+from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.brokers.search import CoordinatorSearch
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.deadline import Deadline
@@ -21,9 +22,11 @@ from zkconsumer.errors import (
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
+    OffsetCommitError,
+    UnknownMemberIdError,
 )
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.cluster import Cluster, LiveMembersError, describe
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.wiring.parts import registered_endpoints
 
@@ -39,6 +42,8 @@ class BrokersCluster(Cluster):
             config.bootstrap_addresses, self._new_channel, config.security_protocol, config.broker_addresses
         )
         self._brokers: Sequence[Endpoint] = ()
+        self._search: CoordinatorSearch | None = None
+        self._coordinator: GroupChannel | None = None
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
         """As :meth:`Cluster.partitions`. Raises BrokerError; RegistryError where brokers are found by ZooKeeper."""
@@ -78,13 +83,37 @@ class BrokersCluster(Cluster):
         self._leaders = {tp: where for tp, where in self._leaders.items() if tp not in asked} | found
         return found
 
+    def close(self) -> None:
+        """Close everything; within seconds. May be called again."""
+        search, self._search, self._coordinator = self._search, None, None
+        if search is not None:
+            search.close()
+        super().close()
+
+    def live_members(self, group: str) -> tuple[str, ...]:
+        """The group's members as its coordinator describes them. Raises BrokerError."""
+
+        def ask(channel: GroupChannel, deadline: Deadline) -> tuple[str, ...]:
+            return tuple(channel.describe([group], deadline)[group].who)
+
+        return self._ask_coordinator(group, ask)
+
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's offsets as its coordinator keeps them, without partitions that have none. Raises BrokerError."""
-        search = CoordinatorSearch(group, self._find_brokers, self._new_channel)
+        return self._ask_coordinator(group, partial(_committed, group, partitions))
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Move the group's offsets on to these; one that is further already stays. We are no member, so the coordinator
+        takes them only while the group has none.
+
+        Raises LiveMembersError, OffsetCommitError, BrokerError.
+        """
         try:
-            return self._again(partial(_committed, search, group, partitions))
-        finally:
-            search.close()
+            self._ask_coordinator(group, partial(_commit, group, offsets))
+        except UnknownMemberIdError as error:
+            raise LiveMembersError(
+                f"group {group}: not committed: {describe(sorted(offsets))} (the group has live members: {error})"
+            ) from error
 
     # ---- inside ----
 
@@ -125,6 +154,23 @@ class BrokersCluster(Cluster):
         self._brokers = ()  # others may be there by now
         raise trouble
 
+    def _ask_coordinator(self, group: str, question: Callable[[GroupChannel, Deadline], T]) -> T:
+        """Ask the group's coordinator, which is found anew after a failure, and again, until it has answered."""
+        if self._search is None:
+            self._search = CoordinatorSearch(group, self._find_brokers, self._new_channel)
+        return self._again(partial(self._ask_found, self._search, question))
+
+    def _ask_found(
+        self, search: CoordinatorSearch, question: Callable[[GroupChannel, Deadline], T], deadline: Deadline
+    ) -> T:
+        channel = self._coordinator = self._coordinator or search.find(deadline)
+        try:
+            return question(channel, deadline)
+        except BrokerError:
+            self._coordinator = None
+            search.discard(channel)
+            raise
+
     def _again(self, once: Callable[[Deadline], T]) -> T:
         """Try until it works or the deadline passes; raises at once what trying again cannot cure."""
         deadline, pause = Deadline(self._config.socket_timeout_ms / 1000), self._config.refresh_leader_backoff_ms / 1000
@@ -141,17 +187,26 @@ class BrokersCluster(Cluster):
 
 
 def _committed(
-    search: CoordinatorSearch, group: str, partitions: Sequence[TopicPartition], deadline: Deadline
+    group: str, partitions: Sequence[TopicPartition], channel: GroupChannel, deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    channel = search.find(deadline)
-    try:
-        stored = channel.offsets(group, partitions, deadline)
-    finally:
-        search.discard(channel)
+    stored = channel.offsets(group, partitions, deadline)
     for tp, offset in stored.items():
         if offset.error:
             raise codes.error(offset.error, f"the offset of {tp} in group {group!r}")
     return {tp: offset.offset for tp, offset in stored.items() if offset.offset >= 0}
+
+
+def _commit(group: str, offsets: Mapping[TopicPartition, int], channel: GroupChannel, deadline: Deadline) -> None:
+    reached = _committed(group, list(offsets), channel, deadline)
+    todo = {tp: offset for tp, offset in offsets.items() if reached.get(tp, -1) < offset}
+    codes_of = channel.commit(Membership(group), todo, deadline) if todo else {}
+    refused = {tp: code for tp, code in codes_of.items() if code}
+    for tp, code in refused.items():
+        if codes.retriable(code):
+            raise codes.error(code, f"the offset of {tp} in group {group!r}")
+    if refused:
+        why = "; ".join(sorted({codes.name(code) for code in refused.values()}))
+        raise OffsetCommitError(f"group {group}: not committed: {describe(sorted(refused))} ({why})")
 
 
 def cluster_of(options: ReadOptions) -> Cluster:

@@ -59,6 +59,10 @@ def open_channel(config: ConsumerConfig, endpoint: Endpoint, deadline: Deadline)
     return channel
 
 
+class LiveMembersError(OffsetCommitError):
+    """The group's coordinator takes offsets from its members only, as long as it has any."""
+
+
 class Cluster:
     """A session of ZooKeeper and channels to the brokers, opened when first needed; a context manager.
 

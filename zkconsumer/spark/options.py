@@ -174,8 +174,6 @@ class ReadOptions:
             _refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
         if self.pushdown:
             _refuse("pushdown", "true", "Spark tells filters to batches only; a stream must read all it counts as read")
-        if not self.is_member and self.config.coordinated_by_brokers:
-            _refuse("membership", "none", "with group.coordination=kafka only members of the group commit its offsets")
         if not self.is_member:
             self._refuse_for_members("contradicts membership='none'")
             return

@@ -1,7 +1,8 @@
 """A stream's place in its group: what it may read, and where it writes how far it came.
 
-``Bystander`` is ``membership=none``: everything is read, nothing is owned, offsets are written without a fence. The
-default, a live member of the group, is in ``member``. One thread calls, the main one of the stream's driver process.
+``Bystander`` is ``membership=none``: everything is read, nothing is owned, offsets are written without a fence, but for
+the brokers' coordinator, which takes them only while the group has no members. The default, a live member of the group,
+is in ``member``. One thread calls, the main one of the stream's driver process.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.cluster import Cluster, LiveMembersError
 from zkconsumer.spark.ranges import Progress
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ class Bystander:
     """``membership=none``: reads all partitions beside the group, and moves the group's offsets.
 
     Arguments: ``allow_live_members`` goes on although others consume in the same group, who then get the same messages
-    and write the same offsets.
+    and write the same offsets. A group that the brokers coordinate has those of its members alone, as long as there are
+    any; ours follow with the first batch after that.
     """
 
     def __init__(self, cluster: Cluster, group: str, *, allow_live_members: bool) -> None:
@@ -90,8 +92,13 @@ class Bystander:
     def settle(self, done: Progress) -> None:
         """Writes what changed since the last time; never backwards."""
         news = {tp: span.end for tp, span in done.items() if self._settled.get(tp) != span.end}
-        if news:
+        if not news:
+            return
+        try:
             self._cluster.commit(self._group, news)
+        except LiveMembersError as error:
+            log.warning("the query goes on; the group's offsets are its members' for now: %s", error)
+        else:
             self._settled.update(news)
 
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -12,14 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConfigException, OffsetCommitError
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.registry import codecs, fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Commit, KnownOffset, Outcome
 from zkconsumer.registry.session import Session
 from zkconsumer.spark.batch import plan, selected
-from zkconsumer.spark.cluster import Cluster, describe
+from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.cluster import describe
 from zkconsumer.spark.options import ReadOptions, parse
 
 if TYPE_CHECKING:
@@ -67,12 +68,17 @@ class Snapshot:
     def commit(self) -> None:
         """Move the group's offsets on to the ends. One that is further already stays.
 
-        A partition that a live member owns is its own to commit: it is refused, by ZooKeeper itself.
-        Raises OffsetCommitError naming what was not written and why; what it does not name is. RegistryError.
+        A partition that a live member owns is its own to commit: it is refused, by ZooKeeper itself. With
+        ``group.coordination=kafka`` everything is, by the coordinator, while the group has members.
+        Raises OffsetCommitError naming what was not written and why; what it does not name is. RegistryError,
+        BrokerError.
         """
         options = self._options
-        with Cluster(options.config) as cluster:
-            todo = {TopicPartition(topic, number): end for topic, number, _, end in self.ranges}
+        todo = {TopicPartition(topic, number): end for topic, number, _, end in self.ranges}
+        with cluster_of(options) as cluster:
+            if options.config.coordinated_by_brokers:
+                cluster.commit(options.group, todo)
+                return
             outcomes: dict[TopicPartition, Outcome] = {}
             for _ in range(_ROUNDS):
                 outcomes |= cluster.ask(partial(_write, group=options.group, offsets=todo))
@@ -89,11 +95,7 @@ def make(given: Mapping[str, str]) -> Snapshot:
     """Look at the logs, and fix the ranges. Raises as ``spark.read`` does, but here and now."""
     options = parse(given)
     options.check_batch()
-    if options.config.coordinated_by_brokers:
-        raise ConfigException(
-            "group.coordination", "'kafka': a snapshot commits through ZooKeeper only; use spark.read"
-        )
-    with Cluster(options.config, options.isolation_level) as cluster:
+    with cluster_of(options) as cluster:
         return Snapshot(given, options, plan(cluster, options, selected(cluster, options.selection)))
 
 

@@ -155,8 +155,8 @@ def test_a_batch_refuses_what_is_for_streams(given: dict[str, str], message: str
         ({"assign": '{"t":[0]}'}, "assign: 't-0': a member owns what the group leaves it"),
         ({"membership": "none", "releaseAfter": "3"}, "releaseAfter: '3': contradicts membership='none'"),
         (
-            {"membership": "none", "group.coordination": "kafka"},
-            "membership: 'none': with group.coordination=kafka only members",
+            {"membership": "none", "group.coordination": "kafka", "session.timeout.ms": "9000"},
+            "session.timeout.ms: '9000': contradicts membership='none'",
         ),
         (
             {"membership": "none", "rebalance.quiet.ms": "3"},
