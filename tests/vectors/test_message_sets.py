@@ -1,0 +1,69 @@
+"""What real brokers of three generations sent is read as librdkafka read it: as messages, as columns, and by turns. So
+does the slow reader against which generated sets are held.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.unit.brokers import reference
+from tests.unit.brokers.reference import Plain
+from tests.unit.test_streams_exact import Sent, bare, by_batches, by_both, by_messages
+from tests.vectors.cases import Case
+from zkconsumer.brokers import vectors
+from zkconsumer.brokers.extent import extent
+from zkconsumer.model import TopicPartition
+
+FILES = ("brokers_message_sets",)
+
+
+def bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
+
+
+def sent_of(data: dict[str, Any]) -> Sent:
+    aborted = tuple((producer, first) for producer, first in data["aborted"])
+    return Sent(bytes.fromhex(data["hex"]), data["fetch_offset"], data["next_offset"], aborted)
+
+
+def expected(data: dict[str, Any]) -> list[Plain]:
+    return [
+        Plain(offset, stamp, kind, bytes_of(key), bytes_of(value), tuple((name, bytes_of(it)) for name, it in headers))
+        for offset, stamp, kind, key, value, headers in data["messages"]
+    ]
+
+
+@pytest.mark.parametrize("way", ["by vectors", "one by one"])
+def test_what_brokers_send_is_read_as_librdkafka_reads_it(
+    case: Case, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(vectors, "AVAILABLE", way == "by vectors")
+    sent, right = sent_of(case.data), expected(case.data)
+    assert right
+    assert extent(sent.data, TopicPartition("t", 0), sent.fetch_offset).next_offset == sent.next_offset
+    assert reference.without_aborted(sent.data, sent.aborted, sent.fetch_offset) == right
+    assert by_messages(sent) == (right, "", sent.next_offset)
+    assert by_batches(sent, {"headers": True}) == (right, "", sent.next_offset)
+    assert by_batches(sent, {"max_rows": 7}) == (bare(right), "", sent.next_offset)
+    assert by_both(sent, [0, 2, 0, 6, 1]) == (right, "", sent.next_offset)
+
+
+def test_every_kind_of_set_was_recorded(pytestconfig: pytest.Config) -> None:
+    from tests.vectors.cases import DATA, load
+
+    if pytestconfig.getoption("vectors", default=None):
+        pytest.skip("another folder's cases")
+    cases = [case.data for case in load(DATA, FILES)]
+    kinds = {(data["format"], data["note"].split("-", 2)[2].partition("-from")[0]) for data in cases}
+    assert kinds >= {
+        *((number, codec) for number in (0, 1, 2) for codec in ("none", "gzip", "snappy", "lz4")),
+        *((2, "zstd"), (2, "transactions"), (1, "compacted"), (2, "compacted")),
+        *((number, "LogAppendTime") for number in (1, 2)),
+    }
+    assert any(data["aborted"] for data in cases)
+    offsets = [[message[0] for message in data["messages"]] for data in cases]
+    assert any(after - before > 2 for listed in offsets for before, after in pairwise(listed)), "gaps of compaction"
