@@ -31,39 +31,49 @@ _CONSUMER = -1  # the replica id of somebody who is no replica
 _UNKNOWN = -1
 _INT32_MAX = 2**31 - 1
 _NO_RACK = b"\0\0"  # the leader itself shall answer
-_NOTHING = _INT32(0)
+_NOTHING, _ONE = _INT32(0), _INT32(1)
 
 
 def encode(version: int, request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
     """The request as it goes over the wire, length included; what the version cannot say is left out."""
-    parts = [client_id, _limits(version, request), _topics(request.positions, _position(version))]
+    body = client_id + _limits(version, request) + _topics(request.positions, _position(version))
     if version >= 7:
-        parts.append(_topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING)
+        body += _topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING
     if version >= 11:
-        parts.append(_NO_RACK)
-    body = b"".join(parts)
+        body += _NO_RACK
     return _HEADER(_HEADER_SIZE + len(body), FETCH.key, version, correlation_id, len(client_id)) + body
 
 
 def _limits(version: int, request: FetchRequest) -> bytes:
-    wait = min(max(round(request.max_wait * 1000), 0), _INT32_MAX)
+    _, seconds, least, most, level, session, epoch, _ = request
+    wait = min(round(seconds * 1000), _INT32_MAX)
     if version < 3:
-        return _WAIT(_CONSUMER, wait, request.min_bytes)
-    most = min(request.max_bytes, _INT32_MAX)
+        return _WAIT(_CONSUMER, wait, least)
+    most = min(most, _INT32_MAX)
     if version < 4:
-        return _WAIT_3(_CONSUMER, wait, request.min_bytes, most)
+        return _WAIT_3(_CONSUMER, wait, least, most)
     if version < 7:
-        return _WAIT_4(_CONSUMER, wait, request.min_bytes, most, request.isolation_level)
-    session = request.session_id, request.session_epoch
-    return _WAIT_7(_CONSUMER, wait, request.min_bytes, most, request.isolation_level, *session)
+        return _WAIT_4(_CONSUMER, wait, least, most, level)
+    return _WAIT_7(_CONSUMER, wait, least, most, level, session, epoch)
 
 
 def _position(version: int) -> Callable[[FetchPosition], bytes]:
-    if version >= 9:
-        return lambda p: _POSITION_9(p[1], _UNKNOWN, p[2], _UNKNOWN, p[3])
-    if version >= 5:
-        return lambda p: _POSITION_5(p[1], p[2], _UNKNOWN, p[3])
-    return lambda p: _POSITION(p[1], p[2], p[3])
+    return _position_9 if version >= 9 else _position_5 if version >= 5 else _position_0
+
+
+def _position_9(position: FetchPosition) -> bytes:
+    _, partition, offset, size = position
+    return _POSITION_9(partition, _UNKNOWN, offset, _UNKNOWN, size)
+
+
+def _position_5(position: FetchPosition) -> bytes:
+    _, partition, offset, size = position
+    return _POSITION_5(partition, offset, _UNKNOWN, size)
+
+
+def _position_0(position: FetchPosition) -> bytes:
+    _, partition, offset, size = position
+    return _POSITION(partition, offset, size)
 
 
 def _forgotten(tp: TopicPartition) -> bytes:
@@ -72,6 +82,9 @@ def _forgotten(tp: TopicPartition) -> bytes:
 
 def _topics(parts: Sequence[Any], write: Callable[[Any], bytes]) -> bytes:
     """Runs of equal topics become one entry; the order stays, since it decides who is served first."""
+    if len(parts) == 1:  # as in most requests where the broker remembers and few messages come
+        name: bytes = parts[0][0].encode()
+        return _ONE + _INT16(len(name)) + name + _ONE + write(parts[0])
     runs = [(topic.encode(), [write(part) for part in run]) for topic, run in groupby(parts, itemgetter(0))]
     written = [_INT32(len(runs))]
     for name, entries in runs:

@@ -142,19 +142,11 @@ class Exchange:
         settings = self._settings
         if not self._session.incremental:
             self._ends.clear()
-        say = self._session.next(wanted)
-        for tp in say.forgotten:
+        positions, forgotten, session, epoch = self._session.next(wanted)
+        for tp in forgotten:
             self._ends.pop(tp, None)
-        request = FetchRequest(
-            say.positions,
-            wait,
-            settings.min_bytes,
-            limit,
-            settings.isolation_level,
-            say.session_id,
-            say.epoch,
-            say.forgotten,
-        )
+        level = settings.isolation_level
+        request = FetchRequest(positions, wait, settings.min_bytes, limit, level, session, epoch, forgotten)
         deadline = Deadline(settings.socket_timeout + wait)
         began = monotonic()
         try:

@@ -189,16 +189,20 @@ class Fetcher:
                 self._drop_revoked()
         return ready, unresolved
 
-    def _welcome(self, ready: Sequence[Flow]) -> list[Flow]:
+    def _welcome(self, ready: list[Flow]) -> list[Flow]:
         """Those whose streams have room now."""
         free = self._budget.free()
         rooms: dict[Sink, bool] = {}
+        full = False
         for flow in ready:
-            if flow.sink not in rooms:
-                rooms[flow.sink] = flow.sink.has_room(free)
-        if all(rooms.values()):
+            sink = flow.sink
+            if sink not in rooms:
+                rooms[sink] = room = sink.has_room(free)
+                full = full or not room
+        if not full:
             self._full_since = None
-        elif self._full_since is None:
+            return ready
+        if self._full_since is None:
             self._full_since = monotonic()
         return [flow for flow in ready if rooms[flow.sink]]
 

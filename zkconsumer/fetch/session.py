@@ -44,7 +44,7 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = FULL
-        self._told: dict[TopicPartition, Wanted] = {}
+        self._told: Mapping[TopicPartition, Wanted] = {}
 
     @property
     def incremental(self) -> bool:
@@ -52,12 +52,12 @@ class FetchSession:
         return self._epoch != FULL
 
     def next(self, wanted: Mapping[TopicPartition, Wanted]) -> Named:
-        """The next request, for all that is wanted, in the order of service.
+        """The next request, for all that is wanted, in the order of service; it is kept and must not change later.
 
         :meth:`answered` or :meth:`forget` must follow before the one after it.
         """
-        told, self._told = self._told, dict(wanted)
-        if not self.incremental:
+        told, self._told = self._told, wanted
+        if self._epoch == FULL:
             return Named([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
         news = [_position(tp, want) for tp, want in wanted.items() if told.get(tp) != want]
         forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]

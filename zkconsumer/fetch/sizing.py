@@ -35,7 +35,7 @@ def sized(flows: Sequence[Flow], limit: int, partition_bytes: int, *, capped: bo
     says that the broker itself keeps to the limit. At least one flow is asked for, whatever the limit.
     """
     if capped:
-        return Sized([(flow, max(partition_bytes, flow.least)) for flow in flows], 1)
+        return Sized([(flow, partition_bytes if flow.least <= partition_bytes else flow.least) for flow in flows], 1)
     share = min(partition_bytes, max(SMALLEST_SHARE, limit // max(1, len(flows))))
     asked: list[tuple[Flow, int]] = []
     left = limit
