@@ -222,7 +222,12 @@ class ServerProcess:
         try:
             while not self._is_ready(deadline):
                 if not self._process.running:
-                    if not self._port_is_fixed and _BIND_FAILED.search(self._log_from(written)):
+                    if _BIND_FAILED.search(self._log_from(written)):
+                        if self._port_is_fixed:
+                            raise ServerStartError(
+                                f"the {self.kind} cannot have port {port}, which another program uses (Address already in"
+                                " use): end that one, or choose another port"
+                            )
                         self._port = None
                         self._ended()
                         return False

@@ -108,7 +108,7 @@ def test_a_given_port_that_is_taken_is_said_so() -> None:
     with socket.socket() as thief:
         thief.bind((LOOPBACK, 0))
         server = PythonServer(port=thief.getsockname()[1])
-        with pytest.raises(ServerStartError, match=r"Address already in use"):
+        with pytest.raises(ServerStartError, match=rf"cannot have port {server.port}, .*Address already in use\): end"):
             server.start(scaled(10))
         server.close()
 
