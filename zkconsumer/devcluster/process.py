@@ -225,8 +225,8 @@ class ServerProcess:
                     if _BIND_FAILED.search(self._log_from(written)):
                         if self._port_is_fixed:
                             raise ServerStartError(
-                                f"the {self.kind} cannot have port {port}, which another program uses (Address already in"
-                                " use): end that one, or choose another port"
+                                f"the {self.kind} cannot have port {port}, which another program uses (Address already"
+                                " in use): end that one, or choose another port"
                             )
                         self._port = None
                         self._ended()
