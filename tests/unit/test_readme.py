@@ -70,3 +70,16 @@ def test_the_strategy_of_the_example_chooses_machines() -> None:
 
     assert set(owners(strategy, members, {"t": [0, 1]})) == {"g_a-0", "g_b-0"}
     assert set(owners(strategy, {ConsumerId("g_c"): members[ConsumerId("g_c")]}, {"t": [0]})) == {"g_c-0"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_tests_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|scripts|zkconsumer)/[\w/.]+)", text) + re.findall(
+        r"^    (scripts/\w+)", text, re.MULTILINE
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    written = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    told = re.findall(r"`((?:a|an|two|the|what|who|while|offsets)_[a-z_]+_[a-z_]+)`", text)
+    assert [name for name in told if f"def test_{name}(" not in written] == []
+    assert len(told) > 15 or page != README
