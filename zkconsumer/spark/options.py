@@ -107,8 +107,9 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     "startingoffsetsbytimestamp": "name one time by startingTimestamp, or offsets by startingOffsets",
     "endingoffsetsbytimestamp": "name one time by endingTimestamp, or offsets by endingOffsets",
     "path": "load() takes no path; name the topics with subscribe",
+    "group.migration": "a query is no bridge; once all others are, restart it with group.coordination=kafka",
 }
-"""Options of Spark's Kafka source that others take the place of."""
+"""Options that are known elsewhere, and what takes their place here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,6 +293,34 @@ def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
             member.leave()
 
 
+def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> None:
+    with FakeCluster(2, zookeeper=True) as cluster:
+        cluster.create_topic("t", 4)
+        by_brokers = {**common(cluster, "range"), "zookeeper.connect": cluster.zookeeper_connect}
+        del by_brokers["bootstrap.servers"]
+        by_zookeeper = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"}
+        bridge = ZookeeperConsumerConnector({**by_brokers, "group.migration": "true"})
+        old = GroupMember(parse({**by_zookeeper, "subscribe": "t"}))
+        new = GroupMember(parse({**by_brokers, "subscribe": "t"}))
+        try:
+            old.join()
+            bridge.create_message_streams({"t": 1})
+            eventually(lambda: (len(old.claim(ALL, patient=False)), bridge.state.owned) == (2, 2), 20, "both to share")
+            assert not cluster.group("g").members
+            with pytest.raises(ConsumerRebalanceFailedException, match="members that ZooKeeper alone coordinates"):
+                new.join()
+            old.leave()
+            eventually(lambda: len(cluster.group("g").members) == 1, 20, "the bridge to pass on to the brokers")
+            new = GroupMember(parse({**by_brokers, "subscribe": "t"}))
+            new.join()
+            eventually(lambda: (len(new.claim(ALL, patient=False)), bridge.state.owned) == (2, 2), 20, "both to share")
+            assert len(cluster.group("g").members) == 2
+        finally:
+            old.leave()
+            new.leave()
+            bridge.shutdown()
+
+
 def test_a_query_for_what_is_there_now_does_not_end_as_if_all_were_read_while_it_is_outside_the_group(
     cluster: FakeCluster, new_member: NewMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:

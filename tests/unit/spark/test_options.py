@@ -95,6 +95,7 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
         ({"releaseAfter": "inf"}, "releaseAfter: 'inf': must be a number of seconds"),
         ({"pushdown": "yes"}, "pushdown: 'yes': must be true or false"),
         ({"path": "t"}, "path: 't': unknown option; load() takes no path"),
+        ({"group.migration": "true"}, "group.migration: 'true': unknown option; a query is no bridge"),
         ({"zzz": "1"}, "zzz: '1': unknown option"),
         ({"auto.commit.enable": "true"}, "auto.commit.enable: 'true': unknown option"),
         ({"startingOffsets": "soon"}, "startingOffsets: 'soon': must be earliest, latest, group, or JSON"),
