@@ -21,6 +21,7 @@ from zkconsumer.group import membership, rounds
 from zkconsumer.group.events import StopRequested
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
+from zkconsumer.registry.nodes import NodeEvent, NodeEventKind
 from zkconsumer.testing import FakeZooKeeper
 
 FOREIGN = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
@@ -159,6 +160,28 @@ def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
 
 
 # ---- owner nodes ----
+
+
+@pytest.mark.parametrize("whose", ["our registration", "an owner node"])
+def test_a_deletion_that_is_told_late_is_not_believed(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture, whose: str
+) -> None:
+    """What happened: watches tell on another thread than answers come, so that we were told of our registration's end,
+    which we had deleted and made in one transaction, when it stood again. It counted as gone, making it failed, and
+    what stood there counted as somebody else's; so it was made anew, and so on.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    path = paths.member(GROUP, member.consumer) if whose == "our registration" else own(3)
+    before = server.node(path)
+    assert before is not None
+    member.rebalancer._cache._fired(NodeEvent(NodeEventKind.DELETED, path))
+    rebalances = member.rebalancer.state.rebalances
+    settle([member])
+    assert server.node(path) == before
+    assert member.rebalancer.state.rebalances <= rebalances + 1
+    assert len(member.owned) == 4
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_an_overwritten_owner_node_is_released_also_where_the_partition_moves_on(server: FakeZooKeeper) -> None:
