@@ -16,7 +16,8 @@ The JSON file of results:
 - measures of bulk reading: ``messages_per_second`` (from the peer's first message to its last),
   ``warm_messages_per_second`` (the second half of the messages; 0: not told), ``cpu_seconds_per_million`` (messages; of
   the peer's process, from ready to its end), ``broker_cpu_seconds_per_million``, ``peak_mib`` (resident).
-- of latency: ``p50_ms``, ``p99_ms``, ``p999_ms``, ``highest_ms``, ``cpu_percent_of_a_core``.
+- of latency: ``p50_ms``, ``p99_ms``, ``second_p99_ms`` (the median of the seconds' p99), ``p999_ms``, ``highest_ms``,
+  ``cpu_percent_of_a_core``.
 - of idle members: ``percent_of_a_core``, ``broker_percent_of_a_core``, ``resident_mib``.
 - of Spark: ``rows_per_second``, ``seconds`` (of the whole query), ``trigger_ms`` (the median trigger), ``p90_ms``,
   ``cpu_seconds_per_million`` and ``peak_mib`` (all processes of the session), ``java_cpu_seconds_per_million`` (of its

@@ -4,11 +4,16 @@ A process of its own produces messages of 100 bytes, one at a time, evenly, to 4
 the producer gets it. Producer and consumers read the same clock of the same machine (CLOCK_MONOTONIC). What is measured
 so includes the producer and the broker, the same for all. Messages of the first seconds, while a JVM is cold, do not
 count.
+
+At this rate a stall of anybody's of 80 ms makes 80 messages late: of 8,000 that are counted in a turn it is the p99 by
+itself, whoever had it (the broker's garbage collector, the producer, another process). So a turn is long, all peers
+have three, and beside the p99 of all there is that of the median second, which a single stall does not touch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 from tests.bench.contest import Column, Measures, in_turns
@@ -31,6 +36,7 @@ PEERS = {
 }
 COLUMNS = (
     Column("p99_ms", "p99 ms"),
+    Column("second_p99_ms", "a second"),
     Column("p50_ms", "p50 ms"),
     Column("p999_ms", "p99.9 ms"),
     Column("cpu_percent_of_a_core", "% core", digits=1),
@@ -39,7 +45,7 @@ COLUMNS = (
 
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file."""
-    seconds = plan.seconds(9.0, 2.0)
+    seconds = plan.seconds(11.0, 2.0)
     with DevCluster(broker_properties=BROKER) as cluster:
         if not plan.quick:
             _warm_up(cluster)
@@ -90,10 +96,12 @@ def _contestant(cluster: DevCluster, number: int, peer: Peer, seconds: float) ->
         )
         first = min(stamp for stamp, _ in cost.ages)
         cold = min(WARM_UP_S, seconds / 3) * 1e9
-        ages = [age for stamp, age in cost.ages if stamp - first >= cold]
+        counted = [(stamp - first - cold, age) for stamp, age in cost.ages if stamp - first >= cold]
+        ages = [age for _, age in counted]
         return {
             "p50_ms": percentile(ages, 0.5) / 1e6,
             "p99_ms": percentile(ages, 0.99) / 1e6,
+            "second_p99_ms": _of_the_median_second(counted) / 1e6,
             "p999_ms": percentile(ages, 0.999) / 1e6,
             "highest_ms": max(ages) / 1e6,
             "cpu_percent_of_a_core": cost.cpu / seconds * 100,
@@ -101,3 +109,11 @@ def _contestant(cluster: DevCluster, number: int, peer: Peer, seconds: float) ->
         }
 
     return listen
+
+
+def _of_the_median_second(counted: list[tuple[float, int]]) -> float:
+    """The median of the p99 of each second: (ns since the first that counts, age in ns)."""
+    seconds: dict[int, list[int]] = {}
+    for since, age in counted:
+        seconds.setdefault(int(since / 1e9), []).append(age)
+    return median(percentile(ages, 0.99) for ages in seconds.values())
