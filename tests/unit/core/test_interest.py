@@ -79,6 +79,20 @@ def test_only_the_leader_looks_after_the_partitions_of_the_whole_group(
     assert not interest.incomplete
 
 
+def test_the_leader_says_which_of_its_own_topics_it_waits_for() -> None:
+    interest = static(here=1, gone=1, soon=1)
+    interest.joined()
+    assert interest.waiting == ""
+    interest.saw(["here", "gone", "soon", "other"], {"here": 2}, [])
+    interest.lead(["here", "gone", "soon", "other"])
+    assert interest.waiting == "waiting for topic gone to exist, topic soon to exist"
+    interest.saw(["here", "gone", "soon", "other"], {"here": 2, "gone": 1, "soon": 1}, [])
+    assert interest.waiting == ""
+    many = static(**{f"t{number}": 1 for number in range(10)})
+    many.lead(many.topics)
+    assert many.waiting.endswith("topic t7 to exist, 2 more topics")
+
+
 def test_what_was_not_told_is_as_it_was() -> None:
     """A topic whose partitions a broker cannot tell for a moment has not vanished."""
     interest = static(t=1)

@@ -13,6 +13,8 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import subscribed_topics
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilterTimeoutError
 
+_MOST_NAMED = 8
+
 
 class Interest:
     """A member's subscription beside the topics that exist.
@@ -66,6 +68,16 @@ class Interest:
     def incomplete(self) -> bool:
         """Whether we lead, and somebody waits for a topic that does not exist yet."""
         return self._led is not None and any(not self._led.get(topic) for topic in self._group)
+
+    @property
+    def waiting(self) -> str:
+        """Which of our own topics do not exist yet, in words. Only the leader looks for them; others know of none."""
+        if self.wildcard or self._led is None:
+            return ""
+        missing = [f"topic {topic} to exist" for topic in self.topics if not self._known.get(topic)]
+        if len(missing) > _MOST_NAMED:
+            missing[_MOST_NAMED:] = [f"{len(missing) - _MOST_NAMED} more topics"]
+        return "waiting for " + ", ".join(missing) if missing else ""
 
     def saw(self, asked: Collection[str] | None, partitions: Mapping[str, int], unsure: Collection[str]) -> None:
         """The partitions of the topics that were asked for (None: of all); of ``unsure`` ones nothing was told."""

@@ -166,7 +166,7 @@ class CoordinatedMember:
             len(self._shares.owned),
             valid=self._lease.valid,
             away=bool(self._readers.stalled),
-            beside=(self._interest.trouble, self._listening.trouble),
+            beside=(self._interest.trouble, self._interest.waiting, self._listening.trouble),
         )
 
     # ---- the thread ----
