@@ -47,6 +47,8 @@ documentation.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from zkconsumer.model import TopicPartition
 
 
@@ -203,8 +205,11 @@ class MalformedMemberError(BrokerError):
 class BrokerResponseError(BrokerError):
     """A broker answered with an error code. Arguments: ``code`` (int16) and what was asked."""
 
+    advice: ClassVar[str] = ""
+    """What it means and what helps, where that is known."""
+
     def __init__(self, code: int, name: str, asked: str) -> None:
-        super().__init__(f"{asked}: the broker answered {name} ({code})")
+        super().__init__(f"{asked}: the broker answered {name} ({code})" + (f"; {self.advice}" if self.advice else ""))
         self.code = code
         self.name = name
 
@@ -246,17 +251,27 @@ class MemberIdRequiredError(GroupError):
 class FencedInstanceIdError(GroupError):
     """Another member has joined under our ``group.instance.id``."""
 
+    advice = "another process has joined as the same group.instance.id: give each one its own"
+
 
 class GroupAuthorizationError(GroupError):
     """We are not allowed to use this group."""
+
+    advice = "whom we log in as needs the right to read the group"
 
 
 class InconsistentGroupProtocolError(GroupError):
     """The group's members offer no strategy that we offer too, or the group is not one of consumers."""
 
+    advice = (
+        "no strategy of partition.assignment.strategy is known to all members of the group, or they are no consumers"
+    )
+
 
 class GroupMaxSizeReachedError(GroupError):
     """The group has as many members as the broker's ``group.max.size`` allows."""
+
+    advice = "the group has as many members as the broker's group.max.size allows"
 
 
 class InvalidGroupIdError(GroupError):
@@ -265,6 +280,8 @@ class InvalidGroupIdError(GroupError):
 
 class InvalidSessionTimeoutError(GroupError):
     """The session timeout is outside of what the broker allows (``group.min.session.timeout.ms`` and ``max``)."""
+
+    advice = "session.timeout.ms is beyond the broker's group.min.session.timeout.ms or group.max.session.timeout.ms"
 
 
 class UnstableOffsetCommitError(GroupError):

@@ -187,6 +187,11 @@ def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> N
     assert len(raw.joins([topic]).result(scaled(10)).members) == 1
 
 
+def _name(connector: ZookeeperConsumerConnector) -> str:
+    member: Any = connector._member
+    return str(member.rebalancer._generation.who.member_id)
+
+
 def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(place: Place) -> None:
     topic = place.topic(2)
     raw, ours = place.raw(), place.connector()
@@ -197,6 +202,7 @@ def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(p
     eventually(lambda: place.described().state == "PreparingRebalance", 10, "our join")
     raw.joins([topic]).result(scaled(10))
     place.await_state("CompletingRebalance", 2)  # for the leader gives no assignment
+    eventually(lambda: _name(ours), 10, "the answer to our join, before which 1.1 lets nobody leave")
     began = monotonic()
     ours.shutdown()
     assert monotonic() - began < scaled(2)
@@ -424,9 +430,28 @@ def test_a_strategy_that_the_group_does_not_know_is_told_to_who_joins(place: Pla
     first = place.connector(partition_assignment_strategy="range")
     read(first, topic)
     second = place.connector(partition_assignment_strategy="roundrobin")
-    with pytest.raises(InconsistentGroupProtocolError):
+    with pytest.raises(InconsistentGroupProtocolError, match=r"no strategy of partition.assignment.strategy is known"):
         second.create_message_streams({topic: 1})
     eventually(lambda: owned(first) == [1], 10, "the partition")
+
+
+def test_a_living_group_changes_its_strategy_member_by_member_and_back(place: Place) -> None:
+    # Two rounds of restarts: one to know both, one to forget the old one (KAFKA-8179).
+    topic = place.topic(4)
+    connectors = [place.connector(partition_assignment_strategy="range") for _ in range(2)]
+    readers = [read(connector, topic) for connector in connectors]
+    produced = 0
+    for strategy in ("cooperative-sticky,range", "cooperative-sticky", "cooperative-sticky,range", "range"):
+        for number in range(2):
+            connectors[number].shutdown()
+            connectors[number] = place.connector(partition_assignment_strategy=strategy)
+            readers.append(read(connectors[number], topic))
+            shared(4, *connectors)
+            place.produce(topic, 40, 4)
+            produced += 40
+            eventually(lambda: len(set(consumed(*readers))) == produced, 15, "all messages")  # noqa: B023 (waited for)
+        assert place.described().protocol == strategy.partition(",")[0]
+    assert len(consumed(*readers)) == produced
 
 
 def test_nobody_there_is_told_after_the_limit() -> None:

@@ -115,7 +115,10 @@ def test_two_offers_of_one_name_are_refused(strategy: str) -> None:
 
 
 def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(UnknownAssignorError):
+    known = (
+        r"partition.assignment.strategy: no strategy is called 'fairest'; .*configured.*also cooperative-sticky, range"
+    )
+    with pytest.raises(UnknownAssignorError, match=known):
         named("fairest")
 
 

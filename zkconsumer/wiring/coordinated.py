@@ -20,7 +20,7 @@ from zkconsumer.core.coordinated.leader import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.core.coordinated.streams import StreamsAssignor
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException
+from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
 from zkconsumer.group.bridge import members_beside
 from zkconsumer.group.coordinated.events import HeartbeatFailed
 from zkconsumer.group.coordinated.generation import Generation
@@ -205,7 +205,11 @@ def assignors(config: ConsumerConfig, consumer: ConsumerId, streams: Callable[[s
         ours = name == StreamsAssignor.name or name not in GROUP_ASSIGNORS
         inner = config.replace({key: "range" if name == StreamsAssignor.name else name}) if ours else config
         extra = advertisement(inner, host=socket.gethostname(), room=config.machine_room, version=VERSION)
-        made = group_assignor(StreamsAssignor.name if ours else name, inner, consumer, streams, extra)
+        try:
+            made = group_assignor(StreamsAssignor.name if ours else name, inner, consumer, streams, extra)
+        except UnknownAssignorError as error:
+            also = f"with group.coordination=kafka also {', '.join(sorted({*GROUP_ASSIGNORS, StreamsAssignor.name}))}"
+            raise UnknownAssignorError(f"{key}: {error}; {also}") from error
         if made.name in [other.name for other in found]:
             raise ConfigException(key, f"{made.name!r} is offered twice, by {config.partition_assignment_strategy!r}")
         found.append(made)

@@ -187,7 +187,7 @@ def test_the_older_of_two_processes_with_one_instance_id_stops_and_says_why(plac
     stream = first.create_message_streams({topic: 1})[topic][0]
     second = place.connector(group_instance_id="i")
     second.create_message_streams({topic: 1})
-    with pytest.raises(FencedInstanceIdError):
+    with pytest.raises(FencedInstanceIdError, match=r"another process has joined as the same group.instance.id"):
         stream.get(scaled(10))
     assert first.state.phase is Phase.FAILED
     assert len(second.assignment()) == 1

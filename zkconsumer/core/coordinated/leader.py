@@ -78,7 +78,7 @@ def common_protocol(assignors: Sequence[GroupAssignor]) -> RebalanceProtocol:
     common = set.intersection(*(set(one.protocols) for one in assignors)) if assignors else set()
     if not common:
         names = ", ".join(one.name for one in assignors) or "none"
-        raise ConfigException("group.assignors", f"these have no way to rebalance in common: {names}")
+        raise ConfigException("partition.assignment.strategy", f"these have no way to rebalance in common: {names}")
     return max(common, key=lambda protocol: protocol.value)
 
 
