@@ -23,6 +23,12 @@ class Deadline:
         """Seconds left, never negative; None where there is no end."""
         return None if self.at is None else max(0.0, self.at - monotonic())
 
+    def earlier(self, seconds: float) -> Deadline:
+        """The deadline so many seconds before this one, for what is to leave time to the steps after it."""
+        found = Deadline(None)
+        found.at = None if self.at is None else self.at - seconds
+        return found
+
     @property
     def expired(self) -> bool:
         """Whether the deadline has passed."""

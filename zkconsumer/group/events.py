@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import Registration
+from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry.fenced import Outcome
 from zkconsumer.registry.session import SessionChanged
@@ -56,17 +57,22 @@ class CommitsRefused:
     outcomes: Mapping[PartitionPosition, Outcome]
 
 
+NEVER = Deadline(None)
+
+
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """The connector is to be shut down by the thread ``holder``, which waits for that and so finishes no message
     meanwhile. It is a native identifier: Python's own are given to new threads again, and what a dead reader held would
     count as theirs.
 
-    ``finished`` says whether the message in its hands counts as finished.
+    ``finished`` says whether the message in its hands counts as finished. At ``deadline`` the connection is taken away,
+    and nothing is waited for any more.
     """
 
     holder: int
     finished: bool = True
+    deadline: Deadline = NEVER
 
 
 @dataclass(frozen=True, slots=True)

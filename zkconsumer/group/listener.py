@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 CLOSING_LIMIT = 1.0
 """Seconds a call may take once the connector is being shut down."""
 SERVE_EVERY = 0.25
+UNBOUNDED = Deadline(None)
 
 
 class ConsumerRebalanceListener:
@@ -140,8 +141,9 @@ class Listening:
         """Whether there is a listener."""
         return self._thread is not None
 
-    def call(self, method: str, *arguments: Any, serve: Callable[[float], bool]) -> Any:
-        """Call a method and wait for it; None where it raised or did not return in time, which is reported.
+    def call(self, method: str, *arguments: Any, serve: Callable[[float], bool], within: Deadline = UNBOUNDED) -> Any:
+        """Call a method and wait for it, not beyond ``within``; None where it raised or did not return in time, which
+        is reported.
 
         ``serve`` is called meanwhile, with the seconds it may take, to answer what the listener asks of the caller;
         it returns whether everything is about to end, so that the listener is to be hurried.
@@ -149,7 +151,7 @@ class Listening:
         if self._thread is None:
             return None
         future = self._thread.ask(method, *arguments)
-        limit, hurried = Deadline(self._limit), False
+        limit, hurried = Deadline(within.bounded(self._limit)), False
         while not future.done() and not limit.expired:
             if serve(limit.bounded(SERVE_EVERY)) and not hurried:
                 limit, hurried = Deadline(limit.bounded(CLOSING_LIMIT)), True

@@ -442,7 +442,7 @@ class Rebalancer:
 
     def _look_at_unowned(self) -> None:
         try:
-            self._unowned.look(Deadline(self._settings.request_timeout))
+            self._unowned.look(Deadline(self._asides))
         except RegistryError as e:
             self._unowned.put_off()
             log.info("the owners of what was given up could not be looked at: %s", e)
@@ -450,9 +450,14 @@ class Rebalancer:
     def _reconcile(self) -> None:
         self._offsets.check()
         try:
-            self._unowned.reconcile(Deadline(self._settings.request_timeout))
+            self._unowned.reconcile(Deadline(self._asides))
         except RegistryError as e:
             log.info("the owners of the group's partitions could not be listed: %s", e)
+
+    @property
+    def _asides(self) -> float:
+        """Seconds for a look that nothing depends on: it is not to keep us from seeing that nothing is answered."""
+        return min(self._settings.request_timeout, self._session.timeout / 2)
 
     def _lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
         """What is no longer ours: hand out and commit nothing of it."""

@@ -35,6 +35,10 @@ Lose = Callable[[Sequence[PartitionPosition], str], None]
 """Told of what turned out to be no longer ours, and why."""
 CLOSING_DRAIN = 1.5
 """Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
+LEAVING = 0.5
+"""Seconds before the end of a shutdown from which on the application's code is waited for no more, so that what is
+finished can be committed.
+"""
 DRAIN_SLICE = 0.5
 """Seconds after which a wait for messages in the user's hands looks whether it is of use still."""
 SUPERSEDED_MOST = 3
@@ -167,21 +171,25 @@ class Rounds:
     # ---- the end ----
 
     def let_go(self, request: StopRequested) -> None:
-        """Hand out nothing more of anything, and wait for the messages in the user's hands, not for long."""
+        """Hand out nothing more of anything, and wait for the messages in the user's hands, not for long: what that
+        takes is lost to the last commit.
+        """
+        users = request.deadline.earlier(LEAVING)
         self._leaving = list(self._holdings.owned.values())
         # the thread that asked waits for us and will not ask for another message
         waiting_for = [position for position in self._leaving if not self._delivery.held_by(position, request.holder)]
         self._delivery.end()
         self._delivery.revoke(self._leaving, Deadline(0.0))
         # longer than this and the session would be closed before the last commit, also that of all other partitions
-        self._delivery.revoke(waiting_for, Deadline(min(self._settings.drain, CLOSING_DRAIN)))
+        self._delivery.revoke(waiting_for, Deadline(users.bounded(min(self._settings.drain, CLOSING_DRAIN))))
         if self._leaving:
-            self._call_listener("before_releasing_partitions", by_topic(p.tp for p in self._leaving))
+            leaving = by_topic(p.tp for p in self._leaving)
+            self._listening.call("before_releasing_partitions", leaving, serve=self._serve, within=users)
         self._holdings.remove([position.tp for position in self._leaving])
 
     def leave(self, request: StopRequested) -> None:
         """Commit, release, deregister, each step bounded; go on with the next where one fails."""
-        deadline = Deadline(min(2.0, self._settings.request_timeout))
+        deadline = Deadline(request.deadline.bounded(min(2.0, self._settings.request_timeout)))
         known: Mapping[TopicPartition, KnownOffset | None] = {}
         try:
             known = self._offsets.surrender(

@@ -86,7 +86,7 @@ class Committer:
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._next_auto = self._next_refresh = NEVER
         self._failing = self._failure = ""
-        self._ended = False
+        self._closing: Thread | None = None
         self._thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
     def open(self) -> None:
@@ -95,14 +95,33 @@ class Committer:
         self._thread.start()
 
     def close(self, deadline: Deadline) -> None:
-        """End the thread after what was asked before; commits nothing by itself."""
+        """End the thread after what was asked before; commits nothing by itself. Never waits beyond the deadline."""
         self._requests.put(None)
         if self._thread.is_alive():
             self._thread.join(deadline.bounded(TO_DRAIN))
-        self._store.close()
-        if self._thread.is_alive():
-            self._thread.join(deadline.remaining())
-        self._ended = True
+        self.interrupt()
+        for thread in (self._closing, self._thread):
+            if thread is not None and thread.is_alive():
+                thread.join(deadline.remaining())
+
+    def interrupt(self) -> None:
+        """Close the stores, so that whoever waits for one waits no longer. Returns at once: a user's own store is
+        closed by a thread, which is left behind where that does not come back.
+        """
+        if self._store.releases:
+            self._store.close()
+        elif self._closing is None:
+            self._closing = Thread(target=self._close_store, name=f"{self._thread.name}-closing", daemon=True)
+            try:
+                self._closing.start()
+            except RuntimeError:  # the system gives no more threads
+                self._close_store()
+
+    def _close_store(self) -> None:
+        try:
+            self._store.close()
+        except Exception:
+            log.exception("closing the store of offsets failed")
 
     # ---- what may be asked ----
 

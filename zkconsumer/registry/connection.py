@@ -35,6 +35,8 @@ connection while it starts, and never answers on it, would else cost the session
 """
 FORCED_CLOSE = 0.5
 """Seconds before the deadline of a close at which the wire is cut."""
+LONGEST_CLOSE = 10.0
+"""Seconds after which it is cut though no deadline is near."""
 
 
 class ServerConnection(PipeliningConnection):
@@ -145,14 +147,14 @@ class Retired:
         return self._thread.is_alive()
 
     def join(self, deadline: Deadline) -> None:
-        """Wait for its end; towards the deadline the wire is cut under it, for kazoo waits for an answer of a server
-        that is silent.
+        """Wait for its end, not beyond the deadline; towards that the wire is cut under it, for kazoo waits for an
+        answer of a server that is silent.
         """
         if self.alive:
-            self._thread.join(max(0.0, deadline.bounded(10.0) - FORCED_CLOSE))
+            self._thread.join(deadline.earlier(FORCED_CLOSE).bounded(LONGEST_CLOSE))
         if self.alive:
             self._connection.cut()
-            self._thread.join(FORCED_CLOSE)
+            self._thread.join(deadline.bounded(FORCED_CLOSE))
             if self.alive:
                 log.warning("the ZooKeeper client did not stop in time; the session ends by its timeout")
 

@@ -168,7 +168,7 @@ class Session(Requests):
         self._client = None
         self._drop_candidate()
         self._retired.append(Retired(client, connection))
-        for retired in self._retired:
+        for retired in reversed(self._retired):  # ours first: of what was given up before nothing is left to end
             retired.join(deadline)
 
     @property

@@ -57,6 +57,13 @@ from zkconsumer.streams.pace import Gate
 
 log = logging.getLogger(__name__)
 
+SPARE = 0.3
+"""Seconds of a close that no step is given: on a busy machine each ends a little later than it should."""
+A_STEP = 0.15
+"""Seconds that each step of a close has at least, also where those before it took all that they were given."""
+FORCED = 1.5
+"""Seconds before the end of a close at which the group's thread is waited for no more."""
+
 
 class GroupThread(Protocol):
     """The one thread that owns what concerns the group, as the façade sees it."""
@@ -191,24 +198,34 @@ class MemberParts:
     def close(self, deadline: Deadline, *, finished: bool) -> None:
         """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished.
 
-        May be called again, for what :meth:`open` began at the same time.
+        Each step leaves time to those after it, so that none is cut short by the one before. May be called again, for
+        what :meth:`open` began at the same time.
         """
         self._closing = True
+        end = Deadline(deadline.bounded(60.0)).earlier(SPARE)
         with ExitStack() as last:  # in reverse, and each step also if one before it failed
             if self.listener is not None:
-                last.callback(self.listener.close, deadline)
-            last.callback(self._disconnect, deadline)
+                last.callback(self.listener.close, end)
+            last.callback(self._disconnect, end.earlier(A_STEP))
             if self.committer is not None:
-                last.callback(self.committer.close, deadline)
-            last.callback(self.fetching.close, deadline)
+                last.callback(self.committer.close, end.earlier(2 * A_STEP))
+            last.callback(self.fetching.close, end.earlier(3 * A_STEP))
             last.callback(self.lookup.close)
             last.callback(self.delivery.end)
             if self.rebalancer is not None:
-                self.events.put(StopRequested(get_native_id(), finished))
-                if not self.rebalancer.join(Deadline(max(0.0, deadline.bounded(60.0) - 1.5))):
-                    # it waits for an answer that does not come: take the connection away under it
-                    self._disconnect(Deadline(deadline.bounded(1.0)))
-                    self.rebalancer.join(deadline)
+                self._end_group(self.rebalancer, end, finished)
+
+    def _end_group(self, rebalancer: GroupThread, end: Deadline, finished: bool) -> None:
+        """Have the group's thread leave; where it waits for an answer that does not come, take away what it waits
+        for.
+        """
+        patience, last = end.earlier(FORCED), end.earlier(4 * A_STEP)
+        self.events.put(StopRequested(get_native_id(), finished, patience))
+        if not rebalancer.join(patience):
+            if self.committer is not None:
+                self.committer.interrupt()
+            self._disconnect(last.earlier(A_STEP))
+            rebalancer.join(last)
 
     def _await_first_round(self, rebalancer: GroupThread) -> None:
         began, limit = monotonic(), self._joining_limit()

@@ -20,6 +20,7 @@ class Store:
 
     asks = False
     in_zookeeper = True
+    releases = True
 
     def __init__(self) -> None:
         self.up = True
