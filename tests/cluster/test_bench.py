@@ -12,6 +12,8 @@ from tests.timing import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 240.0
+PEERED = ("iterate", "columns", "streams", "latency")
+"""Scenarios with peers of which a look takes seconds."""
 
 
 def bench(*arguments: str) -> str:
@@ -30,13 +32,15 @@ def bench(*arguments: str) -> str:
 
 def test_the_cheap_scenarios_measure_everybody_write_and_draw(tmp_path: Path) -> None:
     output = tmp_path / "results.json"
-    said = bench("--quick", "--messages", "200000", "--output", str(output), "iterate", "columns", "latency")
+    said = bench("--quick", "--messages", "200000", "--output", str(output), *PEERED, "profile")
     results = json.loads(output.read_text())
 
     assert results["machine"]["cores"] >= 1
     scenarios = {scenario["scenario"]: scenario for scenario in results["scenarios"]}
-    assert list(scenarios) == ["iterate", "columns", "latency"]
-    for scenario in scenarios.values():
+    assert list(scenarios) == [*PEERED, "profile"]
+    for part in ("receive", "decode", "hand-over", "object", "user"):
+        assert f"  {part} " in said, part
+    for scenario in map(scenarios.__getitem__, PEERED):
         assert scenario["quick"] is True
         for case in scenario["cases"]:
             assert {"zkconsumer", "Scala 1.1.1"} < set(case["peers"])
