@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
@@ -363,3 +365,62 @@ def _unavailable() -> Exception:
     from zkconsumer.errors import RegistryUnavailableError
 
     return RegistryUnavailableError("staged")
+
+
+def test_what_a_leaver_had_is_looked_at_while_the_last_commit_is_waited_for(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a slow link each question that waits for another's answer counts."""
+    make_topic(server, 8)
+    a, b, c = (SteppedMember(server, name) for name in "abc")
+    settle([a, b, c])
+    for position in b.owned.values():
+        position.start_at(5)
+    asked: list[str] = []
+    for kind in ("look", "transact", "stat"):
+        original = getattr(b.session, kind)
+
+        def noted(*arguments: Any, kind: str = kind, original: Any = original, **options: Any) -> Any:
+            asked.append(kind)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(b.session, kind, noted)
+    surrender = b.committer.surrender
+
+    def waiting(*arguments: Any, **options: Any) -> Any:
+        asked.append("waiting")
+        options["meanwhile"]()
+        options["meanwhile"]()
+        asked.append("committed")
+        return surrender(*arguments, **options)
+
+    monkeypatch.setattr(b.committer, "surrender", waiting)
+    c.stop()
+    b.step(2)
+    assert {tp.partition for tp in b.owned} == {4, 5, 6, 7}
+    while_waiting = asked[asked.index("waiting") : asked.index("committed")]
+    assert while_waiting == ["waiting", "look"]
+    assert asked[asked.index("committed") :][:3] == ["committed", "transact", "transact"], "released, and claimed"
+
+
+def test_what_was_seen_ahead_and_changed_is_not_believed(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(server, 8)
+    server.put(paths.offset(GROUP, TopicPartition(TOPIC, 7)), b"5")
+    a, b, c = (SteppedMember(server, name) for name in "abc")
+    settle([a, b, c])
+    surrender = b.committer.surrender
+
+    def waiting(*arguments: Any, **options: Any) -> Any:
+        options["meanwhile"]()
+        server.put(paths.owner(GROUP, TopicPartition(TOPIC, 6)), b"stranger", ephemeral_owner=77)
+        server.put(paths.offset(GROUP, TopicPartition(TOPIC, 7)), b"4711")
+        return surrender(*arguments, **options)
+
+    monkeypatch.setattr(b.committer, "surrender", waiting)
+    c.stop()
+    b.step(2)
+    assert TopicPartition(TOPIC, 6) not in b.owned
+    assert b.owned[TopicPartition(TOPIC, 7)].consumed == 4711
+    assert TopicPartition(TOPIC, 6) in b.rebalancer.state.blocked

@@ -8,11 +8,11 @@ own, also when it is left over from its former session and vanishes a moment lat
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MalformedNodeError, NotPermittedError
+from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry import codecs, fenced, paths
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
@@ -37,6 +37,9 @@ class Claimed:
     ours: dict[TopicPartition, KnownOffset] = field(default_factory=dict)
     blocked: dict[TopicPartition, str] = field(default_factory=dict)
     held: set[TopicPartition] = field(default_factory=set)
+
+
+NOTHING = Seen()
 
 
 class Ownership:
@@ -81,16 +84,17 @@ class Ownership:
         known = self._cache.known([self._path(tp) for tp in partitions])
         return frozenset(tp for tp in partitions if known.get(self._path(tp), _UNKNOWN) is None)
 
-    def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline) -> Claimed:
+    def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline, ahead: Seen = NOTHING) -> Claimed:
         """Claim what is free of ``wanted``; :meth:`mine` then leaves watches on all of it, so that the release of what
         another member owns wakes us, and nothing that is done to our nodes goes unnoticed.
 
         Two round trips where nobody else wants it: whatever is to be known of the nodes is read together, and the claim
-        names the versions that were read.
+        names the versions that were read. What was seen of them ``ahead`` (by :meth:`look`) is not read again.
         """
         result = Claimed()
         believed = {tp for tp in wanted if self._cache.stands(self._path(tp))}
-        seen = self._look(wanted, believed, deadline)
+        rest = self.look([tp for tp in wanted if self._path(tp) not in ahead.nodes], deadline)
+        seen = Seen({**ahead.nodes, **rest.nodes})
         free: dict[TopicPartition, ThreadId] = {}
         for tp, thread in wanted.items():
             node = seen.nodes[self._path(tp)]
@@ -115,10 +119,12 @@ class Ownership:
         self._cache.forget([self._path(tp) for tp in wanted if tp not in fresh])
         return result
 
-    def _look(self, wanted: Iterable[TopicPartition], believed: Collection[TopicPartition], deadline: Deadline) -> Seen:
-        """Owner nodes, the offset nodes of what is not believed to be held, and parents that may be missing."""
-        owners = {tp: self._path(tp) for tp in wanted}
-        offsets = [paths.offset(self._group, tp) for tp in owners if tp not in believed]
+    def look(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Seen:
+        """What is to be known of partitions to claim them: owner nodes, the offset nodes of what is not believed to be
+        held, and parents that may be missing.
+        """
+        owners = {tp: self._path(tp) for tp in partitions}
+        offsets = [paths.offset(self._group, tp) for tp, path in owners.items() if not self._cache.stands(path)]
         missing = self._parents_in_doubt(owners)
         seen = self._cache.look(Look(existing=list(owners.values()), plain=offsets, stats=missing), deadline)
         self._parents.update(path for path in missing if seen.nodes[path] is not None)
@@ -224,6 +230,30 @@ class Ownership:
                     self._delete(tp, node.version, deadline)
         finally:
             self._cache.forget([self._path(tp) for tp in known])
+
+
+class Ahead:
+    """A look at partitions that nobody can hold any more (their owner has left the group), while we wait for our last
+    commit: it needs none of that to have happened. Whatever changes after it the claim itself finds.
+
+    Arguments: ``touch`` renews the lease.
+    """
+
+    def __init__(self, ownership: Ownership, partitions: Collection[TopicPartition], touch: Callable[[], None]) -> None:
+        self._ownership = ownership
+        self._left = partitions
+        self._touch = touch
+        self.seen = NOTHING
+
+    def look(self, deadline: Deadline) -> None:
+        """Look once; what fails here is asked again with the claim."""
+        self._touch()
+        partitions, self._left = self._left, ()
+        if partitions:
+            try:
+                self.seen = self._ownership.look(partitions, deadline)
+            except RegistryError as e:
+                log.debug("what comes could not be looked at ahead: %s", e)
 
 
 def _owner(node: Node) -> str:

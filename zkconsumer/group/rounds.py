@@ -23,10 +23,11 @@ from zkconsumer.group.events import StopRequested
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
-from zkconsumer.group.ownership import Claimed, Ownership
+from zkconsumer.group.ownership import Ahead, Claimed, Ownership
 from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry.fenced import ABSENT, KnownOffset
+from zkconsumer.registry.nodes import Seen
 from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class Rounds:
         self._newer = newer
         self._stopping = stopping
         self._in_force: Assignment = {}
+        self._orphaned: set[TopicPartition] = set()
         self._told: Assignment | None = None
         self._leaving: list[PartitionPosition] = []
         self._released: dict[TopicPartition, ThreadId] = {}
@@ -155,10 +157,10 @@ class Rounds:
         self._lose_deleted(lose, deadline)
         todo, trouble = self._plan(view)
         self._sweep(todo, deadline)
-        self._give_up(todo)
+        ahead = self._give_up(todo)
         superseded = bool(todo.release and todo.claim) and self._newer() and self._superseded < SUPERSEDED_MOST
         self._superseded = self._superseded + 1 if superseded else 0
-        claimed = Claimed() if superseded else self._take_over(todo, lose)
+        claimed = Claimed() if superseded else self._take_over(todo, ahead, lose)
         registered, self._registered = self._registered, False
         freed = self._ownership.free(claimed.held) if claimed.held else frozenset()
         return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded, freed)
@@ -240,6 +242,8 @@ class Rounds:
         except (Exception, SystemExit) as e:  # noqa: BLE001 (a plug-in raises whatever it likes; the member lives on)
             return made(lambda view, threads: possible(self._in_force, view, threads)), self._reports.strategy_failed(e)
         self._reports.strategy_worked()
+        members = view.members.keys() | {self._consumer}
+        self._orphaned = {tp for tp, t in self._in_force.items() if ConsumerId(t.rpartition("-")[0]) not in members}
         self._in_force = todo.assignment
         return todo, ""
 
@@ -251,11 +255,13 @@ class Rounds:
             self._ownership.release(dict.fromkeys(standing, ABSENT), deadline)
         self._holdings.leftover.clear()
 
-    def _give_up(self, todo: Plan) -> None:
+    def _give_up(self, todo: Plan) -> Seen:
+        """Release what leaves. Returns what was seen meanwhile of what comes."""
         partitions = todo.release
         positions = [self._holdings.owned[tp] for tp in partitions]
+        ahead = Ahead(self._ownership, [tp for tp in todo.claim if tp in self._orphaned], self._session.touch)
         if not positions:
-            return
+            return ahead.seen
         self._delivery.revoke(positions, Deadline(0.0))
         self._drain([position for position in positions if not self._held_by_who_asked(position)])
         self._call_listener("before_releasing_partitions", by_topic(partitions))
@@ -268,11 +274,12 @@ class Rounds:
             commit=self._settings.auto_commit,
             count_held=self._held_by_who_asked,
             deadline=deadline,
-            meanwhile=self._session.touch,
+            meanwhile=lambda: ahead.look(deadline),
             release=True,
         )
         self._ownership.release({tp: known.get(tp, ABSENT) for tp in partitions}, deadline)
         self._holdings.leftover.difference_update(partitions)
+        return ahead.seen
 
     def _drain(self, positions: Sequence[PartitionPosition]) -> None:
         """Wait for messages in the user's hands. That is not to cost what stays its lease, nor to hold up the end."""
@@ -286,11 +293,11 @@ class Rounds:
             if not positions or limit.expired:
                 return
 
-    def _take_over(self, todo: Plan, lose: Lose) -> Claimed:
+    def _take_over(self, todo: Plan, ahead: Seen, lose: Lose) -> Claimed:
         claimed = Claimed()
         if todo.claim:
             self._holdings.leftover.update(todo.claim)
-            claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout))
+            claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout), ahead)
             self._holdings.leftover.difference_update(todo.claim)
             self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
         if self._listening.exists and (claimed.ours or todo.assignment != self._told):
