@@ -22,6 +22,7 @@ from zkconsumer.spark.partition import RangePartition, read_partition
 from zkconsumer.spark.pushdown import Bounds
 from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, named_position, out_of_log, pieces, within
 from zkconsumer.spark.reading import ADVICE
+from zkconsumer.spark.worker_memory import set_aside
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class BatchReader(DataSourceReader):
             partitions = selected(cluster, options.selection)
             leaders = cluster.leaders(partitions)
             ranges = self._narrowed(cluster, plan(cluster, options, partitions))
+        set_aside()
         return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
 
     def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:

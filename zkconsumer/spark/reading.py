@@ -34,6 +34,7 @@ from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.cluster import Cluster, open_channel
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.ranges import LogSpan, out_of_log, within
+from zkconsumer.spark.worker_memory import set_aside
 
 log = logging.getLogger(__name__)
 
@@ -287,3 +288,4 @@ def _without_gc() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+        set_aside()
