@@ -109,10 +109,45 @@ def _runs(data: bytes, buffer: Any, span: Span, parts: list[Any]) -> Span:
 
 def _chain_others(data: bytes, buffer: Any, others: Sequence[tuple[list[Any], Span]]) -> None:
     """The rest of some spans, by guessing; what is found is put to each span's parts."""
-    begins = [begin for _, (begin, _, _) in others]
-    likely = _likely(buffer, np.array(begins, np.int64), others[-1][1][1])
-    following = _following(buffer, likely)
-    firsts = likely.searchsorted(begins).tolist()
+    begins, ends, totals = np.array([span for _, span in others], np.int64).T
+    likely = _likely(buffer, begins, int(ends[-1]))
+    likely, following = _on_the_way(likely, _following(buffer, likely), begins, ends)
+    firsts = likely.searchsorted(begins)
+    expected = np.append(likely[1:], ends[-1:])
+    expected[firsts[1:] - 1] = ends[:-1]
+    if (expected == following).all() and (np.diff(firsts, append=len(likely)) == totals).all():
+        for (parts, _), found in zip(others, np.split(likely, firsts[1:]), strict=True):
+            parts.append(found)
+    else:
+        _chain_each(data, likely, following, firsts.tolist(), others)
+
+
+def _on_the_way(likely: Any, following: Any, begins: Any, ends: Any) -> tuple[Any, Any]:
+    """Likely places, and where the records there end, without those between the spans, and those that the place before
+    them leads past, to a later one.
+
+    Any of them may be right or wrong before and after that, but for the beginnings, which stay: the chain decides.
+    """
+    astray = (following[:-1] != likely[1:]).nonzero()[0]
+    target = following[astray]
+    reached = likely.searchsorted(target)
+    past = (likely.take(reached, mode="clip") == target) & (reached > astray + 1)
+    firsts = likely.searchsorted(begins)
+    skipped = [
+        *zip((astray[past] + 1).tolist(), reached[past].tolist(), strict=True),
+        *zip(likely.searchsorted(ends[:-1]).tolist(), firsts[1:].tolist(), strict=True),
+    ]
+    kept = np.ones(len(likely), bool)
+    for low, high in skipped:
+        kept[low:high] = False
+    kept[firsts] = True
+    return likely[kept], following[kept]
+
+
+def _chain_each(
+    data: bytes, likely: Any, following: Any, firsts: Sequence[int], others: Sequence[tuple[list[Any], Span]]
+) -> None:
+    """The rest of some spans, one after the other. Arguments: ``firsts`` are the indexes of their beginnings."""
     # the indexes at which a likely place does not lead to the next one, or should not
     breaks = {*np.flatnonzero(following[:-1] != likely[1:]).tolist(), *(first - 1 for first in firsts), len(likely) - 1}
     stops = sorted(breaks)

@@ -94,3 +94,20 @@ def test_spoiled_bytes_are_strange_or_the_chain_that_they_say(
     except StrangeBytesError:
         return
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == one_by_one(bytes(spoiled), spans)
+
+
+def test_bytes_that_lead_past_the_beginning_of_the_next_batch_hide_nothing_of_it() -> None:
+    def record(value: bytes) -> bytes:
+        content = bytes([0, 0, 0, 1, 2 * len(value)]) + value + b"\0"
+        return bytes([2 * len(content)]) + content
+
+    following = [record(b"a" * 10), record(b"b" * 11), record(b"c" * 12)]
+    # in the value of the last record before them: a 0, what looks like a length, and a 0
+    rest = b"x" * 5
+    leads_over = 1 + len(rest) + 1 + len(following[0])
+    before = record(b"y\0" + bytes([2 * leads_over]) + b"\0" + rest)
+    data = before + b"".join(following)
+    spans = [(0, len(before), 1), (len(before), len(data), 3)]
+    assert data[data.index(b"y\0") + 2 :][1 + leads_over :].startswith(following[1])
+    starts, ends = boundaries(data, spans)
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == one_by_one(data, spans)
