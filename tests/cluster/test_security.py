@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -37,6 +38,12 @@ from zkconsumer.registry.admin import Admin
 from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.registry.security import registry_security
 from zkconsumer.registry.session import Session
+from zkconsumer.spark.batch import BatchReader
+from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.options import ReadOptions, parse
+from zkconsumer.spark.partition import read_partition
+from zkconsumer.spark.run import StreamRun
+from zkconsumer.spark.schema import source_schema
 
 DIGEST = {"zookeeper.digest.username": USER, "zookeeper.digest.password": PASSWORD}
 SASL = {"zookeeper.sasl.username": USER, "zookeeper.sasl.password": ZOOKEEPER_PASSWORD}
@@ -344,6 +351,69 @@ def test_consuming_with_both_securities(
     produce_to(broker.address, topic, [b"new"])
     after = connect(group, both, storage)
     assert next(after.create_message_streams({topic: 1})[topic][0]).value == b"new"
+
+
+def secure_server(zookeeper: SecuredZooKeeper) -> str:
+    """Where the broker wants a login."""
+    looking = session(zookeeper, {})
+    looking.open(Deadline(scaled(10)))
+    try:
+        (broker,) = registered_brokers(looking, Deadline(scaled(10)))
+        where = choose_endpoint(broker.endpoints, "SASL_SSL", {})
+        return f"{where.host}:{where.port}"
+    finally:
+        looking.close(Deadline(scaled(5)))
+
+
+def test_a_group_that_the_brokers_coordinate_is_joined_with_a_login(
+    connect: Connect, topic: str, zookeeper: SecuredZooKeeper, certificates: Certificates
+) -> None:
+    by_brokers = {"group.coordination": "kafka", "bootstrap.servers": secure_server(zookeeper)}
+    group = unique("coordinated")
+    connector = connect(group, by_brokers, sasl_ssl(certificates))
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    assert {next(stream).value for _ in range(20)} == {b"%d" % n for n in range(20)}
+    connector.commit_offsets(timeout=scaled(10))
+    other = connect(group, by_brokers, sasl_ssl(certificates))
+    other.create_message_streams({topic: 1})
+    eventually(lambda: len(connector.assignment()) == len(other.assignment()) == 1, 30, "both to have a half")
+    with pytest.raises(BrokerAuthenticationError):
+        connect(group, by_brokers, sasl_ssl(certificates, password="wrong")).create_message_streams({topic: 1})
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+def test_the_data_source_reads_and_is_a_member_with_a_login(
+    topic: str, zookeeper: SecuredZooKeeper, certificates: Certificates, coordination: str
+) -> None:
+    login = {f"kafka.{name}": value for name, value in sasl_ssl(certificates).items()}
+    where = (
+        {**tls(zookeeper, certificates), **SASL, "zookeeper.set.acl": "true"}
+        if coordination == "zookeeper"
+        else {"group.coordination": "kafka", "kafka.bootstrap.servers": secure_server(zookeeper)}
+    )
+    given = {**where, **login, "group.id": unique("source"), "subscribe": topic, "startingOffsets": "earliest"}
+    options, schema = parse(given), source_schema(False)
+    batch = BatchReader(options, schema)
+    assert sorted(_values(options, schema, batch.partitions())) == sorted(b"%d" % n for n in range(20))
+    run = StreamRun(options, cluster_of(options))
+    try:
+        run.open()
+        end = run.latest({}, None)
+        assert len(list(_values(options, schema, run.plan(end)))) == 20
+        run.settle(end)
+        assert run.latest(end, None) == end
+    finally:
+        run.close()
+    with cluster_of(options) as cluster:
+        partitions, _ = cluster.partitions(options.selection)
+        assert cluster.committed(options.group, partitions) == dict.fromkeys(partitions, 10)
+
+
+def _values(options: ReadOptions, schema: Any, tasks: Sequence[Any]) -> Iterator[bytes]:
+    """What tasks read, which travel to where they run."""
+    for task in pickle.loads(pickle.dumps(tasks)):
+        for batch in read_partition(options, schema, task):
+            yield from batch.column("value").to_pylist()
 
 
 def test_a_broker_that_wants_certificates(connect: Connect, topic: str, certificates: Certificates) -> None:

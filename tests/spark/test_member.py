@@ -24,6 +24,7 @@ from tests.spark.conftest import Reader, Sink, offsets_of, runners
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
+from zkconsumer.registry.admin import Admin
 from zkconsumer.spark import member as member_module
 from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import parse
@@ -376,6 +377,23 @@ def test_a_query_that_starts_at_the_end_of_its_topic_misses_nothing_that_comes_a
     produce(topic, values(100, 140), partitions=2)
     eventually(lambda: one.at(2, 70), 60, "all to be read")
     assert set(one.sink.places) == everything(2, 70) - everything(2, 50)
+
+
+def test_partitions_that_are_added_to_the_topic_of_a_running_query_are_read_from_their_beginning(
+    query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int], cluster: DevCluster
+) -> None:
+    topic = new_topic(2)
+    produce(topic, values(0, 100), partitions=2)
+    one = query(topic)
+    one.start(startingOffsets="latest")
+    eventually(lambda: one.at(2, 50), 60, "the start to be stored")
+    with Admin(cluster.zookeeper_connect) as admin:
+        admin.add_partitions(topic, 3)
+    eventually(lambda: len(one.owned_by(one.member)) == 3, 60, "the query to own the new partition too")
+    produce(topic, values(100, 160), partitions=3)
+    eventually(lambda: one.offsets() == {0: 70, 1: 70, 2: 20}, 60, "all to be read")
+    assert_once(one.sink.places)
+    assert set(one.sink.places) == {(p, n) for p in (0, 1) for n in range(50, 70)} | {(2, n) for n in range(20)}
 
 
 def test_the_group_goes_on_where_it_is_further_than_the_checkpoint_and_never_back(
