@@ -26,10 +26,10 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.owned import Failures, OwnedOffsets
-from zkconsumer.offsets.starts import NEVER, Barred, Found, Starts
-from zkconsumer.offsets.store import CommitRefusedError
-from zkconsumer.registry.fenced import KnownOffset, Outcome
+from zkconsumer.offsets.ledger import Ledger, Refused
+from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.offsets.starts import NEVER, Barred, Found
+from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,6 @@ _IDLE = 60.0
 MEANWHILE = 0.2
 TO_DRAIN = 1.0
 """Seconds that what was asked before the end may still take before the stores are closed under it."""
-
-
-Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
-"""Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
 
 
 class Committer:
@@ -74,15 +70,10 @@ class Committer:
         self._lease = lease
         self._interval = interval
         self._timeout = timeout
-        self._count_held = count_held
-        self._refused = refused
         self._refresh = refresh
-        self._unlevel: set[TopicPartition] = set()
-        self._starts = Starts(
-            store, timeout=timeout, retry=retry, barred=barred, settle=self._settle_starts, unlevel=self._unlevel
+        self._ledger = Ledger(
+            store, lease, timeout=timeout, count_held=count_held, refused=refused, retry=retry, barred=barred
         )
-        self._written: dict[TopicPartition, float] = {}
-        self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._next_auto = self._next_refresh = NEVER
         self._failing = self._failure = ""
@@ -127,11 +118,11 @@ class Committer:
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         """Partitions were claimed: write their progress from now on. Returns at once."""
-        self._ask(lambda: self._track(claimed))
+        self._ask(lambda: self._ledger.track(claimed))
 
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """A partition goes on at a new position: what is due is the new one's from now on. Returns at once."""
-        self._ask(lambda: self._succeed(old, new))
+        self._ask(lambda: self._ledger.succeed(old, new))
 
     def find_starts(self, positions: Sequence[PartitionPosition], found: Found) -> Sequence[PartitionPosition]:
         """Have the starts of claimed partitions looked up where they are not only in their offset nodes.
@@ -141,7 +132,7 @@ class Committer:
         """
         if not self._store.asks:
             return positions
-        self._ask(lambda: self._starts.find(positions, found, len(self._positions)))
+        self._ask(lambda: self._ledger.starts.find(positions, found, len(self._ledger.positions)))
         return ()
 
     @property
@@ -159,7 +150,7 @@ class Committer:
         """Why partitions wait for their start, or are not committed by themselves, in words for the user; empty where
         nothing is wrong.
         """
-        return "; ".join(filter(None, (self._starts.trouble, self._failure if self._failing else "")))
+        return "; ".join(filter(None, (self._ledger.starts.trouble, self._failure if self._failing else "")))
 
     def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
         """Write the resolved start position of a partition that had none, before anything of it is handed out.
@@ -168,7 +159,7 @@ class Committer:
         again. Without the node a member that lost the partition could still commit to it, and "largest" would lose
         what arrives before the first commit.
         """
-        self._ask(lambda: self._store_start(position, offset, done))
+        self._ask(lambda: self._ledger.store_start(position, offset, done))
 
     def commit(self, count_held: Callable[[PartitionPosition], bool], deadline: Deadline) -> None:
         """Write the progress of all partitions now and wait for it.
@@ -177,7 +168,7 @@ class Committer:
         Raises: :class:`OffsetCommitError` naming the partitions that could not be written, and why.
         """
         self._wait(
-            self._ask(lambda: self._commit(self._positions.values(), count_held, deadline, patient=True)),
+            self._ask(lambda: self._ledger.commit(self._ledger.positions.values(), count_held, deadline, patient=True)),
             deadline,
             "commit",
         )
@@ -188,15 +179,15 @@ class Committer:
         A partition of ours is written as its owner; one that nobody owns is written as well.
         Raises: :class:`OffsetCommitError` naming what could not be written, and why.
         """
-        self._wait(self._ask(lambda: self._commit_given(offsets, deadline)), deadline, "commit")
+        self._wait(self._ask(lambda: self._ledger.commit_given(offsets, deadline)), deadline, "commit")
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Somebody else wrote ``known``: the next commit writes over it. Returns at once."""
-        self._ask(lambda: self._overwrite(position, known))
+        self._ask(lambda: self._ledger.overwrite(position, known))
 
     def check(self) -> None:
         """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``. Returns at once."""
-        self._ask(self._check)
+        self._ask(self._ledger.check)
 
     def hurry(self) -> None:
         """Have the next automatic commit now; nothing where there are none. Returns at once."""
@@ -219,7 +210,7 @@ class Committer:
         Returns their offset nodes as last seen, None for what is released. A failed commit is logged: the next owner
         starts at the one before.
         """
-        asked = self._ask(lambda: self._surrender(positions, commit, count_held, deadline, release))
+        asked = self._ask(lambda: self._ledger.surrender(positions, commit, count_held, deadline, release))
         while not asked.done() and not deadline.expired:
             meanwhile()
             wait([asked], deadline.bounded(MEANWHILE))
@@ -227,7 +218,7 @@ class Committer:
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
         """These partitions are lost: write nothing of them any more. Returns at once."""
-        self._ask(lambda: self._untrack(positions))
+        self._ask(lambda: self._ledger.untrack(positions))
 
     def _ask(self, request: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
@@ -251,7 +242,7 @@ class Committer:
 
     def step(self) -> bool:
         """Serve one request, or the timers; returns False at the end."""
-        due = min(self._next_auto, self._starts.due, self._next_refresh)
+        due = min(self._next_auto, self._ledger.starts.due, self._next_refresh)
         try:
             request = self._requests.get(timeout=max(0.0, min(due - monotonic(), _IDLE)))
         except Empty:
@@ -273,10 +264,10 @@ class Committer:
         if now >= self._next_auto:
             self._auto_commit()
             self._next_auto = NEVER if self._interval is None else monotonic() + self._interval
-        if now >= self._starts.due:
-            self._starts.try_all(len(self._positions))
+        if now >= self._ledger.starts.due:
+            self._ledger.starts.try_all(len(self._ledger.positions))
         if self._refresh is not None and now >= self._next_refresh:
-            self._rewrite(now - self._refresh)
+            self._ledger.rewrite(now - self._refresh)
             self._next_refresh = now + self._refresh / 4
 
     def _schedule(self) -> None:
@@ -289,7 +280,9 @@ class Committer:
         if not self._lease.valid:
             return  # the session is away: what we own may be another's by now
         try:
-            self._commit(self._positions.values(), lambda _: False, Deadline(self._timeout), patient=False)
+            self._ledger.commit(
+                self._ledger.positions.values(), lambda _: False, Deadline(self._timeout), patient=False
+            )
             self._failing = ""
         except RegistryUnavailableError as e:
             log.info("the automatic commit is put off: %s", e)
@@ -301,188 +294,3 @@ class Committer:
             self._failing, self._failure = reason, f"the automatic commit failed: {e}"
         except Exception:  # whatever it is, the thread that all commits need lives on
             log.exception("the automatic commit failed unexpectedly")
-
-    def _track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
-        for position, known in claimed:
-            self._positions[position.tp] = position
-            self._written[position.tp] = monotonic()
-            self._store.track(position.tp, known)
-
-    def _check(self) -> None:
-        if not self._lease.valid:
-            return
-        try:
-            moved = self._store.moved(Deadline(self._timeout))
-        except RegistryError as e:
-            log.info("whether somebody else wrote our offsets could not be seen: %s", e)
-            return
-        found = {self._positions[tp]: Outcome.OFFSET_MOVED for tp in moved if tp in self._positions}
-        if found:
-            self._refused(found)
-
-    def _overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
-        if self._positions.get(position.tp) is position:
-            self._store.track(position.tp, known)
-            position.committed = known.offset
-
-    def _succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        if self._positions.get(old.tp) is old:
-            new.committed = old.committed
-            self._positions[old.tp] = new
-            self._starts.forget(old)
-
-    def _untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
-        known = {}
-        for position in positions:
-            if self._positions.get(position.tp) is position:
-                del self._positions[position.tp]
-                self._unlevel.discard(position.tp)
-                self._written.pop(position.tp, None)
-                self._starts.forget(position)
-                known[position.tp] = self._store.untrack(position.tp)
-        return known
-
-    # ---- commits ----
-
-    def _surrender(
-        self,
-        positions: Collection[PartitionPosition],
-        commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
-        deadline: Deadline,
-        release: bool,
-    ) -> Mapping[TopicPartition, KnownOffset | None]:
-        held = [p for p in positions if self._positions.get(p.tp) is p]
-        released: set[TopicPartition] = set()
-        if commit:
-            try:
-                if release and self._store.releases:
-                    self._release(held, count_held, deadline, released)
-                else:
-                    self._commit(held, count_held, deadline, patient=True)
-            except (RegistryError, OffsetCommitError) as e:
-                log.warning(
-                    "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
-                )
-        return {tp: None if tp in released else known for tp, known in self._untrack(held).items()}
-
-    def _release(
-        self,
-        positions: Collection[PartitionPosition],
-        count_held: Callable[[PartitionPosition], bool],
-        deadline: Deadline,
-        released: set[TopicPartition],
-    ) -> None:
-        """The last commit with the release in one request; notes in ``released`` of what that was done."""
-        changed, _ = self._progress(positions, count_held)
-        if not changed:
-            return
-        failures, done = self._store.release(changed, [p.tp for p in positions if p.tp not in changed], deadline)
-        released |= done
-        self._settle(changed, {}, failures)
-
-    def _progress(
-        self, positions: Collection[PartitionPosition], count_held: Callable[[PartitionPosition], bool]
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """What is to be written, and what is written already."""
-        changed: dict[TopicPartition, int] = {}
-        unchanged: dict[TopicPartition, int] = {}
-        for position in positions:
-            offset = self._due(position, counting_held=self._count_held or count_held(position))
-            if offset is not None:
-                changed[position.tp] = offset
-            elif position.committed is not None:
-                (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
-        return changed, unchanged
-
-    def _commit(
-        self,
-        positions: Collection[PartitionPosition],
-        count_held: Callable[[PartitionPosition], bool],
-        deadline: Deadline,
-        *,
-        patient: bool,
-    ) -> None:
-        changed, unchanged = self._progress(positions, count_held)
-        self._settle(changed, unchanged, self._store.commit(changed, unchanged, deadline, patient=patient))
-
-    def _commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-        ours = {tp: offset for tp, offset in offsets.items() if tp in self._positions}
-        others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
-        failures = dict(self._store.commit(ours, {}, deadline, patient=True)) if ours else {}
-        if others:
-            try:
-                failures |= self._store.commit_unowned(others, deadline)
-            except RegistryError as e:  # what is ours was dealt with and must be noted
-                failures |= dict.fromkeys(others, e)
-        self._settle(offsets, {}, failures)
-
-    def _rewrite(self, before: float) -> None:
-        """Write again what was last written before that time: what is committed, not what was consumed since."""
-        if not self._lease.valid:
-            return
-        due = {
-            tp: position.committed
-            for tp, position in self._positions.items()
-            if position.committed is not None and self._written[tp] <= before
-        }
-        try:
-            self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
-        except (RegistryError, OffsetCommitError) as e:
-            log.info("unchanged offsets could not be written again: %s", e)
-        except Exception:
-            log.exception("writing unchanged offsets again failed unexpectedly")
-
-    def _settle(
-        self, changed: Mapping[TopicPartition, int], unchanged: Mapping[TopicPartition, int], failures: Failures
-    ) -> None:
-        """Note what is written; report and raise what is not."""
-        for tp, offset in (*unchanged.items(), *changed.items()):
-            if tp not in failures and tp in self._positions:
-                self._mark(self._positions[tp], offset)
-        if not failures:
-            return
-        self._tell_refused(self._positions, failures)
-        offsets = {**unchanged, **changed}
-        raise OffsetCommitError(
-            "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
-        ) from failures[min(failures)]
-
-    def _mark(self, position: PartitionPosition, offset: int) -> None:
-        position.committed = offset
-        self._unlevel.discard(position.tp)
-        self._written[position.tp] = monotonic()
-
-    def _store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
-        if self._positions.get(position.tp) is position:
-            self._starts.store(position, offset, done, len(self._positions))
-        else:
-            done(False)
-
-    def _settle_starts(self, wanted: Mapping[PartitionPosition, int], failures: Failures) -> None:
-        for position, offset in wanted.items():
-            if position.tp not in failures:
-                self._mark(position, offset)
-        self._tell_refused({position.tp: position for position in wanted}, failures)
-
-    def _tell_refused(self, positions: Mapping[TopicPartition, PartitionPosition], failures: Failures) -> None:
-        refused = {
-            positions[tp]: failure.outcome
-            for tp, failure in failures.items()
-            if isinstance(failure, CommitRefusedError) and tp in positions
-        }
-        if refused:
-            self._refused(refused)
-
-    @staticmethod
-    def _due(position: PartitionPosition, *, counting_held: bool) -> int | None:
-        """The offset to write, None where nothing is new (unchanged offsets are not rewritten: KAFKA-987)."""
-        held, committed = position.held, position.committed
-        offset = position.finished(including_held=counting_held)
-        if offset is None or offset == committed:
-            return None
-        if counting_held or not held or committed is None:
-            return offset
-        if offset < committed <= max(offset + 1, position.batch_until):
-            return None  # the message in hand, or some of the rows, were committed explicitly before
-        return offset

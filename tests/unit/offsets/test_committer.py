@@ -80,13 +80,15 @@ class Stepped:
 
     def commit(self) -> None:
         asked = self.committer._ask(
-            lambda: self.committer._commit(self.committer._positions.values(), lambda _: False, soon(), patient=True)
+            lambda: self.committer._ledger.commit(
+                self.committer._ledger.positions.values(), lambda _: False, soon(), patient=True
+            )
         )
         self.committer.step()
         asked.result(0)
 
     def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
-        asked = self.committer._ask(lambda: self.committer._commit_given(offsets, soon()))
+        asked = self.committer._ask(lambda: self.committer._ledger.commit_given(offsets, soon()))
         self.committer.step()
         asked.result(0)
 
@@ -115,11 +117,11 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
     group.store.offsets = {T0: 7}
     group.store.trouble = failing(CoordinatorUnavailableError("loading"), KeyError("a bug of the user's store"))
     position = member.own(T0)
-    member.committer._starts._retry = 60.0
+    member.committer._ledger.starts._retry = 60.0
     assert member.committer.find_starts([position], member.found.put) == ()
     member.committer.step()
     assert member.committer.trouble == "loading"
-    member.committer._starts._retry = member.committer._starts.due = 0.0
+    member.committer._ledger.starts._retry = member.committer._ledger.starts.due = 0.0
     member.step()
     assert "a bug of the user's store" in member.committer.trouble
     assert member.found.empty()
@@ -133,15 +135,15 @@ def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more
     member = Stepped(group.owned(), group)
     denied = errors.error(errors.GROUP_AUTHORIZATION_FAILED, "offsets")
     group.store.trouble = failing(denied, denied, denied)
-    member.committer._starts._retry = 4.0
+    member.committer._ledger.starts._retry = 4.0
     position = member.own(T0)
     member.committer.find_starts([position], member.found.put)
     member.committer.step()
     pauses = []
     for _ in range(2):
-        pauses.append(round(member.committer._starts.due - monotonic()))
+        pauses.append(round(member.committer._ledger.starts.due - monotonic()))
         member.committer._timers(float("inf"))
-    pauses.append(round(member.committer._starts.due - monotonic()))
+    pauses.append(round(member.committer._ledger.starts.due - monotonic()))
     assert pauses == [8, 16, 30]
     assert member.barred == [denied]
     member.committer._timers(float("inf"))
@@ -335,7 +337,7 @@ def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
 
     monkeypatch.setattr(offsets, "commit_unowned", away)
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
-        stepped.committer._commit_given({T0: 9, T1: 3}, soon())
+        stepped.committer._ledger.commit_given({T0: 9, T1: 3}, soon())
     assert position.committed == 9
 
 

@@ -1,0 +1,249 @@
+"""What was consumed, committed and written of the partitions we own.
+
+Part of the committer and its thread's alone: ``offsets.committer`` says when something is written, this says what.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from time import monotonic
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.owned import Failures, OwnedOffsets
+from zkconsumer.offsets.starts import Barred, Starts
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.registry.fenced import KnownOffset, Outcome
+from zkconsumer.registry.lease import Lease
+
+log = logging.getLogger(__name__)
+
+Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
+"""Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
+
+
+class Ledger:
+    """The partitions that are ours, with what is written of each.
+
+    Arguments: as for the committer. ``positions`` are they; ``starts`` those of them that wait for their start.
+    """
+
+    def __init__(
+        self,
+        store: OwnedOffsets,
+        lease: Lease,
+        *,
+        timeout: float,
+        count_held: bool,
+        refused: Refused,
+        retry: float,
+        barred: Barred,
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._timeout = timeout
+        self._count_held = count_held
+        self._refused = refused
+        self._unlevel: set[TopicPartition] = set()
+        self._written: dict[TopicPartition, float] = {}
+        self.positions: dict[TopicPartition, PartitionPosition] = {}
+        self.starts = Starts(
+            store, timeout=timeout, retry=retry, barred=barred, settle=self._settle_starts, unlevel=self._unlevel
+        )
+
+    def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
+        """Partitions were claimed: write their progress from now on."""
+        for position, known in claimed:
+            self.positions[position.tp] = position
+            self._written[position.tp] = monotonic()
+            self._store.track(position.tp, known)
+
+    def check(self) -> None:
+        """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``."""
+        if not self._lease.valid:
+            return
+        try:
+            moved = self._store.moved(Deadline(self._timeout))
+        except RegistryError as e:
+            log.info("whether somebody else wrote our offsets could not be seen: %s", e)
+            return
+        found = {self.positions[tp]: Outcome.OFFSET_MOVED for tp in moved if tp in self.positions}
+        if found:
+            self._refused(found)
+
+    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
+        """Somebody else wrote ``known``, over which the next commit writes."""
+        if self.positions.get(position.tp) is position:
+            self._store.track(position.tp, known)
+            position.committed = known.offset
+
+    def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """A partition goes on at a new position."""
+        if self.positions.get(old.tp) is old:
+            new.committed = old.committed
+            self.positions[old.tp] = new
+            self.starts.forget(old)
+
+    def untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
+        """Write nothing more of these. Returns their offset nodes as last seen."""
+        known = {}
+        for position in positions:
+            if self.positions.get(position.tp) is position:
+                del self.positions[position.tp]
+                self._unlevel.discard(position.tp)
+                self._written.pop(position.tp, None)
+                self.starts.forget(position)
+                known[position.tp] = self._store.untrack(position.tp)
+        return known
+
+    # ---- commits ----
+
+    def surrender(
+        self,
+        positions: Collection[PartitionPosition],
+        commit: bool,
+        count_held: Callable[[PartitionPosition], bool],
+        deadline: Deadline,
+        release: bool,
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
+        """The last commit (if ``commit``), with the release where that goes together; see the committer's."""
+        held = [p for p in positions if self.positions.get(p.tp) is p]
+        released: set[TopicPartition] = set()
+        if commit:
+            try:
+                if release and self._store.releases:
+                    self._release(held, count_held, deadline, released)
+                else:
+                    self.commit(held, count_held, deadline, patient=True)
+            except (RegistryError, OffsetCommitError) as e:
+                log.warning(
+                    "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
+                )
+        return {tp: None if tp in released else known for tp, known in self.untrack(held).items()}
+
+    def _release(
+        self,
+        positions: Collection[PartitionPosition],
+        count_held: Callable[[PartitionPosition], bool],
+        deadline: Deadline,
+        released: set[TopicPartition],
+    ) -> None:
+        """The last commit with the release in one request; notes in ``released`` of what that was done."""
+        changed, _ = self._progress(positions, count_held)
+        if not changed:
+            return
+        failures, done = self._store.release(changed, [p.tp for p in positions if p.tp not in changed], deadline)
+        released |= done
+        self._settle(changed, {}, failures)
+
+    def _progress(
+        self, positions: Collection[PartitionPosition], count_held: Callable[[PartitionPosition], bool]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """What is to be written, and what is written already."""
+        changed: dict[TopicPartition, int] = {}
+        unchanged: dict[TopicPartition, int] = {}
+        for position in positions:
+            offset = self._due(position, counting_held=self._count_held or count_held(position))
+            if offset is not None:
+                changed[position.tp] = offset
+            elif position.committed is not None:
+                (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
+        return changed, unchanged
+
+    def commit(
+        self,
+        positions: Collection[PartitionPosition],
+        count_held: Callable[[PartitionPosition], bool],
+        deadline: Deadline,
+        *,
+        patient: bool,
+    ) -> None:
+        """Write what was finished since. Raises OffsetCommitError, RegistryError."""
+        changed, unchanged = self._progress(positions, count_held)
+        self._settle(changed, unchanged, self._store.commit(changed, unchanged, deadline, patient=patient))
+
+    def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        """Write given offsets as they are, of partitions of ours or of nobody. Raises OffsetCommitError."""
+        ours = {tp: offset for tp, offset in offsets.items() if tp in self.positions}
+        others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
+        failures = dict(self._store.commit(ours, {}, deadline, patient=True)) if ours else {}
+        if others:
+            try:
+                failures |= self._store.commit_unowned(others, deadline)
+            except RegistryError as e:  # what is ours was dealt with and must be noted
+                failures |= dict.fromkeys(others, e)
+        self._settle(offsets, {}, failures)
+
+    def rewrite(self, before: float) -> None:
+        """Write again what was last written before that time: what is committed, not what was consumed since."""
+        if not self._lease.valid:
+            return
+        due = {
+            tp: position.committed
+            for tp, position in self.positions.items()
+            if position.committed is not None and self._written[tp] <= before
+        }
+        try:
+            self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
+        except (RegistryError, OffsetCommitError) as e:
+            log.info("unchanged offsets could not be written again: %s", e)
+        except Exception:
+            log.exception("writing unchanged offsets again failed unexpectedly")
+
+    def _settle(
+        self, changed: Mapping[TopicPartition, int], unchanged: Mapping[TopicPartition, int], failures: Failures
+    ) -> None:
+        """Note what is written; report and raise what is not."""
+        for tp, offset in (*unchanged.items(), *changed.items()):
+            if tp not in failures and tp in self.positions:
+                self._mark(self.positions[tp], offset)
+        if not failures:
+            return
+        self._tell_refused(self.positions, failures)
+        offsets = {**unchanged, **changed}
+        raise OffsetCommitError(
+            "not committed: " + ", ".join(f"{tp} at {offsets[tp]} ({failures[tp]})" for tp in sorted(failures))
+        ) from failures[min(failures)]
+
+    def _mark(self, position: PartitionPosition, offset: int) -> None:
+        position.committed = offset
+        self._unlevel.discard(position.tp)
+        self._written[position.tp] = monotonic()
+
+    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
+        """Store a start that was resolved; ``done`` is told whether it is stored."""
+        if self.positions.get(position.tp) is position:
+            self.starts.store(position, offset, done, len(self.positions))
+        else:
+            done(False)
+
+    def _settle_starts(self, wanted: Mapping[PartitionPosition, int], failures: Failures) -> None:
+        for position, offset in wanted.items():
+            if position.tp not in failures:
+                self._mark(position, offset)
+        self._tell_refused({position.tp: position for position in wanted}, failures)
+
+    def _tell_refused(self, positions: Mapping[TopicPartition, PartitionPosition], failures: Failures) -> None:
+        refused = {
+            positions[tp]: failure.outcome
+            for tp, failure in failures.items()
+            if isinstance(failure, CommitRefusedError) and tp in positions
+        }
+        if refused:
+            self._refused(refused)
+
+    @staticmethod
+    def _due(position: PartitionPosition, *, counting_held: bool) -> int | None:
+        """The offset to write, None where nothing is new (unchanged offsets are not rewritten: KAFKA-987)."""
+        held, committed = position.held, position.committed
+        offset = position.finished(including_held=counting_held)
+        if offset is None or offset == committed:
+            return None
+        if counting_held or not held or committed is None:
+            return offset
+        if offset < committed <= max(offset + 1, position.batch_until):
+            return None  # the message in hand, or some of the rows, were committed explicitly before
+        return offset
