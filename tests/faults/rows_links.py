@@ -141,7 +141,7 @@ def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float,
     seconds = (monotonic_ns() - begin) / SECOND
     report.tell(f"{delay:.2f} s each way: a leave takes {seconds:.1f} s")
     _heal(group, fault)
-    bound = 10 * delay + 2.0
+    bound = 10 * delay + 1.0
     return [("a leave over a slow link", seconds, bound)] if seconds > bound else []
 
 
