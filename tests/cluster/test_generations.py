@@ -270,7 +270,7 @@ def test_fetch_sessions_are_kept_and_begun_anew_where_the_broker_has_them(
     member = connector._member
     assert member is not None
     (fetcher,) = member.fetching._fetchers.values()
-    session = fetcher._session
+    session = fetcher._broker._session
     if generation.kafka < "1.1":
         assert not session.incremental
         pass_some()
