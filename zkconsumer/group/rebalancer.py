@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -25,12 +24,8 @@ from zkconsumer.core.rebalance import CONNECTED, DISCONNECTED, Effect, State, Tr
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     ConnectorClosedException,
-    ConsumerIdInUseError,
-    NotPermittedError,
     OffsetCommitError,
-    RegistryAuthenticationError,
     RegistryError,
-    RegistryUnavailableError,
 )
 from zkconsumer.group.conflicts import Conflicts
 from zkconsumer.group.contact import Contact
@@ -50,17 +45,19 @@ from zkconsumer.group.events import (
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.inbox import Inbox
 from zkconsumer.group.listener import Listening, by_topic
+from zkconsumer.group.meanings import Meanings
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Ownership
 from zkconsumer.group.progress import Progress
 from zkconsumer.group.reports import Reports
+from zkconsumer.group.repositioning import Repositioning
 from zkconsumer.group.rounds import RebalanceSettings, Round, Rounds, names
 from zkconsumer.group.schedule import Schedule
+from zkconsumer.group.standing import Standing
 from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.group.subscribing import Changes
 from zkconsumer.group.unowned import Unowned
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.registry.session import Session, SessionChanged
 from zkconsumer.registry.watches import NodeCache
 
@@ -107,7 +104,16 @@ class Rebalancer:
         self._offsets = offsets
         self._ownership = Ownership(session, cache, group, reads_offsets=offsets.reads_nodes)
         self._holdings = Holdings(delivery, offsets, self._ownership, events.put)
+        self._meanings = Meanings(group, self._holdings.owned)
         self._conflicts = Conflicts(settings.conflict, self._holdings, self._ownership)
+        self._repositioning = Repositioning(
+            self._holdings,
+            self._conflicts,
+            offsets,
+            limit=settings.request_timeout,
+            demand=lambda reason: self._on(Trigger.DEMANDED, reason),
+            gone=self._found_gone,
+        )
         self._unowned = Unowned(session, membership, group, settings.patience)
         self._listening = listening or Listening()
         self._rounds = Rounds(
@@ -124,7 +130,7 @@ class Rebalancer:
             listening=self._listening,
             serve=self._serve,
             held_by_who_asked=self._changes.held_by_who_asked,
-            newer=lambda: self._inbox.newer(self._matters_to_a_round),
+            newer=lambda: self._inbox.newer(self._meanings.matters_to_a_round),
             stopping=lambda: self._inbox.expects(StopRequested),
         )
         self._progress = Progress(group, consumer)
@@ -133,16 +139,19 @@ class Rebalancer:
         self._schedule = Schedule(settings)
         self._perform = self._effects()
         self._started = 0.0
-        self._trouble = ("", "")
-        self._owner_paths: frozenset[str] = frozenset()
         self._next_touch = 0.0
         self._next_reconcile = NEVER
         self._stopping: StopRequested | None = None
-        self.state = ConnectorState(Phase.STARTING)
-        self.first_round: Future[None] = Future()
+        self._standing = Standing(self._holdings.owned)
+        self.first_round: Future[None] = self._standing.first_round
         self._thread = Thread(target=self._run, name=f"{consumer}_watcher_executor", daemon=True)
 
     # ---- for other threads ----
+
+    @property
+    def state(self) -> ConnectorState:
+        """Where the member stands."""
+        return self._standing.state
 
     def start(self) -> None:
         """Start the thread; the first round begins at once."""
@@ -205,7 +214,7 @@ class Rebalancer:
                 # should its event ever be lost
                 self._session_changed(self._contact.lost_event())
         if self._may_begin and now >= self._unowned.next_look:
-            self._look_at_unowned()
+            self._unowned.try_look(self._asides)
         if self._may_begin and now >= self._schedule.due:
             self._on(Trigger.ROUND_DUE)
 
@@ -234,12 +243,6 @@ class Rebalancer:
                 timers.append(self._session.lease.ends_at)
         return min(timers)
 
-    def _matters_to_a_round(self, event: Event) -> bool:
-        """Whether a round under way would have to know of this."""
-        return isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain) or (
-            isinstance(event, NodeChanged) and self._meaning(event.path) in _ABOUT_THE_GROUP
-        )
-
     # ---- what happens, as triggers ----
 
     def _handle(self, event: Event) -> None:
@@ -247,51 +250,19 @@ class Rebalancer:
             case StopRequested():
                 self._stopping = event
             case NodeChanged(path):
-                meaning = self._meaning(path)
+                meaning = self._meanings.of(path)
                 if meaning is not None:
                     self._on(meaning, f"{path} changed")
             case LookAgain(reason):
                 self._on(Trigger.DEMANDED, reason)
             case SessionChanged():
                 self._session_changed(event)
-            case StartsFound() | StartResolved() | StartStored():
-                self._start_known(event)
-            case CommitsRefused():
-                self._commits_refused(event)
-            case SeekRequested():
-                self._seek(event)
+            case StartsFound() | StartResolved() | StartStored() | CommitsRefused() | SeekRequested():
+                self._repositioning.handle(event)
             case SubscriptionChanged():
                 if self._changes.ask(event):
                     self._membership.subscribe(event.registration)
                     self._on(Trigger.DEMANDED, "subscribing to other topics")
-
-    def _start_known(self, event: StartsFound | StartResolved | StartStored) -> None:
-        match event:
-            case StartsFound(starts):
-                self._holdings.starts_found(starts)
-            case StartResolved(position, offset):
-                self._holdings.start_resolved(position, offset)
-            case StartStored(position, offset, stored):
-                if not self._holdings.start_stored(position, offset, stored):
-                    self._take_up(lambda deadline: self._conflicts.adopt([position], deadline))
-
-    def _meaning(self, path: str) -> Trigger | None:
-        """What a changed node means to us; None: nothing, it is the owner node of somebody else's affair."""
-        if path == self._ids or path.startswith(self._ids + "/"):
-            return Trigger.MEMBERS_CHANGED
-        if not path.startswith(self._owners + "/"):
-            return Trigger.CHANGED
-        topic, _, partition = path[len(self._owners) + 1 :].partition("/")
-        ours = partition.isdecimal() and TopicPartition(topic, int(partition)) in self._holdings.owned
-        return Trigger.OWNER_CHANGED if ours or path in self._owner_paths else None
-
-    @property
-    def _ids(self) -> str:
-        return paths.ids(self._group)
-
-    @property
-    def _owners(self) -> str:
-        return paths.owners(self._group)
 
     def _session_changed(self, event: SessionChanged) -> None:
         meaning = self._contact.changed(event)
@@ -304,31 +275,10 @@ class Rebalancer:
             self._schedule.not_before = self._contact.register_from
         self._on(trigger, reason)
 
-    def _commits_refused(self, event: CommitsRefused) -> None:
-        gone = self._take_up(lambda deadline: self._conflicts.resolve(event.outcomes, deadline))
-        if gone:
-            self._lose(gone, "their owner nodes are gone")
-            self._cache.refresh()
-            self._on(Trigger.DEMANDED, "owner nodes are gone")
-
-    def _take_up(self, take_up: Callable[[Deadline], Sequence[PartitionPosition]]) -> Sequence[PartitionPosition]:
-        """Take offsets anew from their nodes. Where that fails the partitions are given back in the next round and
-        claimed anew.
-        """
-        gone: Sequence[PartitionPosition] = ()
-        try:
-            gone = take_up(Deadline(self._settings.request_timeout))
-        except RegistryError as e:
-            self._on(Trigger.DEMANDED, str(e))
-        if self._holdings.leftover:
-            self._on(Trigger.DEMANDED, "an offset cannot be read")
-        if self._conflicts.settled_by_us:
-            self._offsets.hurry()
-        return gone
-
-    def _seek(self, request: SeekRequested) -> None:
-        strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
-        request.done.set_result(frozenset(strange))
+    def _found_gone(self, positions: Sequence[PartitionPosition]) -> None:
+        self._lose(positions, "their owner nodes are gone")
+        self._cache.refresh()
+        self._on(Trigger.DEMANDED, "owner nodes are gone")
 
     # ---- the table ----
 
@@ -338,7 +288,7 @@ class Rebalancer:
         for effect in effects:
             self._perform[effect](reason)
         if self._state in _SHOWN and self.state.phase is not _SHOWN[self._state]:
-            self._show(_SHOWN[self._state])
+            self._standing.show(_SHOWN[self._state])
 
     def _effects(self) -> Mapping[Effect, Callable[[str], object]]:
         """How each effect is performed; told the reason."""
@@ -367,18 +317,7 @@ class Rebalancer:
 
     def _back_off(self, trouble: str) -> None:
         pause = self._schedule.back_off()
-        # the same thing once: what an operator has to cure can take long
-        known = trouble == self._trouble[0] and self._schedule.failures > 1
-        if not known:
-            self._trouble = trouble, time.strftime("%H:%M:%S")
-        log.log(
-            logging.DEBUG if known else logging.WARNING,
-            "rebalance failed (attempt %d), next try in %.1f s: %s",
-            self._schedule.failures,
-            pause,
-            trouble,
-        )
-        self._show(self.state.phase, detail=f"{trouble} (since {self._trouble[1]})")
+        self._standing.backs_off(trouble, self._schedule.failures, pause)
 
     # ---- rounds ----
 
@@ -387,7 +326,8 @@ class Rebalancer:
         try:
             done = self._rounds.perform(self._lose)
         except (RegistryError, OffsetCommitError) as e:
-            self._round_failed(e)
+            self._standing.round_failed(e, connected=self._session.connected)
+            self._on(Trigger.ROUND_FAILED, str(e))
             return
         finally:
             self._unowned.gave(self._rounds.take_released())
@@ -409,23 +349,11 @@ class Rebalancer:
         self._rebalanced(done.seconds)
         self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
 
-    def _round_failed(self, error: Exception) -> None:
-        if isinstance(error, NotPermittedError | RegistryAuthenticationError) and not self.first_round.done():
-            self.first_round.set_exception(error)  # whoever waits to join cannot, and waiting longer does not help
-        if isinstance(error, ConsumerIdInUseError):
-            self._show(Phase.WAITING)
-        elif isinstance(error, RegistryUnavailableError) and not self._session.connected:
-            self._show(Phase.SUSPENDED)
-        elif self.first_round.done():
-            self._show(Phase.FAILED)
-        self._on(Trigger.ROUND_FAILED, str(error))
-
     def _conclude(self, done: Round, why: str) -> None:
         self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.view)
         trouble = "; ".join(filter(None, (done.trouble, self._listening.trouble, self._unowned.report())))
-        self.state = self._progress.concluded(done, self.state, len(self._holdings.owned), trouble, why)
-        held = {*done.claimed.blocked, *done.view.kept}
-        self._owner_paths = frozenset(paths.owner(self._group, tp) for tp in held)
+        self._standing.state = self._progress.concluded(done, self.state, len(self._holdings.owned), trouble, why)
+        self._meanings.wait_for({*done.claimed.blocked, *done.view.kept})
         patient = done.claimed.blocked and monotonic() < self._started + self._settings.backoff_max
         if not self.first_round.done() and not patient:
             self.first_round.set_result(None)
@@ -435,24 +363,14 @@ class Rebalancer:
         self._touch()
         event = self._inbox.wait(seconds)
         if isinstance(event, SeekRequested):
-            self._seek(event)
+            self._repositioning.seek(event)
         elif event is not None and not isinstance(event, ListenerReturned):
             self._inbox.postpone(event)
         return self._inbox.holds(StopRequested)
 
-    def _look_at_unowned(self) -> None:
-        try:
-            self._unowned.look(Deadline(self._asides))
-        except RegistryError as e:
-            self._unowned.put_off()
-            log.info("the owners of what was given up could not be looked at: %s", e)
-
     def _reconcile(self) -> None:
         self._offsets.check()
-        try:
-            self._unowned.reconcile(Deadline(self._asides))
-        except RegistryError as e:
-            log.info("the owners of the group's partitions could not be listed: %s", e)
+        self._unowned.try_reconcile(self._asides)
 
     @property
     def _asides(self) -> float:
@@ -473,10 +391,8 @@ class Rebalancer:
         """Finish: let go of everything in order, each step bounded, and go on with the next where one fails."""
         request = self._stopping
         assert request is not None
-        self._show(Phase.CLOSED, "")  # what troubled a member concerns nobody once it has left
+        self._standing.closed()
         self._inbox.postpone(request)  # hurries the listener
-        if not self.first_round.done():
-            self.first_round.set_exception(RegistryError("the connector was shut down while it joined the group"))
         steps: tuple[Callable[[], None], ...] = (
             lambda: self._rounds.let_go(request),
             self._fail_requests,
@@ -496,19 +412,7 @@ class Rebalancer:
             if isinstance(event, SeekRequested | SubscriptionChanged):
                 event.done.set_exception(closed)
 
-    def _show(self, phase: Phase, detail: str | None = None) -> None:
-        before = self.state
-        self.state = ConnectorState(
-            phase,
-            len(self._holdings.owned),
-            before.wanted,
-            before.blocked if phase is Phase.WAITING else {},
-            before.detail if detail is None else detail,
-            before.rebalances,
-        )
 
-
-_ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED})
 _SHOWN = {
     State.SUSPENDED: Phase.SUSPENDED,
     State.CUT_OFF: Phase.SUSPENDED,

@@ -12,6 +12,7 @@ from time import monotonic
 from zkconsumer.core.handovers import HandOvers
 from zkconsumer.core.planner import GroupView
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
 from zkconsumer.group.membership import Membership
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import paths
@@ -93,9 +94,20 @@ class Unowned:
         self._membership.renew(deadline)
         return True
 
-    def put_off(self) -> None:
-        """A look failed: the next comes later."""
-        self._open.looked(self._open.due(monotonic()), monotonic())
+    def try_look(self, seconds: float) -> None:
+        """As :meth:`look`; where that fails the next comes later."""
+        try:
+            self.look(Deadline(seconds))
+        except RegistryError as e:
+            self._open.looked(self._open.due(monotonic()), monotonic())
+            log.info("the owners of what was given up could not be looked at: %s", e)
+
+    def try_reconcile(self, seconds: float) -> None:
+        """As :meth:`reconcile`, which is done again anyway."""
+        try:
+            self.reconcile(Deadline(seconds))
+        except RegistryError as e:
+            log.info("the owners of the group's partitions could not be listed: %s", e)
 
     def reconcile(self, deadline: Deadline) -> None:
         """List the owners of our topics, some in turn, and note what has none. Raises RegistryError."""

@@ -1,0 +1,80 @@
+"""Where partitions of ours go on: what the committer, the brokers and the user say of it, while nothing moves.
+
+Called by the group's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryError
+from zkconsumer.group.conflicts import Conflicts
+from zkconsumer.group.events import CommitsRefused, SeekRequested, StartResolved, StartsFound, StartStored
+from zkconsumer.group.holdings import Holdings, Offsets
+
+Told = StartsFound | StartResolved | StartStored | CommitsRefused | SeekRequested
+"""The events that this module deals with."""
+
+
+class Repositioning:
+    """Deals with them.
+
+    Arguments: ``limit`` in seconds for reading offsets anew; ``demand`` asks for a round, with the reason; ``gone`` is
+    told of what turned out to be no longer ours.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        conflicts: Conflicts,
+        offsets: Offsets,
+        *,
+        limit: float,
+        demand: Callable[[str], None],
+        gone: Callable[[Sequence[PartitionPosition]], None],
+    ) -> None:
+        self._holdings = holdings
+        self._conflicts = conflicts
+        self._offsets = offsets
+        self._limit = limit
+        self._demand = demand
+        self._gone = gone
+
+    def handle(self, event: Told) -> None:
+        """Something was told of an offset."""
+        match event:
+            case StartsFound(starts):
+                self._holdings.starts_found(starts)
+            case StartResolved(position, offset):
+                self._holdings.start_resolved(position, offset)
+            case StartStored(position, offset, stored):
+                if not self._holdings.start_stored(position, offset, stored):
+                    self._take_up(lambda deadline: self._conflicts.adopt([position], deadline))
+            case CommitsRefused(outcomes):
+                gone = self._take_up(lambda deadline: self._conflicts.resolve(outcomes, deadline))
+                if gone:
+                    self._gone(gone)
+            case SeekRequested():
+                self.seek(event)
+
+    def seek(self, request: SeekRequested) -> None:
+        """Go on elsewhere, and tell what of it is not ours."""
+        strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
+        request.done.set_result(frozenset(strange))
+
+    def _take_up(self, take_up: Callable[[Deadline], Sequence[PartitionPosition]]) -> Sequence[PartitionPosition]:
+        """Take offsets anew from their nodes. Where that fails the partitions are given back in the next round and
+        claimed anew.
+        """
+        gone: Sequence[PartitionPosition] = ()
+        try:
+            gone = take_up(Deadline(self._limit))
+        except RegistryError as e:
+            self._demand(str(e))
+        if self._holdings.leftover:
+            self._demand("an offset cannot be read")
+        if self._conflicts.settled_by_us:
+            self._offsets.hurry()
+        return gone
