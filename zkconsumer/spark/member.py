@@ -44,6 +44,8 @@ CLOSE_WITHIN: Final = 5.0
 SETTLE_WITHIN: Final = 30.0
 """Seconds that a query which reads only what is there now (availableNow), or repeats a batch, waits for its share."""
 _POLL: Final = 0.05
+_SHORTEST_POLL: Final = 0.001
+"""Most of what is waited for takes the group's thread some milliseconds, and a trigger waits for it."""
 _ATTEND: Final = 0.5
 _LAST_LOOK: Final = 1.0
 
@@ -273,10 +275,11 @@ class GroupMember:
         return all(position.revoked or batches.started(position) for position in self._member.positions().values())
 
     def _await(self, ready: Callable[[], bool], seconds: float) -> bool:
-        deadline = Deadline(seconds)
+        deadline, pause = Deadline(seconds), _SHORTEST_POLL
         while not ready():
-            if deadline.expired or self._ending.wait(_POLL):
+            if deadline.expired or self._ending.wait(pause):
                 return ready()
+            pause = min(2 * pause, _POLL)
         return True
 
     def _attend(self) -> None:

@@ -26,6 +26,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert options.isolation_level == 0
     assert options.group == "g"
     assert options.config.fetch_message_max_bytes == 4 * 1024 * 1024
+    assert options.config.socket_receive_buffer_bytes == 512 * 1024
 
 
 def test_names_are_read_in_any_case() -> None:
