@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zkconsumer.core.assignors.base import Member
 from zkconsumer.core.assignors.range import RangeAssignor
@@ -36,6 +36,7 @@ from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
 from zkconsumer.registry import paths
+from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.watches import NodeCache
 from zkconsumer.testing import FakeZooKeeper
 
@@ -50,7 +51,14 @@ def range_assignment(view: GroupView, threads: Threads) -> Assignment:
 
 
 class InlineCommitter(Committer):
-    """The committer without its thread: what is asked is done at once."""
+    """The committer without its thread: what is asked is done at once, and what the asker does meanwhile before it."""
+
+    def surrender(
+        self, *arguments: Any, meanwhile: Callable[[], None] = lambda: None, **options: Any
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
+        """What is done meanwhile is done first, once."""
+        meanwhile()
+        return super().surrender(*arguments, meanwhile=meanwhile, **options)
 
     def _ask(self, request: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
