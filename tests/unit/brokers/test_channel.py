@@ -551,6 +551,28 @@ def test_a_name_that_is_never_resolved_ends_at_the_deadline(monkeypatch: pytest.
         connection.connect(soon(), 60)
 
 
+def test_a_time_limit_is_told_to_the_system_only_when_it_changes() -> None:
+    """It was told before each call, which took as long as reading a small answer."""
+    told: list[tuple[int, float]] = []
+
+    class Told:
+        def setsockopt(self, _: int, option: int, value: bytes) -> None:
+            seconds, micros = struct.unpack("@ll", value)
+            told.append((option, seconds + micros / 1e6))
+
+    sock: Any = Told()
+    connection = Connection("broker 7", "127.0.0.1", 1)
+    limits = (30.1, 30.0999, 30.0, 0.1, 0.1, 30.0, 60.0, 30.0)
+    for seconds in limits:
+        before = len(told)
+        connection._allow(sock, socket.SO_RCVTIMEO, seconds)
+        assert seconds <= told[-1][1] <= seconds * 1.03
+        assert len(told) - before <= 1
+    assert len(told) == 5, "at first, for less, for more, for much more, for less again"
+    connection._allow(sock, socket.SO_SNDTIMEO, 30.0)
+    assert told[-1][0] == socket.SO_SNDTIMEO, "the other way has a limit of its own"
+
+
 def test_close_from_another_thread_wakes_a_blocked_send(elsewhere: Elsewhere) -> None:
     release = threading.Event()
     with ScriptedBroker(lambda _: assert_set(release)) as broker:

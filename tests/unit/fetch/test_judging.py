@@ -1,0 +1,51 @@
+"""What an answer says of a partition counts only where it is what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.brokers.sets import WHERE, Batch, Written
+from tests.unit.fetch.one_partition import OnePartition
+from zkconsumer.brokers import FetchedPartition
+from zkconsumer.fetch.flow import Flow
+from zkconsumer.fetch.judging import Judge, Told
+from zkconsumer.fetch.session import Wanted
+
+RECORDS = Batch([Written(), Written()]).encode(0)[0]
+ASKED = Wanted(0, 1000)
+
+
+def part(error: int = 0) -> FetchedPartition:
+    return FetchedPartition(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
+
+
+def judged(it: OnePartition, *parts: FetchedPartition) -> Told:
+    told, judge, flow = Told(), Judge(7, it.settings), Flow(it.position, it.queue)
+    for each in parts:
+        judge.judge(flow, ASKED, each, told)
+    return told
+
+
+def test_a_partition_that_is_told_twice_is_queued_once() -> None:
+    it = OnePartition()
+    assert len(judged(it, part(), part()).served) == 1
+    assert (it.read(), it.position.fetched) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize("error", [0, 1, 2, 6])
+def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
+    """As after a seek: neither its records nor its error are of the place where we are now."""
+    it = OnePartition()
+    it.position.fetched = 5
+    told = judged(it, part(error))
+    assert not (told.served or told.moved or told.out_of_range or told.corrupt)
+    assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 5, -1)
+
+
+@pytest.mark.parametrize("error", [0, 1, 2, 6])
+def test_an_answer_for_a_position_that_has_ended_is_dropped(error: int) -> None:
+    it = OnePartition()
+    it.position.revoked = True
+    told = judged(it, part(error))
+    assert not (told.served or told.moved or told.out_of_range or told.corrupt)
+    assert (len(it.queue), it.position.fetched) == (0, 0)
