@@ -98,3 +98,30 @@ def test_what_somebody_else_wrote_meanwhile_is_a_conflict_all_the_same(
     settle([member])
     assert member.owned[P0].consumed == int(theirs)
     assert offsets(server)[0] == int(theirs)
+
+
+def test_a_commit_of_what_was_claimed_in_another_session_is_refused_whatever_the_versions_are(
+    server: FakeZooKeeper,
+) -> None:
+    """What happened: an operator deleted offset nodes, whose versions then began anew; so the versions that a member
+    knew of its former session fitted those of its successor's node, and its commit was taken.
+    """
+    make_topic(server, 1)
+    tp = TopicPartition(TOPIC, 0)
+    server.put(paths.offset(GROUP, tp), b"5")
+    late, heir = SteppedMember(server, "a"), SteppedMember(server, "b")
+    settle([late, heir])
+    assert set(late.owned) == {tp}
+    late.finish(tp, 100)
+    late.session.freeze()
+    settle([heir])
+    assert set(heir.owned) == {tp}
+    late.session.suspend()
+    late.session.resume()  # with a new session; its group's thread has not heard of it yet
+    server.remove(paths.offset(GROUP, tp))
+    for _ in range(2):  # the version that it had when the late one claimed it
+        server.put(paths.offset(GROUP, tp), b"7")
+    node = server.node(paths.offset(GROUP, tp))
+    with pytest.raises(OffsetCommitError, match="owner node is gone"):
+        late.commit()
+    assert server.node(paths.offset(GROUP, tp)) == node

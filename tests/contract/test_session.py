@@ -264,7 +264,7 @@ def test_one_look_tells_of_everything_and_watches_what_it_should(
     assert events.empty()
 
 
-def test_a_node_whose_end_was_told_is_not_asked_for_before_it_is_made(
+def test_a_node_whose_end_was_told_is_not_asked_for_by_who_believes_it(
     session: Session, open_session: OpenSession, root: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = open_session()
@@ -278,9 +278,8 @@ def test_a_node_whose_end_was_told_is_not_asked_for_before_it_is_made(
     other.create(path, b"again", deadline)
     with monkeypatch.context() as patch:
         patch.setattr(session, "look", None)
-        assert cache.look(Look(existing=[path]), deadline).nodes[path] is None
+        assert cache.look(Look(existing=[path]), deadline, believing=True).nodes[path] is None
         assert not cache.stands(path)
-    cache.forget([path])
     again = cache.look(Look(existing=[path]), deadline).nodes[path]
     assert again is not None
     assert again.data == b"again"

@@ -89,9 +89,6 @@ class Membership:
         seen = self._cache.look(self._before_registering(), deadline)
         self._examine(seen)
         node = seen.nodes[self.path]
-        if node is None and self._written:
-            # a watch may tell of a deletion when the node was made anew already, as we do ourselves
-            node = self._cache.look(Look(plain=(self.path,)), deadline).nodes[self.path]
         if node is not None and node.ephemeral_owner == self._session.session_id:
             overwritten = bool(self._written) and node.data != self._written
             if overwritten and not self._rewrite:

@@ -126,7 +126,8 @@ class Ownership:
         owners = {tp: self._path(tp) for tp in partitions}
         offsets = [paths.offset(self._group, tp) for tp, path in owners.items() if not self._cache.stands(path)]
         missing = self._parents_in_doubt(owners)
-        seen = self._cache.look(Look(existing=list(owners.values()), plain=offsets, stats=missing), deadline)
+        wanted = Look(existing=list(owners.values()), plain=offsets, stats=missing)
+        seen = self._cache.look(wanted, deadline, believing=True)  # a claim fails where that is not so any more
         self._parents.update(path for path in missing if seen.nodes[path] is not None)
         return seen
 

@@ -33,14 +33,16 @@ class NodeCache:
         self._stale_children: set[str] = set()
         self._deleted: set[str] = set()
 
-    def look(self, wanted: Look, deadline: Deadline) -> Seen:
+    def look(self, wanted: Look, deadline: Deadline, *, believing: bool = False) -> Seen:
         """What is wanted, in one round trip: of what is watched only what is not known, or changed since, is read.
 
         ``existing`` that do not exist are not remembered: they are for nodes that we are about to make ourselves, whose
-        watches would only tell us of that. One that was deleted, as a watch told, is not asked for.
+        watches would only tell us of that. With ``believing`` one that was deleted, as a watch told, is not asked for:
+        only for who finds out otherwise where that is old, since watches tell on another thread than answers come, and
+        perhaps of a node that was made anew meanwhile.
         """
         nodes = [path for path in dict.fromkeys(wanted.nodes) if path not in self._nodes or path in self._stale_nodes]
-        gone = {path for path in wanted.existing if path in self._deleted}
+        gone = {path for path in wanted.existing if believing and path in self._deleted}
         existing = [path for path in dict.fromkeys(wanted.existing) if path not in gone and not self.stands(path)]
         children = [path for path in wanted.children if not self._lists(path)]
         rare = [path for path in wanted.rare if not self._lists(path)]
@@ -48,7 +50,7 @@ class NodeCache:
         # a mark set while we read must survive, so it is taken away before the request is sent
         self._stale_nodes.difference_update(nodes, existing)
         self._stale_children.difference_update(children, rare)
-        self._deleted.difference_update(nodes)
+        self._deleted.difference_update(nodes, existing)
         self.forget(existing)
         try:
             seen = self._session.look(asked, deadline, self._fired) if asked else Seen()
