@@ -119,7 +119,7 @@ def test_a_commit_of_what_was_claimed_in_another_session_is_refused_whatever_the
     late.session.suspend()
     late.session.resume()  # with a new session; its group's thread has not heard of it yet
     server.remove(paths.offset(GROUP, tp))
-    for _ in range(2):  # the version that it had when the late one claimed it
+    for _ in range(3):  # the version that it had when the late one claimed it
         server.put(paths.offset(GROUP, tp), b"7")
     node = server.node(paths.offset(GROUP, tp))
     with pytest.raises(OffsetCommitError, match="owner node is gone"):
