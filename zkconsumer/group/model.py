@@ -127,7 +127,7 @@ class ModelMembership(Membership):
         """We have shown ourselves: give way to whoever did so before us. ``looked``: they were read since."""
         if not looked:
             self._cache.forget([self._others])
-        names = self._cache.children(self._others, deadline) or ()
+        names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
         if names:
             where = {f"{self._others}/{name}": name for name in names}
             nodes = self._cache.nodes([self._shown, *where], deadline)
@@ -160,7 +160,7 @@ class ModelMembership(Membership):
 
     def _look(self, deadline: Deadline) -> None:
         """Note who of the other kind came after us, as Scala members do, which nobody can refuse."""
-        names = self._cache.children(self._others, deadline) or ()
+        names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
         kind = "clustering" if self._broadcasting else "broadcasting"
         concern = f"the group {self._shared!r} has {kind} members as well: {_some(names)}" if names else ""
         if concern and concern != self.concern:
