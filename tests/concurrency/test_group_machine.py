@@ -177,9 +177,19 @@ class Group(RuleBasedStateMachine):
         member = self._pick(number)
         waiting = [position for position in member.delivery.flowing.values() if position.fetched is None]
         if waiting:
-            position = waiting[which % len(waiting)]
-            self.reached.setdefault(position.tp, START)
-            member.events.put(StartResolved(position, START))
+            self._resolve(member, waiting[which % len(waiting)])
+
+    def _resolve(self, member: SteppedMember, position: PartitionPosition) -> None:
+        """The broker tells where the log begins. Where nothing is stored, and the member owns the partition, that is
+        where it is from now on, also where somebody who lost it meanwhile was sent elsewhere and had not committed.
+        """
+        tp = position.tp
+        owner = self.server.node(paths.owner(GROUP, tp))
+        lives = owner is not None and owner.ephemeral_owner == member.session.session_id
+        if lives and self.server.node(paths.offset(GROUP, tp)) is None:
+            self.reached[tp] = max(self.reached.get(tp, 0), START)
+        self.reached.setdefault(tp, START)
+        member.events.put(StartResolved(position, START))
 
     @precondition(lambda self: self.members)
     @rule(number=picks, which=picks, count=st.integers(1, 5))
@@ -209,8 +219,7 @@ class Group(RuleBasedStateMachine):
         for member in self.members:
             for position in list(member.delivery.flowing.values()):
                 if position.fetched is None and member.session.connected:
-                    self.reached.setdefault(position.tp, START)
-                    member.events.put(StartResolved(position, START))
+                    self._resolve(member, position)
         settle(self.members, 3)
         for member in self.members:
             for position in list(member.delivery.flowing.values()):
