@@ -1,7 +1,6 @@
-"""Queries go on from checkpoints that versions before this one wrote.
+"""Queries go on from every checkpoint that is recorded, of versions before this one as well: see ``recorded``.
 
-``checkpoints/before-membership`` was written by the version that had only ``membership=none``: a query of 2 partitions
-with 250 messages each, of whose three batches the last one was planned and not finished.
+What the checkpoints say is looked at without Spark in ``tests/unit/spark/test_recorded.py``.
 """
 
 from __future__ import annotations
@@ -13,29 +12,54 @@ from typing import Any
 
 import pytest
 
-from tests.spark.conftest import Reader, Sink, offsets_of
+from tests.spark.conftest import Sink, offsets_of
+from tests.spark.recorded import EACH, FOLDER, KINDS, TOPIC, expected, fill, options_of, recordings
+from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 
-RECORDED = Path(__file__).parent / "checkpoints"
-TOPIC = "recorded-checkpoint"
+NOW_EACH = 280
+# Each one as it was, and the one from before there were members as a member, which is what it becomes by default.
+CASES = [(path, path.name) for path in recordings()] + [(FOLDER / "before-membership" / "none", "member")]
 
 
-@pytest.mark.parametrize("membership", ["member", "none"])
-def test_a_query_goes_on_from_the_checkpoint_of_the_version_before(
-    reader: Callable[[str], Reader],
+@pytest.fixture(scope="module")
+def grown(cluster: DevCluster) -> None:
+    """The topic of the recordings, with 30 messages more in each partition."""
+    fill(cluster, 0, 2 * NOW_EACH)
+
+
+def coordinated_offsets(cluster: DevCluster, group: str) -> dict[int, int]:
+    from confluent_kafka import ConsumerGroupTopicPartitions
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    (asked,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {place.partition: place.offset for place in asked.result(scaled(20)).topic_partitions}
+
+
+@pytest.mark.usefixtures("grown")
+@pytest.mark.parametrize(
+    ("recorded", "kind"), [pytest.param(*case, id=f"{case[0].relative_to(FOLDER)}-as-{case[1]}") for case in CASES]
+)
+def test_a_query_goes_on_from_a_recorded_checkpoint(
+    recorded: Path,
+    kind: str,
+    spark: Any,
     cluster: DevCluster,
-    produce: Callable[..., int],
     zookeeper: Any,
+    new_group: Callable[[], str],
     tmp_path: Path,
-    membership: str,
 ) -> None:
-    if zookeeper.exists(f"/brokers/topics/{TOPIC}") is None:  # its name stands in the checkpoint
-        cluster.create_topic(TOPIC, 2)
-        produce(TOPIC, [b"%d" % n for n in range(560)], partitions=2)
-    checkpoint, sink, of_topic = tmp_path / "checkpoint", Sink(), reader(TOPIC)
-    shutil.copytree(RECORDED / "before-membership", checkpoint)
-    sink.drain(of_topic.stream(membership=membership), checkpoint)
-    assert sorted(sink.batches) == [2, 3]
-    assert sorted(row[:2] for row in sink.batches[2]) == [(p, offset) for p in (0, 1) for offset in range(200, 250)]
-    assert sink.places == [(partition, offset) for partition in (0, 1) for offset in range(200, 280)]
-    assert offsets_of(zookeeper, of_topic.options["group.id"], TOPIC) == {0: 280, 1: 280}
+    group, checkpoint, sink = new_group(), tmp_path / "checkpoint", Sink()
+    shutil.copytree(recorded, checkpoint)
+    options = options_of(kind, cluster, group)
+    sink.drain(spark.readStream.format("zkconsumer").options(**options).load(), checkpoint)
+    assert {number: sorted(rows) for number, rows in sink.batches.items()} == {
+        2: [row for partition in (0, 1) for row in expected(partition, 200, EACH)],  # planned before, not finished
+        3: [row for partition in (0, 1) for row in expected(partition, EACH, NOW_EACH)],
+    }
+    written = {0: NOW_EACH, 1: NOW_EACH}
+    if "group.coordination" in KINDS[kind]:
+        eventually(lambda: coordinated_offsets(cluster, group) == written, 30, "the last batch's offsets")
+    else:
+        assert offsets_of(zookeeper, group, TOPIC) == written
