@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,11 @@ _PANDAS = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 DISCOVERED = Path(zkconsumer.spark.__file__).parent / "discovered"
 
 
+def pytest_report_header() -> str:
+    """Which PySpark is tested."""
+    return f"PySpark {version('pyspark')}"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
@@ -80,6 +86,7 @@ def spark(_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spa
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("ERROR")
+        assert session.version == version("pyspark"), "another Spark runs than is installed here; is SPARK_HOME set?"
         yield session
         session.stop()
 
