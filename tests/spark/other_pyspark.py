@@ -39,8 +39,8 @@ def python_with(version: str) -> Path:
     with locked(packages.with_name(f"{version}.lock"), Deadline(scaled(_INSTALL_S))):
         if not (packages / ".complete").exists():
             _install(version, packages)
-        # Others may link to the same PySpark: of another checkout, or with another version of Python.
-        key = hashlib.sha256(f"{sys.executable} {sys.version}".encode()).hexdigest()[:8]
+        # One for each environment that it may be made from.
+        key = hashlib.sha256(f"{sys.prefix} {sys.version} {packages}".encode()).hexdigest()[:8]
         return _linked(_ROOT / ".cache" / f"pyspark-{version}-{key}", packages)
 
 
