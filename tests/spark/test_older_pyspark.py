@@ -40,6 +40,7 @@ def older() -> Path:
         pytest.skip(str(missing))
 
 
+@pytest.mark.timeout(scaled(420))  # both deadlines, of the installation and of the run, end before it
 def test_batches_members_and_checkpoints_work_with_the_oldest_pyspark(older: Path) -> None:
     chosen = [str((_HERE / name).relative_to(_ROOT)) for name in _chosen()]
     ours = ("PYTEST_", "SPARK_", "PYSPARK_")  # of this process, which may have a session of its own
@@ -48,7 +49,7 @@ def test_batches_members_and_checkpoints_work_with_the_oldest_pyspark(older: Pat
         [str(older), "-m", "pytest", "-p", "no:cacheprovider", *chosen],
         capture_output=True,
         text=True,
-        timeout=scaled(140),
+        timeout=scaled(240),
         check=False,
         env=environment,
         cwd=_ROOT,
