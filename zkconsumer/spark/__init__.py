@@ -20,7 +20,7 @@ from zkconsumer.errors import MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from zkconsumer.spark.snapshot import Snapshot
+    from zkconsumer.spark.snapshots import Snapshot
 
 __all__ = ["ZkConsumerDataSource", "register", "snapshot"]
 
@@ -48,7 +48,7 @@ def snapshot(options: Mapping[str, str]) -> Snapshot:
     Raises: ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError; MissingExtraError.
     """
     _data_source()
-    made: Snapshot = importlib.import_module("zkconsumer.spark.snapshot").make(options)
+    made: Snapshot = importlib.import_module("zkconsumer.spark.snapshots").make(options)
     return made
 
 

@@ -15,7 +15,7 @@ from zkconsumer.errors import ConfigException, OffsetCommitError
 from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.run import StreamRun
-from zkconsumer.spark.snapshot import make
+from zkconsumer.spark.snapshots import make
 from zkconsumer.testing import FakeCluster
 
 PLACES = [("t", 0), ("t", 1)]

@@ -140,3 +140,10 @@ def test_importing_the_package_of_the_source_imports_neither_pyspark_nor_pyarrow
 def test_an_unknown_name_in_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = zkconsumer.spark.Nothing
+
+
+def test_a_snapshot_can_be_asked_for_again() -> None:
+    # A module of the package with this name would take the function's place once it is imported.
+    for _ in range(2):
+        with pytest.raises(ConfigException, match="subscribe"):
+            zkconsumer.spark.snapshot({"zookeeper.connect": "zk:2181", "group.id": "g"})
