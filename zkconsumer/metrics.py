@@ -260,11 +260,13 @@ class Metrics:
     def snapshot(self) -> Mapping[MetricName, Value]:
         """Every metric with its value now."""
         with self._lock:
-            instruments, gauges, late = dict(self._instruments), list(self._gauges), list(self._late)
+            late = list(self._late)
         for known in late:
             feed = known()
             if feed is not None:
-                feed()
+                feed()  # which may make instruments
+        with self._lock:
+            instruments, gauges = dict(self._instruments), list(self._gauges)
         found: dict[MetricName, Value] = {name: instrument.value() for name, instrument in instruments.items()}
         for ask in gauges:
             found.update(ask())

@@ -180,9 +180,20 @@ def _add_unseen(found: History) -> None:
                 one.process == process and event["t"] - CLOCKS_NS < one.begin < answered + CLOCKS_NS
                 for one in found.ownerships[tp]
             ):
+                end = _released(found, process, tp, answered)
                 found.ownerships[tp].append(
-                    Ownership(tp, f"{process.who}-?", 0, -number, answered, process=process, seen=False)
+                    Ownership(tp, f"{process.who}-?", 0, -number, answered, end, process=process, seen=False)
                 )
+
+
+def _released(found: History, process: Process, tp: str, since: int) -> int:
+    """When the member was told, then or later, that its owner node of this partition is gone; NEVER: not told."""
+    for event in found.of("release", process.who):
+        if event["pid"] != process.pid or event["t"] < since or "error" in event:
+            continue
+        if tp in event["tps"].keys() - event["refused"].keys():
+            return int(event["t"] + event["took"])
+    return NEVER
 
 
 def _take(found: History, event: Event, process: Process, in_hand: dict[tuple[Process, int], HandOut]) -> None:

@@ -400,6 +400,22 @@ def test_a_claim_that_the_watcher_missed_is_not_taken_for_the_next_of_the_same_m
     assert verdict.unseen == 1
 
 
+def test_i7_a_claim_that_the_watcher_missed_ends_with_its_release() -> None:
+    """Claimed, released and closed within what the watcher needs for a look."""
+
+    def closing(**release: object) -> Log:
+        log = Log().member("a", 11).produced(range(1)).committed(0, 0.9)
+        log.add("a", 1.0, "claim", tps={TP: 0}, refused={}, took=5_000_000)
+        log.add("a", 1.01, "state", phase="owning", rounds=1).got("a", 1.02, 0)
+        log.add("a", 1.03, "release", **{"tps": {TP: 1}, "refused": {}, "took": 5_000_000} | release).committed(1, 1.035)
+        return log.add("a", 1.04, "leftover", threads=[], fds=[], stuck=[], failed=False)
+
+    assert closing().judged().violations == []
+    for fails in ({"error": "SessionLostError"}, {"refused": {TP: "not ours"}}, {"tps": {"t-1": 1}}):
+        left = [text for text in closing(**fails).judged().violations if text.startswith("I7")]
+        assert left == [f"I7: a-? left its owner node of {TP} behind"]
+
+
 def test_i2_what_the_log_does_not_have_was_not_lost_by_a_consumer() -> None:
     log = takeover().add("producer", 0.3, "acked", tp=TP, o=None, v="x")
     verdict = log.judged()

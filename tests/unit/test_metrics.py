@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,7 @@ from zkconsumer.brokers import FetchAnswer
 from zkconsumer.brokers.fetch_answer import FetchedPartition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.measures import FetchMeasures
-from zkconsumer.metrics import MANY, Histogram, HistogramValue, Meter, MetricName, Metrics, Timer
+from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 
 BROKER = (("clientId", "c"), ("brokerHost", "h"), ("brokerPort", "2"))
@@ -154,3 +155,26 @@ def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> Non
         stream.get(timeout=0)
     assert told[3][1] == 3
     bench.queue.close()
+
+
+def test_a_snapshot_shows_what_instruments_are_told_late_and_those_that_are_made_for_it() -> None:
+    metrics = Metrics()
+    told: list[Sequence[int]] = []
+
+    def tell(counts: Sequence[int]) -> None:
+        told.append(counts)
+        metrics.meter(NAME).mark(sum(counts))
+
+    backlog = Backlog[int](metrics, tell)
+    backlog.add(3)
+    backlog.add(4)
+    assert told == []
+    found = metrics.snapshot()[NAME]
+    assert isinstance(found, MeterValue)
+    assert found.count == 7
+    assert told == [[3, 4]]
+    for _ in range(MANY):
+        backlog.add(1)
+    assert told == [[3, 4], [1] * MANY], "nobody has asked, but they are many"
+    del backlog
+    assert metrics.snapshot().keys() == {NAME}
