@@ -407,7 +407,9 @@ def test_i7_a_claim_that_the_watcher_missed_ends_with_its_release() -> None:
         log = Log().member("a", 11).produced(range(1)).committed(0, 0.9)
         log.add("a", 1.0, "claim", tps={TP: 0}, refused={}, took=5_000_000)
         log.add("a", 1.01, "state", phase="owning", rounds=1).got("a", 1.02, 0)
-        log.add("a", 1.03, "release", **{"tps": {TP: 1}, "refused": {}, "took": 5_000_000} | release).committed(1, 1.035)
+        log.add("a", 1.03, "release", **{"tps": {TP: 1}, "refused": {}, "took": 5_000_000} | release).committed(
+            1, 1.035
+        )
         return log.add("a", 1.04, "leftover", threads=[], fds=[], stuck=[], failed=False)
 
     assert closing().judged().violations == []
