@@ -87,7 +87,7 @@ class Offsets(Protocol):
         release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
         """The last commit before giving partitions up; ``meanwhile`` is called every now and then. With ``release`` it
-        may be their release as well. Returns their offset nodes, None for what is released.
+        may be their release as well. Returns their offset nodes, None for what is released, nothing where it may be.
         """
 
     def check(self) -> None:

@@ -54,6 +54,7 @@ class Ownership:
         self._parents: set[str] = set()
         self._unreadable: dict[TopicPartition, str] = {}
         self._stuck: set[TopicPartition] = set()
+        self._claimed_in: dict[TopicPartition, int] = {}
 
     def _path(self, tp: TopicPartition) -> str:
         return paths.owner(self._group, tp)
@@ -142,6 +143,7 @@ class Ownership:
         for tp in [tp for tp in free if tp in result.blocked]:
             del free[tp]
         claims = [Claim(tp, thread, offsets[tp]) for tp, thread in free.items()]
+        self._claimed_in.update(dict.fromkeys(free, self._session.session_id))
         for tp, outcome in fenced.claim(self._session, self._group, claims, deadline).items():
             if outcome is Outcome.DONE:
                 version = offsets[tp].version
@@ -216,21 +218,40 @@ class Ownership:
             log.log(logging.DEBUG if tp in self._stuck else logging.ERROR, "%s cannot be released: %s", tp, e)
             self._stuck.add(tp)
 
-    def release(self, known: Mapping[TopicPartition, KnownOffset | None], deadline: Deadline) -> None:
+    def release(
+        self,
+        known: Mapping[TopicPartition, KnownOffset | None],
+        deadline: Deadline,
+        doubtful: Collection[TopicPartition] = (),
+    ) -> None:
         """Delete our owner nodes, and nobody else's. ``known`` are the offset nodes as we last saw them; None: this one
-        was released with its last commit.
+        was released with its last commit. ``doubtful`` ones may be released already, so whose they are is looked up.
         """
-        commits = [Commit(tp, None, offset) for tp, offset in known.items() if offset is not None]
+        commits = [
+            Commit(tp, None, offset)
+            for tp, offset in known.items()
+            if offset is not None and not self._of_another_session(tp)
+        ]
         try:
+            if doubtful:
+                commits += [Commit(tp, None, ABSENT) for tp in self.standing(doubtful, deadline)]
             outcomes = fenced.release(self._session, self._group, commits, deadline)
             # somebody wrote the offset meanwhile, or into our node, so versions prove nothing: look whose node it is
-            doubtful = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
-            nodes = self._session.stat([self._path(tp) for tp in doubtful], deadline) if doubtful else []
-            for tp, node in zip(doubtful, nodes, strict=True):
+            refused = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
+            nodes = self._session.stat([self._path(tp) for tp in refused], deadline) if refused else []
+            for tp, node in zip(refused, nodes, strict=True):
                 if node is not None and node.ephemeral_owner == self._session.session_id:
                     self._delete(tp, node.version, deadline)
         finally:
-            self._cache.forget([self._path(tp) for tp in known])
+            self._cache.forget([self._path(tp) for tp in (*known, *doubtful)])
+
+    def _of_another_session(self, tp: TopicPartition) -> bool:
+        """Whether it was claimed in a session that is no longer ours, as far as both are known: its owner node ended
+        with that. Versions need not tell: where there is no offset node, one of ours that has claimed it since has made
+        a node like ours.
+        """
+        now, then = self._session.session_id, self._claimed_in.get(tp)
+        return bool(now and then) and now != then
 
 
 class Ahead:

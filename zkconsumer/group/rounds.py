@@ -26,7 +26,7 @@ from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Ahead, Claimed, Ownership
 from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
-from zkconsumer.registry.fenced import ABSENT, KnownOffset
+from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.nodes import Seen
 from zkconsumer.registry.session import Session
 
@@ -206,7 +206,7 @@ class Rounds:
             log.warning("the last commit failed; what was not committed is consumed again by the next owner: %s", e)
         try:
             if self._leaving:
-                self._ownership.release({p.tp: known.get(p.tp, ABSENT) for p in self._leaving}, deadline)
+                self._ownership.release(known, deadline, [p.tp for p in self._leaving if p.tp not in known])
             self._membership.deregister(deadline)
         except RegistryError as e:
             log.info("left without deleting our nodes, which end with the session: %s", e)
@@ -251,8 +251,7 @@ class Rounds:
         """Delete owner nodes of our session that an interrupted round left behind."""
         stray = [tp for tp in self._holdings.leftover if tp not in self._holdings.owned and tp not in todo.claim]
         if stray:
-            standing = self._ownership.standing(stray, deadline)
-            self._ownership.release(dict.fromkeys(standing, ABSENT), deadline)
+            self._ownership.release({}, deadline, stray)
         self._holdings.leftover.clear()
 
     def _give_up(self, todo: Plan) -> Seen:
@@ -277,7 +276,7 @@ class Rounds:
             meanwhile=lambda: ahead.look(deadline),
             release=True,
         )
-        self._ownership.release({tp: known.get(tp, ABSENT) for tp in partitions}, deadline)
+        self._ownership.release(known, deadline, [tp for tp in partitions if tp not in known])
         self._holdings.leftover.difference_update(partitions)
         return ahead.seen
 

@@ -207,8 +207,8 @@ class Committer:
         """The last commit (if ``commit``) of partitions that are given up, after which they are no longer written;
         ``meanwhile`` is called a few times a second. With ``release`` it may delete their owner nodes as well.
 
-        Returns their offset nodes as last seen, None for what is released. A failed commit is logged: the next owner
-        starts at the one before.
+        Returns their offset nodes as last seen, None for what is released, and nothing of those that may be released or
+        not. A failed commit is logged: the next owner starts at the one before.
         """
         asked = self._ask(lambda: self._ledger.surrender(positions, commit, count_held, deadline, release))
         while not asked.done() and not deadline.expired:

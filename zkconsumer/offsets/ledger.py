@@ -112,9 +112,12 @@ class Ledger:
         """The last commit (if ``commit``), with the release where that goes together; see the committer's."""
         held = [p for p in positions if self.positions.get(p.tp) is p]
         released: set[TopicPartition] = set()
+        # after its deadline nobody waits for us any more, and the same partitions may have been claimed again
+        release = release and self._store.releases and not deadline.expired
+        unanswered = False
         if commit:
             try:
-                if release and self._store.releases:
+                if release:
                     self._release(held, count_held, deadline, released)
                 else:
                     self.commit(held, count_held, deadline, patient=True)
@@ -122,7 +125,9 @@ class Ledger:
                 log.warning(
                     "the last commit before giving partitions up failed, so their next owner repeats some: %s", e
                 )
-        return {tp: None if tp in released else known for tp, known in self.untrack(held).items()}
+                unanswered = release and isinstance(e, RegistryError)
+        known = self.untrack(held)
+        return {} if unanswered else {tp: None if tp in released else offset for tp, offset in known.items()}
 
     def _release(
         self,

@@ -1,0 +1,100 @@
+"""Releases that come late, from another session or a second time: they delete nobody else's owner node.
+
+Owner nodes of two members of ours look the same, and where there is no offset node, as for what was never started, no
+version tells who is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeZooKeeper
+
+P2, P3 = TopicPartition(TOPIC, 2), TopicPartition(TOPIC, 3)
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    """Of four partitions the last one was never started."""
+    made = FakeZooKeeper()
+    make_topic(made, 4)
+    for number in range(3):
+        made.put(paths.offset(GROUP, TopicPartition(TOPIC, number)), b"10")
+    return made
+
+
+def node_of(server: FakeZooKeeper, tp: TopicPartition) -> int:
+    node = server.node(paths.owner(GROUP, tp))
+    assert node is not None
+    return node.czxid
+
+
+def test_a_release_in_another_session_leaves_what_others_claimed_since(server: FakeZooKeeper) -> None:
+    first = SteppedMember(server, "a")
+    settle([first])
+    second = SteppedMember(server, "b")
+    claimed: list[int] = []
+    revoke = first.delivery.revoke
+
+    def stopped_meanwhile(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        revoke(positions, drain)
+        if positions and not claimed:
+            first.session.expire_unnoticed()
+            settle([second])
+            claimed.append(node_of(server, P3))
+            first.session.suspend()
+            first.session.resume()
+
+    first.delivery.revoke = stopped_meanwhile  # type: ignore[method-assign]
+    second.step(2)
+    first.step(2)
+    assert claimed == [node_of(server, P3)], "its owner has not lost it"
+    settle([first, second])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
+
+
+def test_a_release_whose_answer_was_lost_is_not_repeated_on_what_others_claimed_since(server: FakeZooKeeper) -> None:
+    first = SteppedMember(server, "a")
+    settle([first])
+    first.finish(P2, 5)
+    second = SteppedMember(server, "b")
+    second.step(4)
+    claimed: list[int] = []
+    transact = first.session.transact
+
+    def lossy(build: Callable[[Any], None], deadline: Deadline) -> Any:
+        if claimed:
+            return transact(build, deadline)
+        transact(build, deadline)
+        settle([second])
+        claimed.append(node_of(server, P3))
+        raise RegistryUnavailableError("no answer in time")
+
+    first.session.transact = lossy  # type: ignore[method-assign]
+    first.step(2)
+    assert claimed == [node_of(server, P3)], "its owner has not lost it"
+    settle([first, second])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
+
+
+def test_a_last_commit_that_nobody_waits_for_any_more_releases_nothing(server: FakeZooKeeper) -> None:
+    """Its partitions may have been claimed again by then, by ourselves too."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.finish(P2, 5)
+    held = list(member.owned.values())
+    known = member.committer.surrender(
+        held, commit=True, count_held=lambda _: False, deadline=Deadline(0.0), release=True
+    )
+    assert known.keys() == set(member.owned)
+    assert None not in known.values()
+    assert len(owners(server)) == 4
