@@ -379,6 +379,25 @@ def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:
     assert budget.reserve(1000) == 1, "no more than a batch at a time then"
 
 
+def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that_waits() -> None:
+    """Its chunk had come, so nobody fetched for it any more, as long as another stream was left unread."""
+    _, (unread, read), _ = budgeted(160, 2)
+    unread.deliver(position(0), b"x" * 500, (0, 1), ())
+    revoked, kept = position(1), position(2)
+    taken: list[Any] = []
+    reader = Thread(target=lambda: taken.append(read.take(Deadline(scaled(20)))), name="reader", daemon=True)
+    reader.start()
+    eventually(lambda: read.hungry, 10, "a reader that waits")
+    with read._lock:
+        read.deliver(revoked, b"x", (0, 1), ())
+        assert not read.has_room()
+        read.revoke([revoked])
+    eventually(read.has_room, 10, "room for a reader that waits again")
+    read.deliver(kept, b"x", (0, 1), ())
+    reader.join(scaled(20))
+    assert [chunk.position for chunk in taken] == [kept]
+
+
 @pytest.mark.parametrize("greedy", [1, 2, 5, 20])
 def test_streams_that_take_all_they_can_get_share_alike_and_leave_some(greedy: int) -> None:
     budget, queues, _ = budgeted(1_000_000, greedy + 1)

@@ -242,6 +242,7 @@ class StreamQueue:
                     raise ConsumerTimeoutException(
                         "no message within the timeout; the stream stays usable, and connector.state says why"
                     )
+                self._hungry = True  # also where what was there, or has woken us, was revoked or paused meanwhile
                 self._changed.wait(left)
             if self._closed:
                 return None
