@@ -187,7 +187,7 @@ class Backlog(Generic[Item]):
     def __init__(self, metrics: Metrics, tell: Callable[[Sequence[Item]], None]) -> None:
         self._tell = tell
         self._items: deque[Item] = deque()
-        self._due = inf
+        self._due = 0.0  # where two threads add the first two items at once, neither sees one alone
         metrics.late(self.settle)
 
     def add(self, item: Item) -> None:

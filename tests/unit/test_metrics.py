@@ -178,3 +178,13 @@ def test_a_snapshot_shows_what_instruments_are_told_late_and_those_that_are_made
     assert told == [[3, 4], [1] * MANY], "nobody has asked, but they are many"
     del backlog
     assert metrics.snapshot().keys() == {NAME}
+
+
+def test_the_first_things_of_two_threads_at_once_are_told_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees the other's beside its own, so neither begins the time after which they are told."""
+    monkeypatch.setattr("zkconsumer.metrics.SOON", 0.0)
+    told: list[int] = []
+    backlog = Backlog[int](Metrics(), told.extend)
+    backlog._items.append(1)  # another thread's, which has not come further
+    backlog.add(2)
+    assert told == [1, 2]
