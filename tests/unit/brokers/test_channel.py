@@ -308,6 +308,33 @@ def test_a_silent_broker_is_waited_for_no_longer_than_the_socket_timeout(make: M
         assert monotonic() - begin > 0.45  # the wait that the broker was asked for does not count
 
 
+@pytest.mark.parametrize("sent", [3, 8, 20, -1])
+def test_the_rest_of_an_answer_that_stops_is_not_taken_for_the_next(make: Make, sent: int) -> None:
+    def answer(peer: Peer, records: bytes) -> bytes:
+        peer.versions()
+        body = fetched(records)
+        return struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body
+
+    def stopping(peer: Peer) -> None:
+        peer.send(answer(peer, b"half")[:sent])
+        peer.until_closed()
+
+    def serving(peer: Peer) -> None:
+        peer.send(answer(peer, b"whole"))
+        peer.until_closed()
+
+    with ScriptedBroker(stopping, serving) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(scaled(0.2)))
+        with pytest.raises(BrokerUnavailableError, match="not connected"):
+            channel.send_fetch(FETCH, soon())
+        channel.connect(soon())
+        assert channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records == b"whole"
+        channel.close()
+
+
 def test_a_broker_that_dribbles_is_held_to_the_deadline(make: Make) -> None:
     """Each byte comes well within the socket timeout; all of them together never would."""
     pause = threading.Event()
