@@ -86,6 +86,31 @@ def test_a_release_whose_answer_was_lost_is_not_repeated_on_what_others_claimed_
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
 
 
+def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKeeper) -> None:
+    """What happened: the session ended within a round, where nothing was asked just then; so the claim succeeded in the
+    next session, the end of the first one was dealt with after it, and what stood of ours by then nobody knew of.
+    """
+    first = SteppedMember(server, "a")
+    transact = first.session.transact
+    late: list[bool] = []
+
+    def in_the_next_session(build: Callable[[Any], None], deadline: Deadline) -> Any:
+        if not late:
+            late.append(True)
+            first.session.expire()
+        return transact(build, deadline)
+
+    first.session.transact = in_the_next_session  # type: ignore[method-assign]
+    first.step(2)
+    assert late
+    assert len(owners(server)) == 4
+    second = SteppedMember(server, "b")
+    second.step()
+    settle([first, second])
+    assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
+    assert set(second.owned) == {P2, P3}
+
+
 def test_a_last_commit_that_nobody_waits_for_any_more_releases_nothing(server: FakeZooKeeper) -> None:
     """Its partitions may have been claimed again by then, by ourselves too."""
     member = SteppedMember(server, "a")

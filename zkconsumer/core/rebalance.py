@@ -80,8 +80,9 @@ class Effect(Enum):
     DOUBT_VIEW = "look again at what is believed"
     """All of it but what the other members registered, of which a part is looked at again each time."""
     DROP_ALL = "drop everything owned"
-    FORGET_NODES = "forget our owner nodes"
-    """They ended with their session; until then those of what was dropped are ours to delete."""
+    """Those of its owner nodes that our session made stay ours to delete: where it is a new one, a claim may have come
+    into that.
+    """
     RESUME_LEASE = "resume the lease"
     REPORT_UNOWNED = "look for unowned partitions"
     REPLACE_CLIENT = "try another client"
@@ -143,7 +144,6 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.CONTESTED, Trigger.SILENT],
         State.EXPIRED,
         Effect.DROP_ALL,
-        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
         Effect.ABANDON_SESSION,
     )
@@ -162,7 +162,6 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.NEW_SESSION],
         State.CHANGED,
         Effect.DROP_ALL,
-        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
         Effect.RESUME_LEASE,
         Effect.BEGIN_NOW,
@@ -172,7 +171,6 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.SESSION_LOST],
         State.EXPIRED,
         Effect.DROP_ALL,
-        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
     )
     on((*CONNECTED, *DISCONNECTED), [Trigger.STOPPED], State.CLOSED, Effect.SHUT_DOWN)
@@ -195,7 +193,6 @@ def _table() -> dict[tuple[State, Trigger], Transition]:
         [Trigger.RECONNECTED],
         State.CHANGED,
         Effect.DROP_ALL,
-        Effect.FORGET_NODES,
         Effect.FORGET_VIEW,
         Effect.RESUME_LEASE,
         Effect.BEGIN_NOW,

@@ -300,7 +300,6 @@ class Rebalancer:
             Effect.PERFORM_ROUND: lambda _: self._round(),
             Effect.BACK_OFF: self._back_off,
             Effect.LOOK_AGAIN: lambda _: self._schedule.later("another look at other owners"),
-            Effect.FORGET_NODES: lambda _: self._holdings.leftover.clear(),
             Effect.FORGET_VIEW: lambda _: self._cache.refresh(),
             Effect.DOUBT_VIEW: lambda _: self._membership.doubt(),
             Effect.DROP_ALL: self._drop_all,
