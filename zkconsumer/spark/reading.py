@@ -87,9 +87,9 @@ class RangeReader:
         while position < range_.end:
             try:
                 for part, asked, reached in self._fetches(where, position, range_.end):
-                    deadline = Deadline(self._timeout)
                     position = reached  # an error after this line does not fetch it again
                     yield part, asked
+                    deadline = Deadline(self._timeout)  # from when Spark wants more, which may be much later
             except _OutOfRange:
                 left = self._left(range_._replace(start=position))
                 if left.start == position and left.size and deadline.expired:

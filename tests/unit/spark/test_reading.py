@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -125,6 +126,28 @@ def test_a_broker_that_goes_away_is_read_on_after_it_comes_back() -> None:
     with ScriptedBroker(dies, answers({2: at(2)})) as broker:
         reader = RangeReader(options(), {WHERE: broker.endpoint()}, lambda: Known(broker.endpoint()))
         assert read_all(reader) == [0, 2]
+
+
+def test_a_broker_that_goes_away_while_spark_is_busy_for_long_is_waited_for_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark takes rows when it has use for them; that time is not the broker's."""
+
+    def dies(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, at(0))
+        peer.request()
+
+    busy = [0.0]
+    monkeypatch.setattr("zkconsumer.deadline.monotonic", lambda: monotonic() + sum(busy))
+    with ScriptedBroker(dies, answers({2: at(2)})) as broker:
+        reader = RangeReader(options(), {WHERE: broker.endpoint()}, lambda: Known(broker.endpoint()))
+        read = []
+        for _, asked in reader.sets(RANGE):
+            read.append(asked)
+            busy.append(3600.0)
+        reader.close()
+    assert read == [0, 2]
 
 
 def test_a_partition_that_stays_without_leader_is_given_up_in_time() -> None:
