@@ -12,6 +12,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
+from zkconsumer.registry.session import SessionChanged
 from zkconsumer.testing import FakeZooKeeper
 
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -125,3 +126,37 @@ def test_a_commit_of_what_was_claimed_in_another_session_is_refused_whatever_the
     with pytest.raises(OffsetCommitError, match="owner node is gone"):
         late.commit()
     assert server.node(paths.offset(GROUP, tp)) == node
+
+
+def test_a_conflict_that_is_dealt_with_in_the_next_session_makes_no_claim_of_it(server: FakeZooKeeper) -> None:
+    """What happened: with ``offset.conflict=overwrite`` a member read the offset, its successor's by then, and wrote
+    its own over it: whoever was told to write over what stands there was taken for its owner.
+    """
+    make_topic(server, 1)
+    tp = TopicPartition(TOPIC, 0)
+    late, heir = SteppedMember(server, "a", conflict="overwrite"), SteppedMember(server, "b")
+    settle([late, heir])
+    late.finish(tp, 5)
+    server.put(paths.offset(GROUP, tp), b"3")
+    with pytest.raises(OffsetCommitError, match="somebody else wrote the offset"):
+        late.commit()
+    late.session.freeze()
+    settle([heir])
+    heir.finish(tp, 50)
+    heir.commit()
+    late.session.suspend()
+    late.session.resume()  # with a new session, of which its group's thread hears after the conflict
+    changed = late.rebalancer._session_changed
+    refused: list[str] = []
+
+    def commit_before(event: SessionChanged) -> None:
+        if not refused:
+            with pytest.raises(OffsetCommitError, match="owner node is gone") as error:
+                late.commit()
+            refused.append(str(error.value))
+        changed(event)
+
+    late.rebalancer._session_changed = commit_before  # type: ignore[method-assign]
+    late.step()
+    assert refused
+    assert offsets(server)[0] == 53

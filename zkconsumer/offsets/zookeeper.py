@@ -37,9 +37,11 @@ class ZooKeeperOffsets:
         self._claimed_in: dict[TopicPartition, int] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed; ``known`` is its offset node as of the claim."""
+        """The partition was claimed; ``known`` is its offset node as of the claim. For one that is tracked already: as
+        somebody else has written it since, which makes no new claim of the old one.
+        """
         self._known[partition] = known
-        self._claimed_in[partition] = self._session.session_id
+        self._claimed_in.setdefault(partition, self._session.session_id)
         self._unanswered.pop(partition, None)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
