@@ -141,6 +141,8 @@ class Remembering:
     def __init__(self, *refusals: int) -> None:
         self.said: list[Said] = []
         self.refusals = list(refusals)
+        self.breaks_at = 0
+        """Closes the connection in place of its answer to this request; 0: to none."""
 
     def __call__(self, peer: Peer) -> None:
         peer.versions()
@@ -153,6 +155,8 @@ class Remembering:
             offsets = {p[0]: p[2] for _, parts in told.topics for p in parts}
             forgotten = [p for _, parts in told.forgotten_topics_data for p in parts]
             self.said.append(Said(told.session_id, told.session_epoch, offsets, forgotten))
+            if len(self.said) == self.breaks_at:
+                return
             refusal = self.refusals.pop(0) if self.refusals else 0
             parts = []
             if not refusal and offsets:
@@ -214,6 +218,27 @@ def test_a_broker_that_has_forgotten_is_told_everything(refusal: int) -> None:
     assert broker.said[2:] == [Said(55, 2, {3: 2}, []), Said(0, 0, {3: 2}, []), Said(55, 1, {}, [])]
     assert it.read() == [0, 1]
     assert it.returned == []
+
+
+def test_on_another_connection_everything_is_said_anew() -> None:
+    """Nobody knows whether the broker has heard what was said last on the one before."""
+    it, broker = OnePartition(), Remembering()
+    broker.breaks_at = 2
+    with ScriptedBroker(broker, broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            fetcher.step()
+            with pytest.raises(BrokerUnavailableError) as lost:
+                fetcher.step()
+            fetcher._lose_connection(str(lost.value))
+            fetcher.add(it.returned)
+            for _ in range(2):
+                fetcher.step()
+        finally:
+            fetcher.stop()
+    assert broker.said[1:] == [Said(55, 1, {3: 1}, []), Said(0, 0, {3: 1}, []), Said(55, 1, {3: 2}, [])]
+    assert it.read() == [0, 1]
 
 
 def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
