@@ -335,6 +335,27 @@ def test_the_rest_of_an_answer_that_stops_is_not_taken_for_the_next(make: Make, 
         channel.close()
 
 
+def test_a_connection_made_again_has_a_time_limit_of_its_own(make: Make) -> None:
+    """The limit was told to the socket before, and is not told to one each time."""
+
+    def serving(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, fetched(b"one"))
+        peer.until_closed()
+
+    def silent(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(serving, silent) as broker:
+        channel = make(broker.endpoint(), timeout=0.5)
+        channel.connect(Deadline(None))
+        assert channel.receive_fetch(channel.send_fetch(FETCH, Deadline(None)), Deadline(None)).partitions
+        channel.connect(Deadline(None))
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(FETCH, Deadline(None)), Deadline(None))
+
+
 def test_a_broker_that_dribbles_is_held_to_the_deadline(make: Make) -> None:
     """Each byte comes well within the socket timeout; all of them together never would."""
     pause = threading.Event()
