@@ -1,8 +1,9 @@
 """The numbers that tell how a member does, under the original's names, in a plain registry.
 
 Threads: instruments are fed by whichever thread does the work, once a chunk, a request or a round and never once a
-message, or later for several at once; a small lock guards each. :meth:`Metrics.snapshot` is any thread's. There is no
-thread of its own, no clock that ticks: rates are brought up to date when they are fed or read.
+message, or later for several at once; a small lock guards each. :meth:`Metrics.snapshot` is any thread's, and may be
+called by a signal handler in the middle of all this: a thread that has a lock is let in again. There is no thread of
+its own, no clock that ticks: rates are brought up to date when they are fed or read.
 
 Mirrors the original's Yammer metrics: names, tags, what a meter, timer or histogram tells. Differs on purpose: a
 registry belongs to one connector (there all share one, and a shutdown removes those of other clients whose id begins
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import exp, inf
-from threading import Lock
+from threading import RLock
 from time import monotonic
 from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakMethod
@@ -82,7 +83,7 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._lock = Lock()
+        self._lock = RLock()
         self._began = self._ticked = clock()
         self._count = self._fresh = 0
         self._rates: list[float] | None = None
@@ -120,7 +121,7 @@ class Histogram:
     """Keeps sizes."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._count = 0
         self._sum = 0.0
         self._min, self._max = inf, -inf
@@ -221,7 +222,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._instruments: dict[MetricName, Meter | Histogram | Timer] = {}
         self._gauges: list[Gauges] = []
         self._late: list[WeakMethod[Callable[[], None]]] = []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Sequence
+from threading import Thread
 
 import pytest
 
+from tests.timing import scaled
 from tests.unit.test_streams import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.brokers import FetchAnswer
@@ -188,3 +190,17 @@ def test_the_first_things_of_two_threads_at_once_are_told_in_time_too(monkeypatc
     backlog._items.append(1)  # another thread's, which has not come further
     backlog.add(2)
     assert told == [1, 2]
+
+
+def test_a_signal_handler_may_look_while_its_own_thread_is_counting() -> None:
+    metrics = Metrics()
+    meter, histogram = metrics.meter(NAME), metrics.histogram(NAME._replace(name="Sizes"))
+
+    def interrupted() -> None:
+        with metrics._lock, meter._lock, histogram._lock:
+            metrics.snapshot()
+
+    thread = Thread(target=interrupted, name="interrupted", daemon=True)
+    thread.start()
+    thread.join(scaled(10))
+    assert not thread.is_alive()
