@@ -11,6 +11,7 @@ import logging
 import random
 from threading import Lock
 
+from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import BrokerAuthenticationError
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,7 @@ class Logins:
             times = self._refused.get(who, (0, ""))[0] + 1
             self._refused[who] = (times, str(error))
         log.log(logging.ERROR if first else logging.DEBUG, "%s; it is tried again, ever more seldom", error)
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(times - 1, 16))
-        return pause * random.uniform(0.75, 1.0)
+        return backoff(times, FIRST_PAUSE, LONGEST_PAUSE) * random.uniform(0.75, 1.0)
 
     def accepted(self, who: object) -> None:
         """A try succeeded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from time import monotonic
 
+from zkconsumer.core.backoff import backoff
 from zkconsumer.group.rounds import RebalanceSettings
 
 NEVER = float("inf")
@@ -54,8 +55,7 @@ class Schedule:
     def back_off(self) -> float:
         """A round failed; returns the seconds until the next, which grow with each failure, up to a limit."""
         self.failures += 1
-        pause: float = min(self._settings.backoff_max, self._settings.backoff * 2 ** min(self.failures - 1, 10))
-        pause *= random.uniform(0.5, 1.0)
+        pause = backoff(self.failures, self._settings.backoff, self._settings.backoff_max) * random.uniform(0.5, 1.0)
         self._note("retry")
         self.due = monotonic() + pause
         return pause

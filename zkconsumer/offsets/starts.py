@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
+from zkconsumer.core.backoff import backoff
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
@@ -110,7 +111,7 @@ class Starts:
         self.trouble = trouble
         self._failures = self._failures + 1 if bar is not None else 0
         # only an operator can let us in, so it is tried ever more seldom
-        pause = min(self._retry * 2.0 ** min(self._failures, 16), max(self._retry, LONGEST_RETRY))
+        pause = backoff(self._failures + 1, self._retry, max(self._retry, LONGEST_RETRY))
         self.due = monotonic() + pause if trouble else NEVER
         if len(self._finding) < owned:
             bar = None  # something flows

@@ -19,6 +19,7 @@ from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredEr
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Connect
 
+from zkconsumer.core.backoff import backoff
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
 from zkconsumer.registry.pipelining import PipeliningConnection
@@ -105,7 +106,7 @@ class ServerConnection(PipeliningConnection):
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         if isinstance(request, Connect):
-            timeout = min(timeout, min(timeout * PATIENCE, PATIENCE_MOST) * 2.0 ** min(self.unanswered, 10))
+            timeout = backoff(self.unanswered + 1, min(timeout * PATIENCE, PATIENCE_MOST), timeout)
         return super()._invoke(timeout, request, xid)
 
     def _refused(self, why: str) -> None:
@@ -116,7 +117,7 @@ class ServerConnection(PipeliningConnection):
         if self._refusals == 1:
             log.error("%s; it is tried again, ever more seldom", self.trouble)
         self.settled.set()
-        self.client._stopped.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._refusals - 1, 10)))
+        self.client._stopped.wait(backoff(self._refusals, FIRST_PAUSE, LONGEST_PAUSE))
 
     def cut(self) -> None:
         """End the connection under whoever waits on it. The socket is kazoo's to close: without it his thread dies."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic
 
+from zkconsumer.core.backoff import backoff
 from zkconsumer.core.coordinated.machine import State
 from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
 from zkconsumer.group.coordinated.meanings import SHOWN
@@ -81,7 +82,7 @@ class Standing:
         settings = self._settings
         self._failures += 1
         longest = max(settings.backoff_max, REFUSED_MOST if refused else 0.0)
-        pause = min(settings.backoff * 2.0 ** min(self._failures - 1, 16), longest) * random.uniform(0.8, 1.2)
+        pause = backoff(self._failures, settings.backoff, longest) * random.uniform(0.8, 1.2)
         level = logging.DEBUG if trouble == self._detail and self._failures > 1 else logging.WARNING
         log.log(level, "no way into the group (attempt %d), next try in %.1f s: %s", self._failures, pause, trouble)
         self._detail = trouble
