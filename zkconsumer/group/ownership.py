@@ -15,6 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry import codecs, fenced, paths
+from zkconsumer.registry.claims import ClaimSessions
 from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.registry.nodes import FORBIDDEN, Look, Node, Seen
 from zkconsumer.registry.session import Session
@@ -54,7 +55,7 @@ class Ownership:
         self._parents: set[str] = set()
         self._unreadable: dict[TopicPartition, str] = {}
         self._stuck: set[TopicPartition] = set()
-        self._claimed_in: dict[TopicPartition, int] = {}
+        self._claims = ClaimSessions(session)
 
     def _path(self, tp: TopicPartition) -> str:
         return paths.owner(self._group, tp)
@@ -143,7 +144,7 @@ class Ownership:
         for tp in [tp for tp in free if tp in result.blocked]:
             del free[tp]
         claims = [Claim(tp, thread, offsets[tp]) for tp, thread in free.items()]
-        self._claimed_in.update(dict.fromkeys(free, self._session.session_id))
+        self._claims.claiming(free)
         for tp, outcome in fenced.claim(self._session, self._group, claims, deadline).items():
             if outcome is Outcome.DONE:
                 version = offsets[tp].version
@@ -230,7 +231,7 @@ class Ownership:
         commits = [
             Commit(tp, None, offset)
             for tp, offset in known.items()
-            if offset is not None and not self._of_another_session(tp)
+            if offset is not None and not self._claims.ended(tp)
         ]
         try:
             if doubtful:
@@ -244,14 +245,6 @@ class Ownership:
                     self._delete(tp, node.version, deadline)
         finally:
             self._cache.forget([self._path(tp) for tp in (*known, *doubtful)])
-
-    def _of_another_session(self, tp: TopicPartition) -> bool:
-        """Whether it was claimed in a session that is no longer ours, as far as both are known: its owner node ended
-        with that. Versions need not tell: where there is no offset node, one of ours that has claimed it since has made
-        a node like ours.
-        """
-        now, then = self._session.session_id, self._claimed_in.get(tp)
-        return bool(now and then) and now != then
 
 
 class Ahead:

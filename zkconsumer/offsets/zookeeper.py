@@ -16,6 +16,7 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import refusals
 from zkconsumer.registry import codecs, fenced, paths
+from zkconsumer.registry.claims import ClaimSessions
 from zkconsumer.registry.fenced import ABSENT, Commit, KnownOffset, Outcome
 from zkconsumer.registry.session import Session
 
@@ -34,20 +35,20 @@ class ZooKeeperOffsets:
         self._group = group
         self._known: dict[TopicPartition, KnownOffset] = {}
         self._unanswered: dict[TopicPartition, set[bytes]] = {}
-        self._claimed_in: dict[TopicPartition, int] = {}
+        self._claims = ClaimSessions(session)
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """The partition was claimed; ``known`` is its offset node as of the claim. For one that is tracked already: as
         somebody else has written it since, which makes no new claim of the old one.
         """
         self._known[partition] = known
-        self._claimed_in.setdefault(partition, self._session.session_id)
+        self._claims.claimed(partition)
         self._unanswered.pop(partition, None)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """The partition is given up or lost; returns its offset node as last seen."""
         self._unanswered.pop(partition, None)
-        self._claimed_in.pop(partition, None)
+        self._claims.forget(partition)
         return self._known.pop(partition, ABSENT)
 
     def known(self, partition: TopicPartition) -> int | None:
@@ -153,7 +154,7 @@ class ZooKeeperOffsets:
     def _write_owned(
         self, offsets: Mapping[TopicPartition, int | None], deadline: Deadline, release: bool
     ) -> dict[TopicPartition, Outcome]:
-        lost = {tp: Outcome.NOT_OURS for tp in offsets if self._of_another_session(tp)}
+        lost = {tp: Outcome.NOT_OURS for tp in offsets if self._claims.ended(tp)}
         offsets = {tp: offset for tp, offset in offsets.items() if tp not in lost}
         commits: Sequence[Commit] = [Commit(tp, offset, self._known[tp]) for tp, offset in offsets.items()]
         written = {tp: offset for tp, offset in offsets.items() if offset is not None}
@@ -168,13 +169,6 @@ class ZooKeeperOffsets:
             if outcomes[tp] is Outcome.DONE:
                 self._known[tp] = KnownOffset(offset, _next_version(self._known[tp]))
         return {**outcomes, **lost}
-
-    def _of_another_session(self, tp: TopicPartition) -> bool:
-        """Whether our session is no longer the one in which it was claimed, as far as both are known. ZooKeeper's own
-        check fails to see that where an operator deleted offset nodes: of new ones the versions begin anew.
-        """
-        now, then = self._session.session_id, self._claimed_in[tp]
-        return bool(now and then) and now != then
 
     def _moved_by_us(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         """Those in whose offset nodes stands what we tried to write last, by the one write that could succeed; they are
