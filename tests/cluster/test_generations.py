@@ -309,6 +309,7 @@ def test_large_messages_of_many_partitions_keep_to_the_budget_and_starve_nobody(
         if len(seen) == len(values) + len(busy):
             break
     assert sorted(seen) == sorted({(p, n) for p in range(partitions) for n in range(3)} | {(0, n) for n in range(43)})
-    # beyond it: for each reader what is decoded of the message in its hands, and the one that it waited for
-    assert max(used) <= budget + 2 * 2 * size
+    # beyond it: an answer to a request for whatever little was left (a batch of this producer's has three at most), and
+    # for each of both readers the message that is decoded
+    assert max(used) <= budget + (3 + 2) * size
     assert {p for p, _ in seen[: seen.index((0, 42))]} == set(range(partitions)), "nobody waits for the busy one's end"

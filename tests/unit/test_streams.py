@@ -353,15 +353,18 @@ def test_all_streams_share_one_budget_and_what_a_reader_holds_counts() -> None:
 
 def test_what_is_decoded_of_a_chunk_counts_as_well() -> None:
     """Seen: 32 readers of messages of 1 MB held as much again as was counted."""
-    budget, (large, small), _ = budgeted(10_000_000, 2)
+    budget, (large, medium, small), _ = budgeted(10_000_000, 3)
     large.deliver(position(0), bytes(1_000_000), (0, 1), (), 1)
-    small.deliver(position(1), bytes(1_000_000), (0, 10_000), (), 10_000)
-    assert budget.used == 2_000_000
-    large.take(Deadline(0))
+    medium.deliver(position(1), bytes(1_000_000), (0, 100), (), 100)
+    small.deliver(position(2), bytes(1_000_000), (0, 10_000), (), 10_000)
     assert budget.used == 3_000_000
+    large.take(Deadline(0))
+    assert budget.used == 4_000_000
+    medium.take(Deadline(0))
+    assert budget.used == 4_262_144, "256 KiB are decoded at a time, or one message"
     small.take(Deadline(0))
-    assert budget.used == 3_038_400, "384 messages are decoded at a time"
-    large.taken = small.taken = None
+    assert budget.used == 4_300_544, "or 384 messages"
+    large.taken = medium.taken = small.taken = None
     assert budget.used == 0
 
 

@@ -21,6 +21,7 @@ from aiokafka.record.default_records import DefaultRecord
 
 from zkconsumer.brokers.compression import decompress
 from zkconsumer.brokers.heads import MalformedSetError
+from zkconsumer.brokers.record_batch import DECODED_BYTES
 
 RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold
 
@@ -57,7 +58,8 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool) -> Run:
     records: list[Any] = []
     view = memoryview(data)
     next_offset = -1
-    while at + _SMALLEST <= end and len(records) < RUN_LIMIT:
+    enough = at + DECODED_BYTES
+    while at + _SMALLEST <= end and at < enough and len(records) < RUN_LIMIT:
         offset, size, stored, magic, attributes = _HEAD(data, at)
         stop = at + _START + size
         if stop > end or (records and (magic > 1 or attributes & _CODEC)):

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from threading import Condition, RLock
 
+from zkconsumer.brokers.record_batch import DECODED_BYTES
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError, UnreadableMessageError
@@ -19,7 +20,7 @@ from zkconsumer.streams.budget import QueueBudget
 log = logging.getLogger(__name__)
 
 _DECODED = 384
-"""Messages that are decoded at a time; of large ones that is all of a chunk, once more."""
+"""Messages that are decoded at a time; of large ones fewer."""
 _CHUNK_BYTES = 512
 """What a chunk takes beside its records, roughly."""
 
@@ -59,7 +60,10 @@ class Chunk:
     def in_use(self) -> int:
         """Bytes that it takes while it is read: what was fetched, and about as much as is decoded of it at a time."""
         size = len(self.records)
-        return size + min(size, size * _DECODED // self.messages) if self.messages else size
+        if not self.messages:
+            return size
+        each = size // self.messages
+        return size + min(size, each * _DECODED, max(DECODED_BYTES, each))
 
 
 class StreamQueue:

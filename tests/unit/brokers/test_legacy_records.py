@@ -13,6 +13,7 @@ from tests.unit.brokers.test_records import listed, offsets, plain
 from zkconsumer.brokers import CorruptRecordsError, batches
 from zkconsumer.brokers.compression import with_right_lz4_checksum, xxhash32
 from zkconsumer.brokers.legacy_records import RUN_LIMIT
+from zkconsumer.brokers.record_batch import DECODED_BYTES
 
 THREE = [Written(b"k", b"v%d" % n, timestamp=1000 + n) for n in range(3)]
 
@@ -64,6 +65,11 @@ def test_a_compressed_set_that_starts_before_the_asked_offset() -> None:
 def test_uncompressed_messages_come_in_batches() -> None:
     data = MessageSet([Batch([Written()] * (2 * RUN_LIMIT + 1), magic=0)]).data
     assert [batch.next_offset for batch in listed(data)] == [RUN_LIMIT, 2 * RUN_LIMIT, 2 * RUN_LIMIT + 1]
+
+
+def test_of_large_messages_fewer_are_read_together() -> None:
+    data = MessageSet([Batch([Written(value=bytes(DECODED_BYTES // 2))] * 5, magic=1)]).data
+    assert [batch.next_offset for batch in listed(data)] == [2, 4, 5]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Callable, Iterable
 from itertools import islice, pairwise
 
@@ -16,7 +17,7 @@ from tests.unit.brokers.sets import CODECS, SETS, WHERE, Batch, MessageSet, Writ
 from zkconsumer.brokers import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.brokers.extent import extent
 from zkconsumer.brokers.lenient_records import read_leniently
-from zkconsumer.brokers.record_batch import COMPILED
+from zkconsumer.brokers.record_batch import COMPILED, DECODED_BYTES
 from zkconsumer.errors import InvalidMessageException
 
 KINDS = [pytest.param(magic, codec, id=f"v{magic}-codec{codec}") for magic, codes in CODECS.items() for codec in codes]
@@ -89,6 +90,20 @@ def test_heads_tell_how_many_messages_there_are(what: MessageSet) -> None:
         assert messages == exact
     else:  # what was compacted away counts too
         assert exact <= messages <= what.next_offset - what.base
+
+
+@pytest.mark.parametrize(("size", "at_a_time"), [(2 * DECODED_BYTES, 1), (DECODED_BYTES // 4, 4)])
+def test_of_large_messages_few_are_in_memory_twice(size: int, at_a_time: int) -> None:
+    (batch,) = listed(MessageSet([Batch([Written(value=bytes(size))] * 20)]).data)
+    tracemalloc.start()
+    try:
+        records = iter(batch)
+        next(records)
+        assert tracemalloc.get_traced_memory()[1] < at_a_time * size + 64 * 1024
+        assert [record.offset for record in records] == list(range(1, 20))
+        assert tracemalloc.get_traced_memory()[1] < 2 * at_a_time * size + 64 * 1024, "and those that were before"
+    finally:
+        tracemalloc.stop()
 
 
 def test_markers_of_transactions_are_no_messages() -> None:
