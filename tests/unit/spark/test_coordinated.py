@@ -301,23 +301,22 @@ def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> N
         by_zookeeper = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"}
         bridge = ZookeeperConsumerConnector({**by_brokers, "group.migration": "true"})
         old = GroupMember(parse({**by_zookeeper, "subscribe": "t"}))
-        new = GroupMember(parse({**by_brokers, "subscribe": "t"}))
+        early, new = (GroupMember(parse({**by_brokers, "subscribe": "t"})) for _ in range(2))
         try:
             old.join()
             bridge.create_message_streams({"t": 1})
             eventually(lambda: (len(old.claim(ALL, patient=False)), bridge.state.owned) == (2, 2), 20, "both to share")
             assert not cluster.group("g").members
             with pytest.raises(ConsumerRebalanceFailedException, match="members that ZooKeeper alone coordinates"):
-                new.join()
+                early.join()
             old.leave()
             eventually(lambda: len(cluster.group("g").members) == 1, 20, "the bridge to pass on to the brokers")
-            new = GroupMember(parse({**by_brokers, "subscribe": "t"}))
             new.join()
             eventually(lambda: (len(new.claim(ALL, patient=False)), bridge.state.owned) == (2, 2), 20, "both to share")
             assert len(cluster.group("g").members) == 2
         finally:
-            old.leave()
-            new.leave()
+            for member in (old, early, new):
+                member.leave()
             bridge.shutdown()
 
 
