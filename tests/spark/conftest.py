@@ -138,18 +138,22 @@ def runners(parent: int) -> list[int]:
 
 
 class Sink:
-    """Where a query writes: the values of each batch, so that a batch that comes again replaces itself."""
+    """Where a query writes: the values of each batch, so that a batch that comes again replaces itself. It is held up
+    in the batch ``hold_at``, or in the first that reads of partition ``hold_with``.
+    """
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[Any, ...]]] = {}
         self.fail_at: int | None = None
         self.hold_at: int | None = None
+        self.hold_with: int | None = None
         self.holding = Event()
         self.go_on = Event()
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         self.batches[number] = [tuple(row) for row in frame.select("partition", "offset", "value").collect()]
-        if number == self.hold_at:
+        if number == self.hold_at or self.hold_with in {partition for partition, *_ in self.batches[number]}:
+            self.hold_with = None
             self.holding.set()
             assert self.go_on.wait(scaled(180)), "the test left the sink waiting"
         if number == self.fail_at:
