@@ -14,7 +14,7 @@ from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, own
 from zkconsumer.core.planner import GroupView, threads_of
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
-from zkconsumer.group.events import StartResolved
+from zkconsumer.group.events import StartsResolved
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.registry import codecs, paths
 from zkconsumer.testing import FakeZooKeeper
@@ -189,7 +189,7 @@ class Group(RuleBasedStateMachine):
         if lives and self.server.node(paths.offset(GROUP, tp)) is None:
             self.reached[tp] = max(self.reached.get(tp, 0), START)
         self.reached.setdefault(tp, START)
-        member.events.put(StartResolved(position, START))
+        member.events.put(StartsResolved({position: START}))
 
     @precondition(lambda self: self.members)
     @rule(number=picks, which=picks, count=st.integers(1, 5))

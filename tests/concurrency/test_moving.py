@@ -6,7 +6,7 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
 from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.group.events import StartResolved
+from zkconsumer.group.events import StartsResolved
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
@@ -68,13 +68,13 @@ def test_a_seek_before_the_start_is_known_is_stored_first(server: FakeZooKeeper,
     settle([member])
     assert offsets(server)[1] == 6
     assert (member.owned[tp(1)].fetched, member.delivery.flowing[tp(1)]) == (6, member.owned[tp(1)])
-    member.events.put(StartResolved(old, 77))
+    member.events.put(StartsResolved({old: 77}))
     settle([member])
     assert member.owned[tp(1)].fetched == 6, "the broker's answer was for the former position"
 
 
 def test_a_seek_while_the_start_is_being_stored_wins(server: FakeZooKeeper, member: SteppedMember) -> None:
-    member.events.put(StartResolved(member.owned[tp(1)], 77))
+    member.events.put(StartsResolved({member.owned[tp(1)]: 77}))
     member.seek({tp(1): 6})
     settle([member])
     assert member.owned[tp(1)].fetched == 6

@@ -8,7 +8,7 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.group.events import StartResolved, StopRequested
+from zkconsumer.group.events import StartsResolved, StopRequested
 from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
@@ -78,7 +78,7 @@ def test_a_partition_without_an_offset_waits_for_its_start_to_be_stored(server: 
     settle([member])
     position = member.owned[tp(0)]
     assert position.fetched is None
-    member.events.put(StartResolved(position, 77))
+    member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert offsets(server) == {0: 77}
     assert (position.fetched, position.consumed, position.committed) == (77, 77, 77)
@@ -90,7 +90,7 @@ def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeepe
     old = member.owned[tp(0)]
     member.session.expire()
     settle([member])
-    member.events.put(StartResolved(old, 77))
+    member.events.put(StartsResolved({old: 77}))
     settle([member])
     assert offsets(server) == {}
     assert member.owned[tp(0)] is not old

@@ -17,7 +17,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
-from zkconsumer.group.events import NodeChanged, StartResolved, StopRequested
+from zkconsumer.group.events import NodeChanged, StartsResolved, StopRequested
 from zkconsumer.group.rebalancer import NEVER
 from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
@@ -178,12 +178,12 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
     member = SteppedMember(server, "a")
     settle([member])
     position = member.owned[tp(0)]
-    member.events.put(StartResolved(position, 77))
-    member.events.put(StartResolved(position, 90))
+    member.events.put(StartsResolved({position: 77}))
+    member.events.put(StartsResolved({position: 90}))
     settle([member])
     assert (position.consumed, offsets(server)) == (77, {0: 77})
     member.finish(tp(0), 3)
-    member.events.put(StartResolved(position, 77))
+    member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert member.owned[tp(0)] is position
     assert position.consumed == 80

@@ -11,7 +11,7 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
 from tests.unit.offsets.fakes import MemoryStore, failing
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError
-from zkconsumer.group.events import StartResolved
+from zkconsumer.group.events import StartsResolved
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
@@ -101,7 +101,7 @@ def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZoo
     position = member.owned[tp(0)]
     assert position.fetched is None
     store.trouble = failing(BrokerUnavailableError("away"))
-    member.events.put(StartResolved(position, 77))
+    member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert position.fetched is None
     assert store.offsets == {}

@@ -22,7 +22,7 @@ from tests.timing import eventually, scaled
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
-from zkconsumer.group.events import StartResolved, StopRequested
+from zkconsumer.group.events import StartsResolved, StopRequested
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.registry import paths
@@ -88,7 +88,7 @@ class Running:
         while not self._ended.wait(0.002):
             for position in list(member.delivery.flowing.values()):
                 if position.fetched is None:
-                    member.events.put(StartResolved(position, 100))
+                    member.events.put(StartsResolved({position: 100}))
                 elif position.consumed is not None:
                     offset = position.consumed
                     position.held_until = offset + 1  # announced before the gate is looked at

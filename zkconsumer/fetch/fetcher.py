@@ -13,7 +13,7 @@ message is handed out. How it asks is told in ``exchange``, what it makes of an 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, RLock, Thread
 from time import monotonic
 
@@ -41,8 +41,8 @@ _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 class Fetcher:
     """Fetches from one broker on a thread of its own.
 
-    Arguments: ``give_back`` takes the flows whose leader must be found again; ``resolved`` is told the start offset
-    of a partition that had none (the flow waits until its position has begun there). Both are called on the fetcher's
+    Arguments: ``give_back`` takes the flows whose leader must be found again; ``resolved`` is told the start offsets
+    of partitions that had none (a flow waits until its position has begun there). Both are called on the fetcher's
     thread. ``budget`` is shared with the streams and the other fetchers.
     """
 
@@ -53,7 +53,7 @@ class Fetcher:
         settings: FetchSettings,
         *,
         give_back: Callable[[Sequence[Flow]], None],
-        resolved: Callable[[PartitionPosition, int], None],
+        resolved: Callable[[Mapping[PartitionPosition, int]], None],
         logins: Logins | None = None,
         metrics: Metrics | None = None,
         budget: Budget | None = None,
@@ -295,7 +295,8 @@ class Fetcher:
         """
         wanted = {flow.tp: self._settings.reset_to for flow in flows}
         listed = self._broker.list_offsets(wanted, isolation_level=self._settings.isolation_level)
-        failed = []
+        failed: list[Flow] = []
+        resolved: dict[PartitionPosition, int] = {}
         for flow in flows:
             answer = listed.get(flow.tp, _UNANSWERED)
             offset = answer.offset
@@ -306,7 +307,7 @@ class Fetcher:
                 failed.append(flow)
             elif initial:
                 flow.resolving = True
-                self._resolved(flow.position, offset)
+                resolved[flow.position] = offset
             else:
                 log.warning(
                     "%s: offset %s is not in the log; continuing at %d by auto.offset.reset",
@@ -316,5 +317,7 @@ class Fetcher:
                 )
                 flow.position.fetched = offset
                 flow.sink.jump(flow.position, offset)
+        if resolved:
+            self._resolved(resolved)
         if failed:
             self._return(failed)

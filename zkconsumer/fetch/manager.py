@@ -49,7 +49,7 @@ class FetchManager:
     """Keeps every owned partition fetched from its leader.
 
     Arguments: ``name`` begins the names of all threads; ``directory`` reads the registered brokers (may raise
-    RegistryError or BrokerError); ``resolved`` is told the start offset of a partition that had none; ``refused`` is
+    RegistryError or BrokerError); ``resolved`` is told the start offsets of partitions that had none; ``refused`` is
     told when no broker lets us in (with the error) and when one does again (None), on the leader finder's thread;
     ``budget`` is what the streams share.
     """
@@ -61,7 +61,7 @@ class FetchManager:
         directory: Directory,
         *,
         fetchers_per_broker: int = 1,
-        resolved: Callable[[PartitionPosition, int], None],
+        resolved: Callable[[Mapping[PartitionPosition, int]], None],
         refused: Callable[[BrokerAuthenticationError | None], None] = lambda _: None,
         metrics: Metrics | None = None,
         budget: Budget | None = None,

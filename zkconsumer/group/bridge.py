@@ -308,7 +308,9 @@ class Shadow:
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """Nothing is written here."""
 
-    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
+    def store_starts(
+        self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
+    ) -> None:
         """Nothing starts here."""
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:

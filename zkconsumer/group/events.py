@@ -34,20 +34,18 @@ class StartsFound:
 
 
 @dataclass(frozen=True, slots=True)
-class StartResolved:
-    """The broker told where a partition without a stored offset begins."""
+class StartsResolved:
+    """A broker told where partitions without a stored offset begin."""
 
-    position: PartitionPosition
-    offset: int
+    starts: Mapping[PartitionPosition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class StartStored:
-    """The start offset of a partition is in its offset node (or could not be written)."""
+class StartsStored:
+    """The start offsets of partitions are in their offset nodes; of the ``refused`` they could not be written."""
 
-    position: PartitionPosition
-    offset: int
-    stored: bool
+    starts: Mapping[PartitionPosition, int]
+    refused: frozenset[PartitionPosition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,8 @@ Event = (
     SessionChanged
     | NodeChanged
     | StartsFound
-    | StartResolved
-    | StartStored
+    | StartsResolved
+    | StartsStored
     | CommitsRefused
     | SeekRequested
     | SubscriptionChanged

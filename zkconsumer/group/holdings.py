@@ -15,7 +15,7 @@ from typing import Protocol
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError
-from zkconsumer.group.events import Event, StartsFound, StartStored
+from zkconsumer.group.events import Event, StartsFound, StartsStored
 from zkconsumer.group.ownership import Ownership
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.fenced import KnownOffset
@@ -67,8 +67,10 @@ class Offsets(Protocol):
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """The partition goes on at a new position."""
 
-    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
-        """Store a resolved start offset."""
+    def store_starts(
+        self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
+    ) -> None:
+        """Store resolved start offsets; ``done`` is told of each once whether it is stored, of some before others."""
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Commit over what somebody else wrote, which is ``known``."""
@@ -159,30 +161,39 @@ class Holdings:
         if ours:
             self._delivery.start(ours)
 
-    def start_resolved(self, position: PartitionPosition, offset: int) -> None:
-        """The broker told where a partition begins: store that before anything of it is handed out."""
-        if self.holds(position) and position.consumed is None:
-            self._offsets.store_start(
-                position, offset, lambda stored: self._tell(StartStored(position, offset, stored))
-            )
+    def starts_resolved(self, starts: Mapping[PartitionPosition, int]) -> None:
+        """A broker told where partitions begin: store that before anything of them is handed out."""
+        self._store({p: offset for p, offset in starts.items() if self.holds(p) and p.consumed is None})
 
-    def start_stored(self, position: PartitionPosition, offset: int, stored: bool) -> bool:
-        """A start is stored: begin there. Returns False where it could not be stored, and the offset must be read
-        again.
-        """
-        if not self.holds(position) or position.consumed is not None:
-            return True  # two fetchers may have asked, where the first lost its connection: it has begun already
-        sought = position in self._sought
-        self._sought.discard(position)
-        # where something else was stored meanwhile by ourselves, a place that was asked for is good all the same
-        if not stored and not (sought and position.committed is not None):
-            return False
-        position.start_at(offset)
+    def _store(self, starts: Mapping[PartitionPosition, int]) -> None:
+        def tell(stored: Mapping[PartitionPosition, bool]) -> None:
+            refused = frozenset(position for position, done in stored.items() if not done)
+            self._tell(StartsStored({position: starts[position] for position in stored}, refused))
+
+        if starts:
+            self._offsets.store_starts(starts, tell)
+
+    def starts_stored(
+        self, starts: Mapping[PartitionPosition, int], refused: Collection[PartitionPosition]
+    ) -> list[PartitionPosition]:
+        """Starts are stored: begin there. Returns those that could not be stored, whose offsets must be read again."""
+        doubtful, sought = [], []
+        for position, offset in starts.items():
+            if not self.holds(position) or position.consumed is not None:
+                continue  # two fetchers may have asked, where the first lost its connection: it has begun already
+            asked_for = position in self._sought
+            self._sought.discard(position)
+            # where something else was stored meanwhile by ourselves, a place that was asked for is good all the same
+            if position in refused and not (asked_for and position.committed is not None):
+                doubtful.append(position)
+                continue
+            position.start_at(offset)
+            if asked_for:
+                sought.append(position)
         if sought:
-            self._delivery.start([position])
-        else:
-            self._delivery.wake()
-        return True
+            self._delivery.start(sought)
+        self._delivery.wake()
+        return doubtful
 
     # ---- going on elsewhere ----
 
@@ -211,7 +222,7 @@ class Holdings:
         else:
             # nothing was ever stored of it: without that its commits could not be fenced
             self._sought.add(new)
-            self._offsets.store_start(new, offset, lambda done: self._tell(StartStored(new, offset, done)))
+            self._store({new: offset})
         return True
 
     def read_again(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> bool:

@@ -36,9 +36,9 @@ from zkconsumer.group.events import (
     LookAgain,
     NodeChanged,
     SeekRequested,
-    StartResolved,
     StartsFound,
-    StartStored,
+    StartsResolved,
+    StartsStored,
     StopRequested,
     SubscriptionChanged,
 )
@@ -257,7 +257,7 @@ class Rebalancer:
                 self._on(Trigger.DEMANDED, reason)
             case SessionChanged():
                 self._session_changed(event)
-            case StartsFound() | StartResolved() | StartStored() | CommitsRefused() | SeekRequested():
+            case StartsFound() | StartsResolved() | StartsStored() | CommitsRefused() | SeekRequested():
                 self._repositioning.handle(event)
             case SubscriptionChanged():
                 if self._changes.ask(event):

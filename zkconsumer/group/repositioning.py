@@ -11,10 +11,10 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.group.conflicts import Conflicts
-from zkconsumer.group.events import CommitsRefused, SeekRequested, StartResolved, StartsFound, StartStored
+from zkconsumer.group.events import CommitsRefused, SeekRequested, StartsFound, StartsResolved, StartsStored
 from zkconsumer.group.holdings import Holdings, Offsets
 
-Told = StartsFound | StartResolved | StartStored | CommitsRefused | SeekRequested
+Told = StartsFound | StartsResolved | StartsStored | CommitsRefused | SeekRequested
 """The events that this module deals with."""
 
 
@@ -47,11 +47,12 @@ class Repositioning:
         match event:
             case StartsFound(starts):
                 self._holdings.starts_found(starts)
-            case StartResolved(position, offset):
-                self._holdings.start_resolved(position, offset)
-            case StartStored(position, offset, stored):
-                if not self._holdings.start_stored(position, offset, stored):
-                    self._take_up(lambda deadline: self._conflicts.adopt([position], deadline))
+            case StartsResolved(starts):
+                self._holdings.starts_resolved(starts)
+            case StartsStored(starts, refused):
+                doubtful = self._holdings.starts_stored(starts, refused)
+                if doubtful:
+                    self._take_up(lambda deadline: self._conflicts.adopt(doubtful, deadline))
             case CommitsRefused(outcomes):
                 gone = self._take_up(lambda deadline: self._conflicts.resolve(outcomes, deadline))
                 if gone:

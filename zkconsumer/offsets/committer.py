@@ -28,7 +28,7 @@ from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavaila
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ledger import Ledger, Refused
 from zkconsumer.offsets.owned import OwnedOffsets
-from zkconsumer.offsets.starts import NEVER, Barred, Found
+from zkconsumer.offsets.starts import NEVER, Barred, Found, Stored
 from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.lease import Lease
 
@@ -152,14 +152,14 @@ class Committer:
         """
         return "; ".join(filter(None, (self._ledger.starts.trouble, self._failure if self._failing else "")))
 
-    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
-        """Write the resolved start position of a partition that had none, before anything of it is handed out.
+    def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
+        """Write the resolved start positions of partitions that had none, before anything of them is handed out.
 
-        ``done`` is told, on the committer's thread, whether it is stored; a store that does not answer is tried
-        again. Without the node a member that lost the partition could still commit to it, and "largest" would lose
-        what arrives before the first commit.
+        ``done`` is told, on the committer's thread, of each once whether it is stored; a store that does not answer is
+        tried again. Without the node a member that lost the partition could still commit to it, and "largest" would
+        lose what arrives before the first commit.
         """
-        self._ask(lambda: self._ledger.store_start(position, offset, done))
+        self._ask(lambda: self._ledger.store_starts(starts, done))
 
     def commit(self, count_held: Callable[[PartitionPosition], bool], deadline: Deadline) -> None:
         """Write the progress of all partitions now and wait for it.

@@ -14,7 +14,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.owned import Failures, OwnedOffsets
-from zkconsumer.offsets.starts import Barred, Starts
+from zkconsumer.offsets.starts import Barred, Starts, Stored
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
@@ -218,12 +218,12 @@ class Ledger:
         self._unlevel.discard(position.tp)
         self._written[position.tp] = monotonic()
 
-    def store_start(self, position: PartitionPosition, offset: int, done: Callable[[bool], None]) -> None:
-        """Store a start that was resolved; ``done`` is told whether it is stored."""
-        if self.positions.get(position.tp) is position:
-            self.starts.store(position, offset, done, len(self.positions))
-        else:
-            done(False)
+    def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
+        """Store starts that were resolved; ``done`` is told of each whether it is stored."""
+        ours = {position: start for position, start in starts.items() if self.positions.get(position.tp) is position}
+        if len(ours) < len(starts):
+            done({position: False for position in starts if position not in ours})
+        self.starts.store(ours, done, len(self.positions))
 
     def _settle_starts(self, wanted: Mapping[PartitionPosition, int], failures: Failures) -> None:
         for position, offset in wanted.items():

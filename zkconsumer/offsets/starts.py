@@ -31,6 +31,9 @@ Barred = Callable[[Exception | None], None]
 Found = Callable[[Mapping[PartitionPosition, int | None]], None]
 """Told, on the committer's thread, where partitions start; None: nothing is stored."""
 
+Stored = Callable[[Mapping[PartitionPosition, bool]], None]
+"""Told, on the committer's thread, of each start once whether it is stored."""
+
 Settle = Callable[[Mapping[PartitionPosition, int], Failures], None]
 """Told what was to be stored and what of it was not."""
 
@@ -59,7 +62,7 @@ class Starts:
         self._settle = settle
         self._unlevel = unlevel
         self._finding: dict[PartitionPosition, Found] = {}
-        self._storing: dict[PartitionPosition, tuple[int, Callable[[bool], None]]] = {}
+        self._storing: dict[PartitionPosition, tuple[int, Stored]] = {}
         self._bar: Exception | None = None
         self._failures = 0
         self.due = NEVER
@@ -71,14 +74,15 @@ class Starts:
         self._finding.update((position, found) for position in positions)
         self._try_unless_waiting(owned)
 
-    def store(self, position: PartitionPosition, offset: int, done: Callable[[bool], None], owned: int) -> None:
-        """Store a start that was resolved otherwise."""
-        if position.committed is not None:
-            # it was stored before, or the user has committed another one meanwhile, and that is where to start
-            done(position.committed == offset)
-            return
-        self._storing[position] = (offset, done)
-        self._try_unless_waiting(owned)
+    def store(self, starts: Mapping[PartitionPosition, int], done: Stored, owned: int) -> None:
+        """Store starts that were resolved otherwise."""
+        # of some it was stored before, or the user has committed another one meanwhile, and that is where to start
+        known = {p: p.committed == offset for p, offset in starts.items() if p.committed is not None}
+        if known:
+            done(known)
+        self._storing.update((p, (offset, done)) for p, offset in starts.items() if p not in known)
+        if len(known) < len(starts):
+            self._try_unless_waiting(owned)
 
     def forget(self, position: PartitionPosition) -> None:
         """It is no longer ours, or goes on elsewhere."""
@@ -147,6 +151,7 @@ class Starts:
             return f"they cannot be stored: {e}"
         self._settle({position: offset for position, (offset, _) in storing.items()}, failures)
         waiting = ""
+        told: dict[Stored, dict[PartitionPosition, bool]] = {}
         for position, (_, done) in storing.items():
             failure = failures.get(position.tp)
             if failure is not None and not isinstance(failure, CommitRefusedError):
@@ -154,5 +159,7 @@ class Starts:
                 continue
             self._storing.pop(position, None)
             # a refusal that the group's thread was told of is dealt with there
-            done(failure is None)
+            told.setdefault(done, {})[position] = failure is None
+        for done, stored in told.items():
+            done(stored)
         return waiting

@@ -26,7 +26,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
 from zkconsumer.errors import CoordinatorUnavailableError, OffsetCommitError, RegistryError
-from zkconsumer.group.events import LookAgain, StartResolved
+from zkconsumer.group.events import LookAgain, StartsResolved
 from zkconsumer.group.state import Phase
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
@@ -238,8 +238,7 @@ class GroupMember:
         """
         ours = self._member.positions()
         waiting = {tp: ours[tp] for tp in starts if tp in ours}
-        for tp, position in waiting.items():
-            self._member.events.put(StartResolved(position, starts[tp]))
+        self._member.events.put(StartsResolved({position: starts[tp] for tp, position in waiting.items()}))
         self._await(
             lambda: all(p.consumed is not None or p.revoked for p in waiting.values()), self._member.request_timeout
         )

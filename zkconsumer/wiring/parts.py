@@ -38,7 +38,7 @@ from zkconsumer.group.events import (
     CommitsRefused,
     ListenerReturned,
     SeekRequested,
-    StartResolved,
+    StartsResolved,
     StopRequested,
     SubscriptionChanged,
 )
@@ -108,7 +108,7 @@ class MemberParts:
             replace(fetch_settings(config), security=self._security),
             self._brokers,
             fetchers_per_broker=config.num_consumer_fetchers,
-            resolved=lambda position, offset: self.events.put(StartResolved(position, offset)),
+            resolved=lambda starts: self.events.put(StartsResolved(starts)),
             refused=lambda error: self.delivery.refuse(error),
             metrics=self.metrics,
             budget=self.budget,

@@ -91,7 +91,7 @@ class OnePartition:
                 broker.endpoint(),
                 self.settings,
                 give_back=self.returned.extend,
-                resolved=lambda _, offset: self.resolved.append(offset),
+                resolved=lambda starts: self.resolved.extend(starts.values()),
             )
             fetcher.add([Flow(self.position, self.queue)])
             try:

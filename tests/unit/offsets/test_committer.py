@@ -180,10 +180,10 @@ def test_a_reset_start_is_stored_in_both_before_anything_is_handed_out(group: Gr
     member = Stepped(group.owned(dual=True), group)
     position = member.own(T0)
     assert member.start(position) == {position: None}
-    told: list[bool] = []
-    member.committer.store_start(position, 42, told.append)
+    told: list[Mapping[PartitionPosition, bool]] = []
+    member.committer.store_starts({position: 42}, told.append)
     member.committer.step()
-    assert told == [True]
+    assert told == [{position: True}]
     assert (group.store.offsets, group.nodes) == ({T0: 42}, {0: 42})
 
 
@@ -192,11 +192,28 @@ def test_a_reset_start_does_not_overwrite_what_the_user_committed_meanwhile(grou
     position = member.own(T0)
     member.start(position)
     member.commit_given({T0: 17})
-    told: list[bool] = []
-    member.committer.store_start(position, 42, told.append)
+    told: list[Mapping[PartitionPosition, bool]] = []
+    member.committer.store_starts({position: 42}, told.append)
     member.committer.step()
-    assert told == [False]  # the group's thread reads it again, and finds 17
+    assert told == [{position: False}]  # the group's thread reads it again, and finds 17
     assert group.store.offsets == {T0: 17}
+
+
+def test_starts_that_came_together_are_stored_together_and_each_is_told_once(group: Group) -> None:
+    member = Stepped(group.owned(), group)
+    committed, gone, *fresh = (member.own(TopicPartition("t", number)) for number in range(5))
+    for position in (committed, gone, *fresh):
+        member.start(position)
+    member.commit_given({committed.tp: 17})
+    member.committer.forget([gone])
+    member.committer.step()
+    told: dict[PartitionPosition, bool] = {}
+    before = len(group.store.commits)
+    member.committer.store_starts(dict.fromkeys((committed, gone, *fresh), 42), told.update)
+    member.committer.step()
+    assert told == {committed: False, gone: False, **dict.fromkeys(fresh, True)}
+    assert len(group.store.commits) == before + 1
+    assert group.store.offsets == {committed.tp: 17, **{position.tp: 42 for position in fresh}}
 
 
 def test_given_offsets_are_written_as_they_are_even_backwards(group: Group) -> None:
@@ -347,18 +364,18 @@ def test_a_mistake_while_a_start_is_stored_ends_neither_the_thread_nor_the_tries
     """Tried again by the timer it ended the thread: no offset of any partition was ever committed again."""
     member = Stepped(OwnedOffsets(group.zookeeper), group)
     position = member.own(T0)
-    stored: list[bool] = []
+    stored: list[Mapping[PartitionPosition, bool]] = []
 
     def broken(*_: object) -> None:
         raise KeyError("a mistake of ours")
 
     with monkeypatch.context() as patch:
         patch.setattr(group.zookeeper, "commit", broken)
-        member.committer.store_start(position, 7, stored.append)
+        member.committer.store_starts({position: 7}, stored.append)
         for _ in range(3):
             member.step()
         assert stored == []
         assert "a mistake of ours" in member.committer.trouble
     member.step()
-    assert stored == [True]
+    assert stored == [{position: True}]
     assert member.committer.trouble == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from zkconsumer.core.positions import PartitionPosition
@@ -53,17 +52,17 @@ def test_several_starts_that_waited_are_all_told_at_once() -> None:
         retry=0.0,
     )
     positions = [PartitionPosition(TopicPartition("t", p), ThreadId("g_c-0")) for p in range(3)]
-    told: dict[int, bool] = {}
+    told: dict[PartitionPosition, bool] = {}
     store.up = False
     committer.track([(position, KnownOffset(None, None)) for position in positions])
     for position in positions:
-        committer.store_start(position, 7, partial(told.__setitem__, position.partition))
+        committer.store_starts({position: 7}, told.update)
     for _ in range(4):
         committer.step()
     assert told == {}
     store.up = True
     committer.step()
-    assert told == {0: True, 1: True, 2: True}
+    assert told == dict.fromkeys(positions, True)
     assert store.stored == {position.tp: 7 for position in positions}
     assert all(position.committed == 7 for position in positions)
     committer.close(Deadline(1.0))

@@ -13,7 +13,7 @@ and :attr:`CoordinatedMember.first_round`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -47,9 +47,9 @@ from zkconsumer.group.coordinated.standing import Standing
 from zkconsumer.group.events import (
     ListenerReturned,
     SeekRequested,
-    StartResolved,
     StartsFound,
-    StartStored,
+    StartsResolved,
+    StartsStored,
     StopRequested,
     SubscriptionChanged,
 )
@@ -253,10 +253,10 @@ class CoordinatedMember:
                 self._subscribe(event)
             case StartsFound(starts):
                 self._shares.holdings.starts_found(starts)
-            case StartResolved(position, offset):
-                self._shares.holdings.start_resolved(position, offset)
-            case StartStored(position, offset, stored):
-                self._start_stored(position, offset, stored)
+            case StartsResolved(starts):
+                self._shares.holdings.starts_resolved(starts)
+            case StartsStored(starts, refused):
+                self._starts_stored(starts, refused)
 
     def _answered(self, event: Answered) -> None:
         match self._questions.take(event):
@@ -314,10 +314,11 @@ class CoordinatedMember:
         if self._course.state is State.UNJOINED:
             self._deeds.apply(self._changes.asked)
 
-    def _start_stored(self, position: PartitionPosition, offset: int, stored: bool) -> None:
-        if not self._shares.holdings.start_stored(position, offset, stored) and position.committed is not None:
-            position.begin(position.committed)  # the user has committed another one meanwhile: that is where to start
-            self._delivery.wake()
+    def _starts_stored(self, starts: Mapping[PartitionPosition, int], refused: Collection[PartitionPosition]) -> None:
+        for position in self._shares.holdings.starts_stored(starts, refused):
+            if position.committed is not None:  # the user has committed another one meanwhile: that is where to start
+                position.begin(position.committed)
+                self._delivery.wake()
 
     def _seek(self, request: SeekRequested) -> None:
         strange = {tp for tp, offset in request.offsets.items() if not self._shares.holdings.seek(tp, offset)}
