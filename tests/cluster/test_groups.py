@@ -133,7 +133,7 @@ def test_a_deleted_topic_that_comes_back_is_read_from_its_beginning(
     reader.wait_for(10)
     cluster.delete_topic(topic)
     eventually(lambda: not member.assignment(), 15, "the end of the deleted topic")
-    assert topic in str(member.state), "a static subscription says what it waits for"
+    eventually(lambda: topic in str(member.state), 15, "a static subscription to say what it waits for")
     cluster.create_topic(topic, 1)
     produce(topic, [b"new"] * 3, partitions=1)
     assert [m.offset for m in reader.wait_for(13)[10:]] == [0, 1, 2]

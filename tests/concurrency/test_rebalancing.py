@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
-from zkconsumer.errors import OffsetCommitError
+from tests.timing import scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.group.events import StartsResolved, StopRequested
 from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
@@ -82,6 +85,49 @@ def test_a_partition_without_an_offset_waits_for_its_start_to_be_stored(server: 
     settle([member])
     assert offsets(server) == {0: 77}
     assert (position.fetched, position.consumed, position.committed) == (77, 77, 77)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_starts_that_were_committed_elsewhere_meanwhile_are_read_again_although_that_fails_once(
+    server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened: nothing told of them once more, and they never started."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    positions = list(member.owned.values())
+    member.committer.commit_given({position.tp: 17 for position in positions}, Deadline(scaled(1.0)))
+    really, reads = member.session.read, list[int]()
+
+    def read(wanted: Sequence[str], *how: Any, **options: Any) -> Any:
+        reads.append(len(wanted))
+        if len(reads) == failing:
+            raise RegistryUnavailableError("away for a moment")
+        return really(wanted, *how, **options)
+
+    monkeypatch.setattr(member.session, "read", read)
+    member.events.put(StartsResolved(dict.fromkeys(positions, 42)))
+    settle([member], 30)
+    assert {tp: position.consumed for tp, position in member.owned.items()} == {tp(n): 17 for n in range(4)}
+    assert reads[0] == 4, "all in one request"
+
+
+def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no_other_waiting(
+    server: FakeZooKeeper,
+) -> None:
+    server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
+    member = SteppedMember(server, "a")
+    settle([member])
+    position = member.owned[tp(2)]
+    member.events.put(StartsResolved(dict.fromkeys(member.owned.values(), 42)))
+    settle([member], 30)
+    assert offsets(server) == {0: 42, 1: 42, 3: 42}
+    assert "t-2 cannot be stored: ZooKeeper refused" in member.committer.trouble
+    assert member.owned[tp(2)] is position, "it waits, and is not begun anew again and again"
+    server.refuse(paths.offset(GROUP, tp(2)))
+    member.committer._timers(float("inf"))
+    settle([member])
+    assert position.consumed == 42
+    assert member.committer.trouble == ""
 
 
 def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeeper) -> None:

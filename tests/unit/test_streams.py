@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from threading import Event, Thread, get_native_id
@@ -12,6 +13,8 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.timing import eventually, scaled
+from tests.unit.brokers.sets import Batch, MessageSet, Written
+from zkconsumer.brokers.record_batch import DECODED_BYTES
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
@@ -366,6 +369,17 @@ def test_what_is_decoded_of_a_chunk_counts_as_well() -> None:
     assert budget.used == 4_300_544, "or 384 messages"
     large.taken = medium.taken = small.taken = None
     assert budget.used == 0
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(2, 0), (2, 1), (1, 0), (1, 1)])
+def test_what_is_compressed_is_in_memory_as_a_whole(magic: int, codec: int) -> None:
+    values = [os.urandom(100_000) for _ in range(10)]
+    records = MessageSet([Batch([Written(value=value) for value in values], magic, codec)]).data
+    budget, (queue,), _ = budgeted(10_000_000, 1)
+    queue.deliver(position(0), records, (0, 10), (), 10)
+    queue.take(Deadline(0))
+    assert budget.used == len(records) + (len(records) if codec else DECODED_BYTES)
+    queue.taken = None
 
 
 def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError
+from zkconsumer.errors import OffsetConflictError, RegistryError
 from zkconsumer.group.holdings import Holdings
 from zkconsumer.group.ownership import Ownership
 from zkconsumer.registry.fenced import ABSENT, Outcome
@@ -66,22 +66,22 @@ class Conflicts:
         return gone
 
     def adopt(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> Sequence[PartitionPosition]:
-        """Keep the ownership but take the offset anew from its node. Raises RegistryError; what could not be read is
-        then leftover.
+        """Keep the ownership but take the offset anew from its node. Raises RegistryError; what has not begun, or could
+        not be read, is then leftover.
         """
-        known = {position: self._ownership.read_offset(position.tp, deadline) for position in positions}
-        moves = [
-            f"{p.tp} to {offset.offset}{_from(p)}"
-            for p, offset in known.items()
-            if offset is not None and offset.version is not None
-        ]
+        try:
+            read = self._ownership.read_offsets([position.tp for position in positions], deadline)
+        except RegistryError:
+            # what has begun hears of it again at its next commit; of what has not nobody would
+            self._holdings.lose([position for position in positions if position.consumed is None])
+            raise
+        known = {position: read[position.tp] for position in positions if position.tp in read}
+        moves = [f"{p.tp} to {offset.offset}{_from(p)}" for p, offset in known.items() if offset.version is not None]
         if moves:
             more = f" and {len(moves) - MOST_TOLD} more" if len(moves) > MOST_TOLD else ""
             log.warning("somebody else set %s%s; going on there", ", ".join(moves[:MOST_TOLD]), more)
         # where nothing stands any more, going by auto.offset.reset could skip what was not consumed
-        gone = [
-            p for p, offset in known.items() if offset is not None and offset.offset is None and p.consumed is not None
-        ]
+        gone = [p for p, offset in known.items() if offset.offset is None and p.consumed is not None]
         for position in gone:
             log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
             self._holdings.insist(position, ABSENT)
@@ -90,8 +90,9 @@ class Conflicts:
         return ()
 
     def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:
+        read = self._ownership.read_offsets([position.tp for position in positions], deadline)
         for position in positions:
-            known = self._ownership.read_offset(position.tp, deadline)
+            known = read.get(position.tp)
             ours, theirs = position.consumed, None if known is None else known.offset
             if ours is None:
                 ours = self._stopped.get(position)  # somebody wrote once more: that decides nothing either

@@ -235,8 +235,8 @@ class Holdings:
         for old in positions:
             self._drop(old)
             self.leftover.add(old.tp)
-        known = {old: self._ownership.read_offset(old.tp, deadline) for old in positions}
-        found = {old.tp: (old.thread, offset) for old, offset in known.items() if offset is not None}
+        known = self._ownership.read_offsets([old.tp for old in positions], deadline)
+        found = {old.tp: (old.thread, known[old.tp]) for old in positions if old.tp in known}
         for new in self.add(found):
             new.paused = new.halted = next(old.paused for old in positions if old.tp == new.tp)
         self.start(found)

@@ -199,13 +199,16 @@ class Ownership:
                 self._unreadable[tp] = result.blocked[tp] = str(e)
         return found
 
-    def read_offset(self, tp: TopicPartition, deadline: Deadline) -> KnownOffset | None:
-        """The offset node of a partition we own; None where it is unreadable (logged). Where there is none its parents
-        stand afterwards, or it could never be made again.
+    def read_offsets(
+        self, partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, KnownOffset]:
+        """The offset nodes of partitions we own, but of those where it is unreadable (logged). Of those that have none
+        the parents stand afterwards, or the nodes could never be made again. Raises RegistryError.
         """
-        known = self._offsets([tp], Seen(), Claimed(), deadline).get(tp)
-        if known is not None and known.version is None:
-            self._session.ensure([paths.offset_topic(self._group, tp.topic)], deadline)
+        known = self._offsets(partitions, Seen(), Claimed(), deadline)
+        absent = {tp.topic for tp, offset in known.items() if offset.version is None}
+        if absent:
+            self._session.ensure([paths.offset_topic(self._group, topic) for topic in sorted(absent)], deadline)
         return known
 
     def _delete(self, tp: TopicPartition, version: int, deadline: Deadline) -> None:

@@ -18,12 +18,17 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.owned import Failures, OwnedOffsets, may_pass
 from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.registry.fenced import Outcome
 
 log = logging.getLogger(__name__)
 
 NEVER = float("inf")
 LONGEST_RETRY = 30.0
 """Seconds between two tries of a store that refuses us, at most."""
+TOGETHER = 256
+"""Starts that are stored by one call, at most: each call has the whole time limit, and commits wait for its end."""
+MISSES = 8
+"""Calls in which nothing could be stored, as long as all of them together are within one time limit, until a pause."""
 
 Barred = Callable[[Exception | None], None]
 """Told, on the committer's thread, why nothing can start; None: it can again."""
@@ -63,6 +68,7 @@ class Starts:
         self._unlevel = unlevel
         self._finding: dict[PartitionPosition, Found] = {}
         self._storing: dict[PartitionPosition, tuple[int, Stored]] = {}
+        self._together = TOGETHER
         self._bar: Exception | None = None
         self._failures = 0
         self.due = NEVER
@@ -103,13 +109,7 @@ class Starts:
         except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
             trouble = str(e) or repr(e)
             bar = None if may_pass(e) else e
-        try:
-            storing = self._try_storing()
-        except Exception as e:  # the thread that all commits need lives on, and what waits is tried again
-            storing = f"they cannot be stored: {e!r}"
-            if storing not in self.trouble:
-                log.exception("storing starts failed unexpectedly")
-        trouble = "; ".join(filter(None, (trouble, storing)))
+        trouble = "; ".join(filter(None, (trouble, self._try_storing())))
         if trouble and trouble != self.trouble:
             log.warning("partitions wait for their start offsets: %s", trouble)
         self.trouble = trouble
@@ -140,26 +140,52 @@ class Starts:
             found(offsets)
 
     def _try_storing(self) -> str:
-        storing = {position: asked for position, asked in self._storing.items() if not position.revoked}
-        self._storing = dict(storing)
-        if not storing:
-            return ""
+        self._storing = {position: asked for position, asked in self._storing.items() if not position.revoked}
+        untried = list(self._storing)
+        trouble, misses, deadline = "", 0, Deadline(self._timeout)
+        while untried and misses < MISSES and not (misses and deadline.expired):
+            part, untried = untried[: self._together], untried[self._together :]
+            answered = False
+            try:
+                answered, said = self._try_part({position: self._storing[position] for position in part})
+            except RegistryError as e:
+                said = f"they cannot be stored: {e}"
+            except Exception as e:  # the thread that all commits need lives on, and what waits is tried again
+                said = f"they cannot be stored: {e!r}"
+                if said not in (self.trouble, trouble):
+                    log.exception("storing starts failed unexpectedly")
+            trouble = said or trouble
+            # whatever is the matter with what is left of these, others are tried before it next time
+            left = [position for position in part if position in self._storing]
+            self._storing.update((position, self._storing.pop(position)) for position in left)
+            # one of them may be what it cannot store: then fewer suffer from it
+            self._together = min(TOGETHER, 2 * self._together) if answered else max(1, len(part) // 2)
+            misses += not answered
+        return trouble
+
+    def _try_part(self, storing: Mapping[PartitionPosition, tuple[int, Stored]]) -> tuple[bool, str]:
+        """One call of the store; what is not decided stays. Returns whether it said anything of any of these, and why
+        something must be tried again. Raises RegistryError.
+        """
         wanted = {position.tp: offset for position, (offset, _) in storing.items()}
-        try:
-            failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
-        except RegistryError as e:
-            return f"they cannot be stored: {e}"
+        failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
         self._settle({position: offset for position, (offset, _) in storing.items()}, failures)
-        waiting = ""
+        answered, why = False, ""
         told: dict[Stored, dict[PartitionPosition, bool]] = {}
         for position, (_, done) in storing.items():
             failure = failures.get(position.tp)
-            if failure is not None and not isinstance(failure, CommitRefusedError):
-                waiting = f"{position.tp} cannot be stored: {failure}"
+            answered = answered or failure is None or isinstance(failure, CommitRefusedError)
+            if failure is not None and not _decides(failure):
+                why = f"{position.tp} cannot be stored: {failure}"
                 continue
-            self._storing.pop(position, None)
+            del self._storing[position]
             # a refusal that the group's thread was told of is dealt with there
             told.setdefault(done, {})[position] = failure is None
         for done, stored in told.items():
             done(stored)
-        return waiting
+        return answered, why
+
+
+def _decides(failure: Exception) -> bool:
+    """Whether the node says something else than we thought. Where we may not write it, nothing but time can help."""
+    return isinstance(failure, CommitRefusedError) and failure.outcome is not Outcome.REFUSED

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from threading import Condition, RLock
 
+from zkconsumer.brokers.heads import is_compressed
 from zkconsumer.brokers.record_batch import DECODED_BYTES
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -63,7 +64,9 @@ class Chunk:
         if not self.messages:
             return size
         each = size // self.messages
-        return size + min(size, each * _DECODED, max(DECODED_BYTES, each))
+        decoded = min(size, each * _DECODED)
+        # what is compressed is in memory as a whole, and as at least so much
+        return size + (decoded if is_compressed(self.records) else min(decoded, max(DECODED_BYTES, each)))
 
 
 class StreamQueue:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import pytest
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryUnavailableError
+from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.registry.fenced import KnownOffset
+from zkconsumer.offsets.starts import MISSES, TOGETHER
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
 
 
@@ -38,10 +42,8 @@ class Store:
         pass
 
 
-def test_several_starts_that_waited_are_all_told_at_once() -> None:
-    """What happened: the second of them was lost to a dictionary that changed while it was gone through."""
-    store = Store()
-    committer = Committer(
+def committer_of(store: Store) -> Committer:
+    return Committer(
         "c",
         store,  # type: ignore[arg-type]
         Lease(),
@@ -51,10 +53,21 @@ def test_several_starts_that_waited_are_all_told_at_once() -> None:
         refused=lambda _: None,
         retry=0.0,
     )
-    positions = [PartitionPosition(TopicPartition("t", p), ThreadId("g_c-0")) for p in range(3)]
+
+
+def tracked(committer: Committer, count: int) -> list[PartitionPosition]:
+    positions = [PartitionPosition(TopicPartition("t", p), ThreadId("g_c-0")) for p in range(count)]
+    committer.track([(position, KnownOffset(None, None)) for position in positions])
+    return positions
+
+
+def test_several_starts_that_waited_are_all_told_at_once() -> None:
+    """What happened: the second of them was lost to a dictionary that changed while it was gone through."""
+    store = Store()
+    committer = committer_of(store)
     told: dict[PartitionPosition, bool] = {}
     store.up = False
-    committer.track([(position, KnownOffset(None, None)) for position in positions])
+    positions = tracked(committer, 3)
     for position in positions:
         committer.store_starts({position: 7}, told.update)
     for _ in range(4):
@@ -65,4 +78,76 @@ def test_several_starts_that_waited_are_all_told_at_once() -> None:
     assert told == dict.fromkeys(positions, True)
     assert store.stored == {position.tp: 7 for position in positions}
     assert all(position.committed == 7 for position in positions)
+    committer.close(Deadline(1.0))
+
+
+class Failing(Store):
+    """Cannot store what of it it cannot, in whichever way ``fail`` says."""
+
+    def __init__(self, fail: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Exception]]) -> None:
+        super().__init__()
+        self.fail = fail
+        self.calls: list[int] = []
+
+    def commit(self, offsets: Mapping[TopicPartition, int], *_: Any, **__: Any) -> Mapping[TopicPartition, Exception]:
+        self.calls.append(len(offsets))
+        bad = [tp for tp in offsets if tp.partition in BAD]
+        failures = self.fail(bad) if bad else {}
+        self.stored.update((tp, offset) for tp, offset in offsets.items() if tp not in failures)
+        return failures
+
+
+BAD = range(100, 250)
+
+
+def raising(_: Collection[TopicPartition]) -> Mapping[TopicPartition, Exception]:
+    raise ValueError("no such row")
+
+
+def slow(bad: Collection[TopicPartition]) -> Mapping[TopicPartition, Exception]:
+    """Each takes its time, and there is not enough for many."""
+    if len(bad) > 10:
+        raise RegistryUnavailableError("no answer in time")
+    return {tp: CommitRefusedError(Outcome.REFUSED) for tp in bad}
+
+
+def none_of_them(bad: Collection[TopicPartition]) -> Mapping[TopicPartition, Exception]:
+    return {tp: OffsetCommitError("not this one") for tp in bad}
+
+
+@pytest.mark.parametrize("fail", [raising, slow, none_of_them])
+def test_what_cannot_be_stored_holds_up_nothing_else_for_long(
+    fail: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Exception]],
+) -> None:
+    store = Failing(fail)
+    committer = committer_of(store)
+    positions = tracked(committer, 600)
+    told: dict[PartitionPosition, bool] = {}
+    committer.store_starts(dict.fromkeys(positions, 7), told.update)
+    for _ in range(30):
+        committer.step()
+    assert told == {position: True for position in positions if position.tp.partition not in BAD}
+    assert max(store.calls) <= TOGETHER, "each call has the whole time limit"
+    assert committer.trouble
+    store.fail = lambda _: {}
+    for _ in range(30):
+        if committer.trouble:  # else it waits for something to do
+            committer.step()
+    assert told == dict.fromkeys(positions, True)
+    assert committer.trouble == ""
+    committer.close(Deadline(1.0))
+
+
+def test_where_nothing_can_be_stored_few_calls_are_made_until_a_pause() -> None:
+    store = Failing(raising)
+    committer = committer_of(store)
+    positions = tracked(committer, 250)[100:]
+    committer.store_starts(dict.fromkeys(positions, 7), lambda _: None)
+    made = 0
+    for _ in range(8):
+        committer.step()
+        assert len(store.calls) - made <= MISSES + 1, "and one at most while it was told of"
+        made = len(store.calls)
+    assert store.calls[0] == 150
+    assert store.calls[-1] == 1, "so that one that cannot be stored is found"
     committer.close(Deadline(1.0))

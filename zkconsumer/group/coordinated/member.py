@@ -318,7 +318,7 @@ class CoordinatedMember:
         for position in self._shares.holdings.starts_stored(starts, refused):
             if position.committed is not None:  # the user has committed another one meanwhile: that is where to start
                 position.begin(position.committed)
-                self._delivery.wake()
+        self._delivery.wake()
 
     def _seek(self, request: SeekRequested) -> None:
         strange = {tp for tp, offset in request.offsets.items() if not self._shares.holdings.seek(tp, offset)}
