@@ -395,7 +395,7 @@ def test_a_foreign_owner_node_blocks_only_its_partition_until_it_goes(
     assert zookeeper.get(path)[0] == b"\xff\x00", "never taken away from its owner"
     zookeeper.delete(path)
     reader.wait_for(10)
-    assert not member.state.blocked
+    eventually(lambda: not member.state.blocked, 5, "a state without trouble")
 
 
 def test_a_broken_broker_node_harms_nothing_else(
