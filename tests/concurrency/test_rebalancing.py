@@ -130,6 +130,31 @@ def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no
     assert member.committer.trouble == ""
 
 
+@pytest.mark.parametrize("denied", [True, False])
+def test_a_start_that_waits_is_not_stored_over_what_the_user_commits_meanwhile(
+    server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise RegistryUnavailableError("away for a moment")
+
+    member = SteppedMember(server, "a")
+    settle([member])
+    with monkeypatch.context() as patch:
+        if denied:
+            server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
+        else:
+            patch.setattr(member.session, "transact", away)
+        member.events.put(StartsResolved({member.owned[tp(0)]: 42}))
+        settle([member])
+    assert member.owned[tp(0)].consumed is None
+    server.refuse(paths.offset(GROUP, tp(0)))
+    member.committer.commit_given({tp(0): 17}, Deadline(scaled(1.0)))
+    member.committer._timers(float("inf"))
+    settle([member])
+    assert offsets(server) == {0: 17}
+    assert member.owned[tp(0)].consumed == 17
+
+
 def test_a_start_resolved_for_a_former_ownership_is_ignored(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])

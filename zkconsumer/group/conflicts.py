@@ -81,7 +81,7 @@ class Conflicts:
             more = f" and {len(moves) - MOST_TOLD} more" if len(moves) > MOST_TOLD else ""
             log.warning("somebody else set %s%s; going on there", ", ".join(moves[:MOST_TOLD]), more)
         # where nothing stands any more, going by auto.offset.reset could skip what was not consumed
-        gone = [p for p, offset in known.items() if offset.offset is None and p.consumed is not None]
+        gone = {p for p, offset in known.items() if offset.offset is None and p.consumed is not None}
         for position in gone:
             log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
             self._holdings.insist(position, ABSENT)

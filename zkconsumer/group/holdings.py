@@ -237,8 +237,9 @@ class Holdings:
             self.leftover.add(old.tp)
         known = self._ownership.read_offsets([old.tp for old in positions], deadline)
         found = {old.tp: (old.thread, known[old.tp]) for old in positions if old.tp in known}
+        paused = {old.tp: old.paused for old in positions}
         for new in self.add(found):
-            new.paused = new.halted = next(old.paused for old in positions if old.tp == new.tp)
+            new.paused = new.halted = paused[new.tp]
         self.start(found)
         return len(found) == len(positions)
 

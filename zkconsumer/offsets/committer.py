@@ -28,7 +28,8 @@ from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavaila
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ledger import Ledger, Refused
 from zkconsumer.offsets.owned import OwnedOffsets
-from zkconsumer.offsets.starts import NEVER, Barred, Found, Stored
+from zkconsumer.offsets.starts import NEVER, Barred, Found
+from zkconsumer.offsets.storing import Stored
 from zkconsumer.registry.fenced import KnownOffset
 from zkconsumer.registry.lease import Lease
 

@@ -14,8 +14,9 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.owned import Failures, OwnedOffsets
-from zkconsumer.offsets.starts import Barred, Starts, Stored
+from zkconsumer.offsets.starts import Barred, Starts
 from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.storing import Stored
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.starts import MISSES, TOGETHER
 from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.storing import MISSES, TOGETHER
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
 
@@ -42,16 +43,16 @@ class Store:
         pass
 
 
-def committer_of(store: Store) -> Committer:
+def committer_of(store: Store, timeout: float = 1.0, retry: float = 0.0) -> Committer:
     return Committer(
         "c",
         store,  # type: ignore[arg-type]
         Lease(),
         interval=None,
-        timeout=1.0,
+        timeout=timeout,
         count_held=False,
         refused=lambda _: None,
-        retry=0.0,
+        retry=retry,
     )
 
 
@@ -150,4 +151,44 @@ def test_where_nothing_can_be_stored_few_calls_are_made_until_a_pause() -> None:
         made = len(store.calls)
     assert store.calls[0] == 150
     assert store.calls[-1] == 1, "so that one that cannot be stored is found"
+    committer.close(Deadline(1.0))
+
+
+def denied(bad: Collection[TopicPartition]) -> Mapping[TopicPartition, Exception]:
+    return {tp: CommitRefusedError(Outcome.REFUSED) for tp in bad}
+
+
+def test_what_is_denied_takes_no_longer_than_one_call_for_whoever_waits_behind_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BAD", range(2000))
+    store = Failing(denied)
+    committer = committer_of(store, timeout=0.0)
+    committer.store_starts(dict.fromkeys(tracked(committer, 2000), 7), lambda _: None)
+    for tries in range(1, 6):
+        committer.step()
+        assert len(store.calls) <= 2 * tries, "what it tries when it is told, and when that is due again"
+    assert "t-0 cannot be stored" in committer.trouble
+    assert "1999 more" in committer.trouble
+    assert len(caplog.records) == 1, "the same trouble is not told again"
+    committer.close(Deadline(1.0))
+
+
+def test_what_is_denied_keeps_nothing_else_waiting() -> None:
+    store = Failing(denied)
+    committer = committer_of(store, retry=1000.0)
+    *positions, first, second = tracked(committer, 102)
+    told: dict[PartitionPosition, bool] = {}
+    committer.step()
+    committer.store_starts(dict.fromkeys([*positions, first, second], 7), told.update)
+    committer.step()
+    assert told == dict.fromkeys(positions, True)
+    late = PartitionPosition(TopicPartition("late", 0), ThreadId("g_c-0"))
+    committer.track([(late, KnownOffset(None, None))])
+    committer.store_starts({late: 9}, told.update)
+    made = len(store.calls)
+    committer.step()
+    committer.step()
+    assert told[late]
+    assert store.calls[made:] == [1], "alone"
     committer.close(Deadline(1.0))
