@@ -83,6 +83,8 @@ class Starts:
             self.try_all(owned)
         elif self._denied:  # it answers, and who asks now has nothing to do with what waits
             self._try(owned, starts)
+            if not self._denied:  # the long pause is over with what it was for
+                self.due = min(self.due, monotonic() + self._retry) if self.trouble else NEVER
 
     def try_all(self, owned: int) -> None:
         """One try for everything that waits; the next one is scheduled where it is needed."""

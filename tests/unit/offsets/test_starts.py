@@ -33,6 +33,9 @@ class Store:
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         pass
 
+    def untrack(self, partition: TopicPartition) -> KnownOffset:
+        return KnownOffset(None, None)
+
     def commit(self, offsets: Mapping[TopicPartition, int], *_: Any, **__: Any) -> Mapping[TopicPartition, Exception]:
         if not self.up:
             raise RegistryUnavailableError("not now")
@@ -191,4 +194,13 @@ def test_what_is_denied_keeps_nothing_else_waiting() -> None:
     committer.step()
     assert told[late]
     assert store.calls[made:] == [1], "alone"
+    committer.forget([first, second])
+    for number in (1, 2):  # and nothing of that pause is left when they are gone
+        late = PartitionPosition(TopicPartition("late", number), ThreadId("g_c-0"))
+        committer.track([(late, KnownOffset(None, None))])
+        committer.store_starts({late: 9}, told.update)
+        for _ in range(3 if number == 1 else 2):
+            committer.step()
+        assert told[late]
+    assert committer.trouble == ""
     committer.close(Deadline(1.0))
