@@ -16,6 +16,7 @@ from tests.cluster.conftest import NewTopic, owners_of, produce_to, unique
 from tests.cluster.in_process import Reader, by_range, offsets_of
 from tests.cluster.member_process import QUICK
 from tests.cluster.our_member import OurMember
+from tests.sessions import end_session
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
@@ -58,13 +59,6 @@ def client_id_of(member: ZookeeperConsumerConnector) -> tuple[int, bytes]:
     return client.client_id  # type: ignore[no-any-return]
 
 
-def expire(cluster: DevCluster, identity: tuple[int, bytes]) -> None:
-    twin = KazooClient(cluster.zookeeper_connect, client_id=identity)
-    twin.start(timeout=scaled(10))
-    twin.stop()
-    twin.close()
-
-
 # ---- sessions ----
 
 
@@ -81,7 +75,7 @@ def test_after_its_session_expired_a_member_registers_again_and_loses_nothing(
         reader.wait_for(300)
         for round_ in range(1, 4):
             before = zookeeper.exists(f"/consumers/{group}/ids/{member.consumer_id}").ephemeralOwner
-            expire(cluster, client_id_of(member))
+            end_session(cluster.zookeeper_connect, client_id_of(member))
             produce(topic, values(300), partitions=3)
 
             def registered_anew(before: int = before) -> bool:
@@ -113,7 +107,7 @@ def test_a_message_in_hand_when_the_session_expires_is_not_skipped(
         reader.wait_for(6)
         eventually(lambda: offsets_of(zookeeper, group, topic) == {0: 5}, 5, "a commit")
         identity = client_id_of(member)
-        expire(cluster, identity)
+        end_session(cluster.zookeeper_connect, identity)
         eventually(lambda: member.assignment() and client_id_of(member) != identity, 15, "another session")
         assert offsets_of(zookeeper, group, topic) == {0: 5}
         reader.go_on()

@@ -30,6 +30,7 @@ from tests.faults.history import History, history
 from tests.faults.processes import Member, Producer, Watcher, driver_log
 from tests.faults.proxy import Proxy
 from tests.faults.verdict import Rules, Verdict
+from tests.sessions import end_session
 from tests.timing import eventually, scaled, time_factor
 
 DRAIN_S = 40.0
@@ -368,11 +369,8 @@ class Group:
     def expire(self, victim: Member) -> Open:
         """A real end of the session: another client takes it over and closes it."""
         identity = victim.session
-        twin = KazooClient(self.servers.connect, client_id=identity, timeout=self.timing.session)
         fault = self.fault("expiry", victim)
-        twin.start(timeout=scaled(10))
-        twin.stop()
-        twin.close()
+        end_session(self.servers.connect, identity, self.timing.session)
         fault.healed()  # until then the session lived
         return fault
 
