@@ -58,6 +58,18 @@ def test_the_cheap_scenarios_measure_everybody_write_and_draw(tmp_path: Path) ->
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_many_partitions_and_large_messages_are_measured(tmp_path: Path) -> None:
+    output = tmp_path / "results.json"
+    bench("--quick", "--output", str(output), "many-partitions", "memory")
+    many, memory = json.loads(output.read_text())["scenarios"]
+
+    assert [case["case"] for case in many["cases"]] == ["100 idle partitions", "200 partitions"]
+    for case in many["cases"]:
+        assert {"zkconsumer", "Scala 1.1.1"} < set(case["peers"])
+    assert memory["margin_mb"] == 80
+    assert memory["loads"]
+
+
 def test_the_list_names_every_scenario() -> None:
     listed = {line.split()[0] for line in bench("--list").splitlines()}
 
