@@ -104,6 +104,11 @@ class OwnedOffsets:
         """Whether a start is to be asked for; else it is the one of the offset node that was read at the claim."""
         return self._elsewhere is not None
 
+    @property
+    def keeps_refused(self) -> bool:
+        """Whether what ZooKeeper refuses was written elsewhere before."""
+        return self._elsewhere is not None and not self._zookeeper_first
+
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """The partition was claimed."""
         self._zookeeper.track(partition, known)

@@ -128,4 +128,4 @@ class Storing:
         unless there is another store to ask, which has it now.
         """
         denied = isinstance(failure, CommitRefusedError) and failure.outcome is Outcome.REFUSED
-        return isinstance(failure, CommitRefusedError) and (not denied or self._store.asks)
+        return isinstance(failure, CommitRefusedError) and (not denied or self._store.keeps_refused)

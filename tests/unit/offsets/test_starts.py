@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.store import CommitRefusedError
-from zkconsumer.offsets.storing import MISSES, TOGETHER
+from zkconsumer.offsets.storing import MISSES, TOGETHER, Storing
 from zkconsumer.registry.fenced import KnownOffset, Outcome
 from zkconsumer.registry.lease import Lease
 
@@ -23,6 +25,7 @@ class Store:
     """Takes everything, once it is ``up``."""
 
     asks = False
+    keeps_refused = False
     in_zookeeper = True
     releases = True
 
@@ -204,3 +207,32 @@ def test_what_is_denied_keeps_nothing_else_waiting() -> None:
         assert told[late]
     assert committer.trouble == ""
     committer.close(Deadline(1.0))
+
+
+class Denying:
+    """A ZooKeeper that lets nobody write offset nodes."""
+
+    def not_ours(self, *_: Any) -> Mapping[TopicPartition, Exception]:
+        return {}
+
+    def commit(self, offsets: Mapping[TopicPartition, int], _: float) -> Mapping[TopicPartition, Exception]:
+        return {tp: CommitRefusedError(Outcome.REFUSED) for tp in offsets}
+
+
+@pytest.mark.parametrize("zookeeper_first", [False, True])
+def test_what_is_denied_waits_unless_another_store_has_it_now(zookeeper_first: bool) -> None:
+    """In a bridge nobody has it: read again, it would be resolved and denied again and again without a pause."""
+    elsewhere = MemoryStore()
+    store = OwnedOffsets(Denying(), elsewhere, dual=True, zookeeper_first=zookeeper_first)  # type: ignore[arg-type]
+    storing = Storing(store, 1.0, lambda *_: None)
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"))
+    told: dict[PartitionPosition, bool] = {}
+    storing.add({position: 7}, told.update)
+    storing.try_all()
+    if zookeeper_first:
+        assert (told, elsewhere.offsets) == ({}, {})
+        assert storing.denied
+        assert "t-0 cannot be stored" in storing.trouble
+    else:
+        assert (told, elsewhere.offsets) == ({position: False}, {position.tp: 7})
+        assert storing.trouble == ""
