@@ -237,6 +237,11 @@ def settle(members: Collection[SteppedMember], rounds: int = 12) -> None:
             member.step()
 
 
+def try_again(member: SteppedMember) -> None:
+    """The committer's timer for what could not be read or stored."""
+    member.committer._timers(float("inf"))
+
+
 def owners(server: FakeZooKeeper, topic: str = TOPIC) -> dict[int, str]:
     below = paths.owner_topic(GROUP, topic)
     return {int(path[len(below) + 1 :]): data.decode() for path, data in server.tree(below).items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
@@ -124,7 +124,7 @@ def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no
     assert "t-2 cannot be stored: ZooKeeper refused" in member.committer.trouble
     assert member.owned[tp(2)] is position, "it waits, and is not begun anew again and again"
     server.refuse(paths.offset(GROUP, tp(2)))
-    member.committer._timers(float("inf"))
+    try_again(member)
     settle([member])
     assert position.consumed == 42
     assert member.committer.trouble == ""
@@ -149,7 +149,7 @@ def test_a_start_that_waits_is_not_stored_over_what_the_user_commits_meanwhile(
     assert member.owned[tp(0)].consumed is None
     server.refuse(paths.offset(GROUP, tp(0)))
     member.committer.commit_given({tp(0): 17}, Deadline(scaled(1.0)))
-    member.committer._timers(float("inf"))
+    try_again(member)
     settle([member])
     assert offsets(server) == {0: 17}
     assert member.owned[tp(0)].consumed == 17

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
 from tests.unit.offsets.fakes import MemoryStore, failing
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError
 from zkconsumer.group.events import StartsResolved
@@ -33,11 +33,6 @@ def never() -> MemoryStore:
     store = MemoryStore()
     store.trouble = failing(*[CoordinatorUnavailableError("loading")] * 1000)
     return store
-
-
-def try_again(member: SteppedMember) -> None:
-    """The committer's timer for what could not be read or stored."""
-    member.committer._timers(float("inf"))
 
 
 def test_the_start_is_what_the_store_says(server: FakeZooKeeper) -> None:

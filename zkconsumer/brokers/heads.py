@@ -19,8 +19,8 @@ _TOLD = 27  # bytes of a head that tell all of that
 _MAGIC = 16
 _SMALLEST = 14  # the size of an empty message of format 0
 
-_MESSAGE_CODEC, _BATCH_CODEC = 17, 22  # the bytes that say how it is compressed
-_CODEC = 0x07
+_MESSAGE_CODEC, BATCH_CODEC = 17, 22  # the bytes that say how it is compressed
+CODEC = 0x07
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
@@ -31,9 +31,9 @@ class MalformedSetError(ValueError):
 
 def is_compressed(records: bytes) -> bool:
     """Whether the first batch or message of a set is compressed; its neighbours most likely are as well."""
-    if len(records) <= _BATCH_CODEC:
+    if len(records) <= BATCH_CODEC:
         return False
-    return records[_BATCH_CODEC if records[_MAGIC] == 2 else _MESSAGE_CODEC] & _CODEC != 0
+    return records[BATCH_CODEC if records[_MAGIC] == 2 else _MESSAGE_CODEC] & CODEC != 0
 
 
 Head = tuple[int, int, int, int, int, int, int]

@@ -20,7 +20,7 @@ from zlib import crc32
 from aiokafka.record.default_records import DefaultRecord
 
 from zkconsumer.brokers.compression import decompress
-from zkconsumer.brokers.heads import MalformedSetError
+from zkconsumer.brokers.heads import CODEC, MalformedSetError
 from zkconsumer.brokers.record_batch import DECODED_BYTES
 
 RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold
@@ -32,7 +32,6 @@ _START = 12  # offset and size
 _SUMMED = 16  # where the part begins that the CRC is of
 _BODY = 18  # where format 0 has the key, and format 1 the timestamp
 _SMALLEST = 26  # the bytes of a message of format 0 with empty key and value
-_CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
 
 
@@ -62,11 +61,11 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool) -> Run:
     while at + _SMALLEST <= end and at < enough and len(records) < RUN_LIMIT:
         offset, size, stored, magic, attributes = _HEAD(data, at)
         stop = at + _START + size
-        if stop > end or (records and (magic > 1 or attributes & _CODEC)):
+        if stop > end or (records and (magic > 1 or attributes & CODEC)):
             break
         try:
             _check(view, at, stop, offset, magic, stored if check_crc else None)
-            if attributes & _CODEC:
+            if attributes & CODEC:
                 return Run(_unwrapped(data, at, stop, check_crc), stop, offset + 1)
             records.append(_record(data, at, stop, magic, attributes, offset, None))
         except MalformedSetError:
@@ -125,7 +124,7 @@ def _unwrapped(data: bytes, at: int, stop: int, check_crc: bool) -> list[Any]:
     if wrapper.value is None:
         raise MalformedSetError("it is a wrapper without content")
     try:
-        content = decompress(attributes & _CODEC, wrapper.value, magic)
+        content = decompress(attributes & CODEC, wrapper.value, magic)
     except ValueError as failure:
         raise MalformedSetError(str(failure)) from failure
     heads = _inner_heads(content, magic, check_crc)
@@ -153,7 +152,7 @@ def _inner_heads(content: bytes, magic: int, check_crc: bool) -> list[tuple[int,
             raise MalformedSetError("its content is cut off")
         if inner_magic != magic:
             raise MalformedSetError(f"a message of format {inner_magic} is inside")
-        if attributes & _CODEC:
+        if attributes & CODEC:
             raise MalformedSetError("a compressed message is inside")
         _check(view, at, stop, offset, magic, stored if check_crc else None)
         heads.append((offset, at, stop, attributes))

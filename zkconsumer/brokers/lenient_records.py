@@ -14,12 +14,12 @@ from typing import Any
 from aiokafka.record.default_records import DefaultRecord
 
 from zkconsumer.brokers.compression import decompress
+from zkconsumer.brokers.heads import CODEC
 
 # attributes, last offset delta, first and max timestamp, producer id, producer epoch, base sequence, count of records
 _HEAD = Struct(">hiqqqhii").unpack_from
 _ATTRIBUTES = 21
 _CONTENT = 61
-_CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
 
 
@@ -31,8 +31,8 @@ def read_leniently(view: memoryview) -> Iterator[Any]:
     base = int.from_bytes(view[:8], "big")
     attributes, _, first, last, _, _, _, total = _HEAD(view, _ATTRIBUTES)
     content = bytes(view[_CONTENT:])
-    if attributes & _CODEC:
-        content = decompress(attributes & _CODEC, content, 2)
+    if attributes & CODEC:
+        content = decompress(attributes & CODEC, content, 2)
     at = 0
     for _ in range(total):
         _, at = _varint(content, at)

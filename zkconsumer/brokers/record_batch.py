@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from zkconsumer.brokers.heads import BATCH_CODEC, CODEC
 from zkconsumer.brokers.lenient_records import read_leniently
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.model import TopicPartition
@@ -28,14 +29,13 @@ COMPILED: Final[bool] = "_crecords" in DefaultRecordBatch.__module__
 if not COMPILED:
     logger.warning("aiokafka's compiled record classes are missing: records are read by Python code, many times slower")
 
-_WHOLE = 384  # records of a batch that is decoded in one go, which is the fastest way
+DECODED_RECORDS: Final = 384  # of a batch that is decoded in one go, which is the fastest way
 _WHOLE_COMPRESSED = 4096  # bytes, which may become much more
 _SLAB = 256  # records that are decoded at once otherwise: enough to spread the cost, few enough to hold
 # Both stay well below the 700 new objects at which Python looks for cyclic garbage: more, and each batch sets that off,
 # which takes another 60 % of the time of a message.
 DECODED_BYTES: Final = 256 * 1024
 """Of large records fewer are decoded at a time: as many as are about this large together, or one."""
-_CODEC_AT, _CODEC = 22, 0x07
 _COUNT_AT, _COUNT = 57, Struct(">i").unpack_from
 
 
@@ -102,8 +102,8 @@ class RecordBatch:
             return iter(self._records)
         view = self._view
         size = len(view)
-        small = size <= _WHOLE_COMPRESSED or (size <= DECODED_BYTES and not view[_CODEC_AT] & _CODEC)
-        if small and _COUNT(view, _COUNT_AT)[0] <= _WHOLE and self._first <= self.base_offset:
+        small = size <= _WHOLE_COMPRESSED or (size <= DECODED_BYTES and not view[BATCH_CODEC] & CODEC)
+        if small and _COUNT(view, _COUNT_AT)[0] <= DECODED_RECORDS and self._first <= self.base_offset:
             try:
                 return iter(list(DefaultRecordBatch(view)))
             except Exception:  # noqa: BLE001, S110 - told by the exact way, which hands out what is good before it

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from zkconsumer.brokers.boundaries import Span, StrangeBytesError, boundaries
 from zkconsumer.brokers.compression import decompress
+from zkconsumer.brokers.heads import CODEC
 
 __all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "Fields", "StrangeBytesError", "block", "column", "read_fields"]
 
@@ -31,7 +32,6 @@ _HEAD = Struct(">hiqqqhii").unpack_from
 _BASE = Struct(">q").unpack_from
 _ATTRIBUTES = 21
 _CONTENT = 61
-_CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
 _LONG = 127  # a byte beyond this is not the last one of its number
 _LARGEST = 2**31 - 1
@@ -75,9 +75,9 @@ def block(view: memoryview, first: int, end: int | None) -> Block:
     """The content of a batch of format 2, decompressed; see ``Block`` for the rest. Raises StrangeBytesError."""
     attributes, _, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
     data: bytes | memoryview = view[_CONTENT:]
-    if attributes & _CODEC:
+    if attributes & CODEC:
         try:
-            data = decompress(attributes & _CODEC, bytes(data), 2)
+            data = decompress(attributes & CODEC, bytes(data), 2)
         except ValueError as error:
             raise StrangeBytesError from error
     append_time = newest if attributes & _LOG_APPEND_TIME else None

@@ -42,7 +42,7 @@ class StartsResolved:
 
 @dataclass(frozen=True, slots=True)
 class StartsStored:
-    """The start offsets of partitions are in their offset nodes; of the ``refused`` they could not be written."""
+    """Start offsets of partitions are stored; those of the ``refused`` could not be."""
 
     starts: Mapping[PartitionPosition, int]
     refused: frozenset[PartitionPosition]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from threading import Condition, RLock
 
 from zkconsumer.brokers.heads import is_compressed
-from zkconsumer.brokers.record_batch import DECODED_BYTES
+from zkconsumer.brokers.record_batch import DECODED_BYTES, DECODED_RECORDS
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError, UnreadableMessageError
@@ -20,8 +20,6 @@ from zkconsumer.streams.budget import QueueBudget
 
 log = logging.getLogger(__name__)
 
-_DECODED = 384
-"""Messages that are decoded at a time; of large ones fewer."""
 _CHUNK_BYTES = 512
 """What a chunk takes beside its records, roughly."""
 
@@ -64,7 +62,7 @@ class Chunk:
         if not self.messages:
             return size
         each = size // self.messages
-        decoded = min(size, each * _DECODED)
+        decoded = min(size, each * DECODED_RECORDS)
         # what is compressed is in memory as a whole, and as at least so much
         return size + (decoded if is_compressed(self.records) else min(decoded, max(DECODED_BYTES, each)))
 
