@@ -26,6 +26,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 ).rstrip(os.pathsep)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes are named by their argument, not by what they hold: gzip writes the time into what it compresses, and the
+    processes that share the tests would name one test differently.
+    """
+    return argname if isinstance(val, bytes) else None
+
+
 def _ours(thread: Thread) -> bool:
     """Whether it belongs to a member or a ZooKeeper client; what tests share may start threads as it likes."""
     if thread.name.startswith("zkconsumer-resolve-"):  # the system looks a name up, for as long as it likes
