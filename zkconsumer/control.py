@@ -138,8 +138,8 @@ class PartitionControl:
         """Go on at the first message that is not older than a time, or at the end where there is none.
 
         Arguments: ``timestamp`` in ms since 1970; ``partitions``, by default all of ours; ``timeout`` as for
-        :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended: the message found there may be a
-        whole segment older.
+        :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended: they tell a place at most a
+        whole segment before it, or the beginning where no segment is older as a whole.
         Returns: where each goes on. Raises: as :meth:`seek`.
         """
         deadline = self._deadline(timeout)

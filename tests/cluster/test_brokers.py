@@ -171,6 +171,11 @@ class TestEveryGeneration:
             assert listed[-1][elsewhere].error == errors.UNKNOWN_TOPIC_OR_PARTITION
             assert fetch(channel, topic, 99).error == errors.OFFSET_OUT_OF_RANGE
             assert fetch(channel, topic, 5)[2:] == (0, 5, 0 if generation.fetch >= 5 else -1, (), b"")
+            # a segment ended after it everywhere, so that the oldest brokers tell nothing by themselves
+            early = channel.list_offsets({where: 1_000_000, elsewhere: 1_000_000}, soon())
+            assert early[where][::2] == (0, 0)
+            assert (early[where].timestamp > 1.5e12) == (generation.offsets >= 1)
+            assert early[elsewhere].error == errors.UNKNOWN_TOPIC_OR_PARTITION
             told = channel.metadata([topic, "no.such.topic"], soon())
             assert told.errors["no.such.topic"] == errors.UNKNOWN_TOPIC_OR_PARTITION
             assert told.leaders == {where: 0}

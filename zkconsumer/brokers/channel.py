@@ -31,6 +31,7 @@ _BUFFER = 256 * 1024
 _SMALL = 16 * 1024  # what is received together with a head; enough for an answer with little news
 _KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # a receive buffer grown beyond this is given back after the answer
 _LARGEST_TOKEN = 1024 * 1024
+_BEGINNING = -2  # of a log, in place of a time
 _LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
 
 
@@ -141,15 +142,23 @@ class BrokerChannel:
     ) -> Mapping[TopicPartition, ListedOffset]:
         """The offset at a time for each partition, of which this broker must be the leader.
 
-        Arguments: -1 asks for the log end, -2 for its beginning, else ms since 1970: the first message not older
-        (brokers before 0.10.1 only know the beginnings of segments). ``isolation_level`` 1 takes the last stable
+        Arguments: -1 asks for the log end, -2 for its beginning, else ms since 1970: the first message not older.
+        Brokers before 0.10.1 know no times of messages, only when segments ended: theirs is the beginning of the last
+        segment that is older as a whole, or of the log, with timestamp -1. ``isolation_level`` 1 takes the last stable
         offset for the end. Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
         """
         if not wanted:
             return {}
         version = self._version(protocol.LIST_OFFSETS)
         request = protocol.list_offsets_request(version, wanted, isolation_level)
-        return protocol.listed_offsets(self.exchange(protocol.LIST_OFFSETS, request, deadline))
+        listed = protocol.listed_offsets(self.exchange(protocol.LIST_OFFSETS, request, deadline))
+        # where such a broker tells nothing, no segment is older: not "no such message", but everything may be newer
+        newer = {
+            tp: _BEGINNING
+            for tp, time in wanted.items()
+            if version == 0 and time >= 0 and tp in listed and listed[tp].error == errors.NONE and listed[tp].offset < 0
+        }
+        return {**listed, **self.list_offsets(newer, deadline)}
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding.

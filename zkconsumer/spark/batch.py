@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.brokers import cluster_of
-from zkconsumer.spark.cluster import Cluster, describe
+from zkconsumer.spark.cluster import Cluster, NoTimesError, describe
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.partition import RangePartition, read_partition
 from zkconsumer.spark.pushdown import Bounds
@@ -77,7 +78,10 @@ class FilteringReader(BatchReader):
     def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
         bounds = self._bounds or Bounds()
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
-        since = {} if bounds.since is None else cluster.offsets_at(partitions, bounds.since)
+        since: dict[TopicPartition, int] = {}
+        if bounds.since is not None:
+            with suppress(NoTimesError):  # then all is read, and Spark looks at the times
+                since = cluster.offsets_at(partitions, bounds.since)
         return bounds.narrow(ranges, since)
 
 
@@ -110,9 +114,9 @@ def at_time(cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPa
     that is an error. Raises ConfigException.
     """
     time = None if options.starting is None else options.starting.time
+    found = offsets_of_time(cluster, "startingTimestamp", time, partitions)
     if time is None:
-        return {}
-    found = cluster.offsets_at(partitions, time)
+        return found
     later = sorted(set(partitions).difference(found))
     if later and not options.end_where_time_is_not_reached:
         raise ConfigException(
@@ -121,6 +125,18 @@ def at_time(cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPa
             "startingOffsetsByTimestampStrategy=latest starts there at the end",
         )
     return found
+
+
+def offsets_of_time(
+    cluster: Cluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where the time of an option lies, if it is given. Raises ConfigException where the brokers cannot tell."""
+    if time is None:
+        return {}
+    try:
+        return cluster.offsets_at(partitions, time)
+    except NoTimesError as error:
+        raise ConfigException(option, f"{str(time)!r}: {error}; name offsets") from error
 
 
 def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> list[OffsetRange]:
@@ -132,7 +148,7 @@ def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartitio
     asks_group = "group" in (starting.word, ending.word)
     committed = cluster.committed(options.group, partitions) if asks_group else {}
     start_times = at_time(cluster, options, partitions)
-    end_times = {} if ending.time is None else cluster.offsets_at(partitions, ending.time)
+    end_times = offsets_of_time(cluster, "endingTimestamp", ending.time, partitions)
     ranges = []
     for tp in partitions:
         span = spans[tp]

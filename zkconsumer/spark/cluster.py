@@ -63,6 +63,10 @@ class LiveMembersError(OffsetCommitError):
     """The group's coordinator takes offsets from its members only, as long as it has any."""
 
 
+class NoTimesError(BrokerError):
+    """A broker knows no times of messages (before 0.10.1)."""
+
+
 class Cluster:
     """A session of ZooKeeper and channels to the brokers, opened when first needed; a context manager.
 
@@ -260,7 +264,7 @@ class Cluster:
     def offsets_at(self, partitions: Sequence[TopicPartition], time: int) -> dict[TopicPartition, int]:
         """The first offset that is not older than a time (ms since 1970), without partitions that have none.
 
-        Brokers before 0.10.1 know only when segments of the log ended. Raises BrokerError, RegistryError.
+        Raises NoTimesError, BrokerError, RegistryError.
         """
         found = self._list(dict.fromkeys(partitions, time))
         return {tp: offset for tp, offset in found.items() if offset >= 0}
@@ -304,8 +308,12 @@ class Cluster:
                 continue
             for tp in asked:
                 answer = answers.get(tp)
-                known = answer is not None and (answer.offset >= 0 or wanted[tp] >= 0)  # of a time there may be none
+                by_time = wanted[tp] >= 0
+                known = answer is not None and (answer.offset >= 0 or by_time)  # of a time there may be none
                 if answer is not None and answer.error == codes.NONE and known:
+                    if by_time and answer.timestamp < 0 <= answer.offset:
+                        told = "knows only when segments of its logs ended, not the times of messages"
+                        raise NoTimesError(f"broker {endpoint.broker_id} is older than 0.10.1 and {told}")
                     found[tp] = answer.offset
                 elif answer is not None and answer.error != codes.NONE and not codes.retriable(answer.error):
                     raise codes.error(answer.error, f"offsets of {tp}")

@@ -127,16 +127,16 @@ def stream_position(
     """Where a stream reads a partition on.
 
     The checkpoint's place, or the group's, ``committed``, where that counts and is further: others went on meanwhile. A
-    partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted`` if the query
-    has not begun (``at_time`` is the offset of that time), else at its beginning: it is new, and nothing of it shall be
-    missed.
+    partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted`` (``at_time`` is
+    the offset of that time). If the query has begun, that counts only where it names a place in this very partition,
+    or a time; else it starts at its beginning: it may be new, and nothing of it shall be missed.
     """
     known = done.get(partition)
     if known is not None:
         return known.end if committed is None else max(known.end, committed)
     if committed is not None:
         return committed
-    if done:
+    if done and not (wanted.word == "timestamp" or (wanted.given or {}).get(partition, -1) != -1):
         return log.first
     return named_position(wanted, partition, log, at_time, log.end)
 

@@ -24,7 +24,7 @@ from zkconsumer.errors import (
     SessionLostError,
 )
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.batch import at_time, check_given
+from zkconsumer.spark.batch import at_time, check_given, offsets_of_time
 from zkconsumer.spark.cluster import Cluster, describe
 from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import ReadOptions
@@ -59,6 +59,7 @@ class StreamRun:
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._missing: tuple[str, ...] = ()
+        self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
 
     def open(self) -> None:
         """Join. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
@@ -163,15 +164,28 @@ class StreamRun:
         committed = self._membership.committed(partitions)
         starting = [tp for tp in unknown if tp not in committed]
         spans = self._cluster.log_spans(starting)
-        times = at_time(self._cluster, self._options, starting) if starting and not done else {}
+        times = self._times(starting, begun=bool(done))
         positions = {}
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
             position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
+            if tp in starting and tp in self._waiting:
+                position = max(self._waiting[tp], span.first)
             positions[tp] = self._not_beyond(tp, position)
         waiting = {tp: position for tp, position in positions.items() if tp not in committed}
         stored = self._membership.begin(waiting)
+        # the end of a log, once it is taken for the start, stays it: what comes after it is to be read
+        self._waiting = {tp: position for tp, position in waiting.items() if tp not in stored}
         return {tp: position for tp, position in positions.items() if tp in committed or tp in stored}
+
+    def _times(self, partitions: Sequence[TopicPartition], *, begun: bool) -> dict[TopicPartition, int]:
+        """Where ``startingTimestamp`` lies. That it lies nowhere is an error before a query has begun, if at all."""
+        if not partitions:
+            return {}
+        if not begun:
+            return at_time(self._cluster, self._options, partitions)
+        time = None if self._options.starting is None else self._options.starting.time
+        return offsets_of_time(self._cluster, "startingTimestamp", time, partitions)
 
     def _not_beyond(self, tp: TopicPartition, position: int) -> int:
         """A position that the log has not reached means that the log lost messages, or is another topic's."""

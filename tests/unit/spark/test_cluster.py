@@ -10,7 +10,7 @@ from zkconsumer.brokers.protocol import ListedOffset
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import NoBrokersError
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark.cluster import Cluster, NoTimesError
 
 TP = TopicPartition("t", 0)
 HERE = Endpoint(1, "h", 9092)
@@ -51,6 +51,12 @@ class Answering:
 def test_brokers_that_lost_their_sessions_are_waited_for() -> None:
     # After an outage of ZooKeeper brokers register later than clients come back: a query failed in between.
     assert Returning(3, patience=60).log_ends([TP]) == {TP: 7}
+
+
+def test_a_broker_that_knows_no_times_is_not_asked_for_one() -> None:
+    # what brokers before 0.10.1 tell is up to a segment off: an offset is never guessed
+    with pytest.raises(NoTimesError, match="broker 1 is older than 0.10.1"):
+        Returning(0, patience=60).offsets_at([TP], 1_700_000_000_000)
 
 
 def test_brokers_that_do_not_come_back_are_told_of() -> None:

@@ -119,6 +119,12 @@ def test_a_batch_starts_and_ends_where_the_option_says(wanted: Offsets, committe
         ({A: Span(20, 30)}, 25, EARLIEST, None, 30),
         ({B: Span(0, 3)}, None, LATEST, None, 10),
         ({B: Span(0, 3)}, 60, LATEST, None, 60),
+        ({B: Span(0, 3)}, None, Offsets("given", {A: 40, B: 0}), None, 40),
+        ({B: Span(0, 3)}, None, Offsets("given", {A: -2, B: 0}), None, 10),
+        ({B: Span(0, 3)}, None, Offsets("given", {A: -1, B: 0}), None, 10),
+        ({B: Span(0, 3)}, None, Offsets("given", {B: 0}), None, 10),
+        ({B: Span(0, 3)}, None, Offsets("timestamp", time=5), 50, 50),
+        ({B: Span(0, 3)}, None, Offsets("timestamp", time=5), None, 90),
     ],
     ids=[
         "new query, latest",
@@ -132,6 +138,12 @@ def test_a_batch_starts_and_ends_where_the_option_says(wanted: Offsets, committe
         "the group is behind",
         "a new partition is read from its beginning",
         "a partition that others read before",
+        "a partition that comes later, with a place of its own",
+        "a partition that comes later, from its beginning",
+        "a partition that comes later, from its end: it may be new",
+        "a partition that comes later and is not named",
+        "a partition that comes later, from a time on",
+        "a partition that comes later and has nothing of that time",
     ],
 )
 def test_a_stream_reads_on(

@@ -325,6 +325,40 @@ def test_a_partition_whose_start_cannot_be_stored_waits() -> None:
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 10))
 
 
+@pytest.mark.parametrize(
+    ("starting", "place"), [("latest", 10), ("earliest", 0), ('{"t":{"0":7,"1":7}}', 7), ('{"t":{"0":-1,"1":-1}}', 10)]
+)
+def test_where_a_partition_starts_is_not_looked_up_again_while_that_cannot_be_stored(starting: str, place: int) -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets=starting)
+    first = run.latest({}, None)
+    cluster.logs[B] = (0, 12)
+    second = run.latest(first, None)
+    assert second is first
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 12))
+
+
+def test_a_start_that_waits_does_not_fall_behind_the_beginning_of_its_log() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets="earliest")
+    first = run.latest({}, None)
+    cluster.logs[B] = (4, 12)
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(4, 12))
+
+
+@pytest.mark.parametrize(("starting", "place"), [("latest", 0), ('{"t":{"0":7,"1":7}}', 7)])
+def test_a_partition_that_others_had_without_an_offset_starts_where_it_is_named(starting: str, place: int) -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
+    run = member_run(cluster, share, startingOffsets=starting)
+    first = run.latest({}, None)
+    share.owned = {A, B}
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 10))
+
+
 def test_a_batch_of_the_run_before_is_claimed_before_it_is_repeated() -> None:
     share = Share(A)
     run = member_run(FakeCluster({A: (0, 10)}), share)
