@@ -40,6 +40,18 @@ def test_the_brokers_own_time_is_told_apart(
     assert [row.timestampType for row in reader(topic).batch().collect()] == [1]
 
 
+def test_a_snapshot_of_a_pattern_that_matches_nothing_is_empty(reader: MakeReader) -> None:
+    from zkconsumer.spark import snapshot
+
+    of_topic = reader("t")
+    given = {name: value for name, value in of_topic.options.items() if name != "subscribe"}
+    part = snapshot({**given, "subscribePattern": "no-such-topic-.*", "includeHeaders": True})
+    assert part.ranges == ()
+    assert part.load(of_topic.spark).columns[-2:] == ["timestampType", "headers"]
+    assert part.load(of_topic.spark, "offset bigint").collect() == []
+    part.commit()
+
+
 def test_headers_come_on_request(cluster: DevCluster, reader: MakeReader, new_topic: NewTopic) -> None:
     from confluent_kafka import Producer
 

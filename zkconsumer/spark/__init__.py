@@ -36,7 +36,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(source)
 
 
-def snapshot(options: Mapping[str, str]) -> Snapshot:
+def snapshot(options: Mapping[str, object]) -> Snapshot:
     """A batch with its ranges fixed now, which can be read and then committed for the group::
 
         part = zkconsumer.spark.snapshot({"zookeeper.connect": "localhost:2181", "group.id": "g",

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from zkconsumer.errors import ConfigException
 
@@ -23,7 +25,8 @@ OPTION = "checkpointLocation"
 
 
 class Checkpoint:
-    """A query's checkpoint, in a file system that pyarrow can open: a path, ``file:``, ``hdfs:`` or the like.
+    """A query's checkpoint, in a file system that pyarrow can open: a path, ``file:``, ``hdfs:``, ``s3a:`` or the like,
+    as Hadoop writes them.
 
     Raises ConfigException where it cannot.
     """
@@ -33,10 +36,11 @@ class Checkpoint:
 
         self._trouble = ""
         try:
-            if "://" not in location:
-                self._files, self._folder = fs.LocalFileSystem(), location.removeprefix("file:")
+            address = _address(location.rstrip("/") or "/")
+            if "://" in address:
+                self._files, self._folder = fs.FileSystem.from_uri(address)
             else:
-                self._files, self._folder = fs.FileSystem.from_uri(location.rstrip("/"))
+                self._files, self._folder = fs.LocalFileSystem(), address
         except (OSError, ValueError, ImportError) as error:
             raise ConfigException(OPTION, f"{location!r}: cannot be opened from here ({error})") from error
         self._select = fs.FileSelector
@@ -57,6 +61,25 @@ class Checkpoint:
                 log.warning("the checkpoint cannot be read: %s", error)
             self._trouble = str(error)
             return False
+
+
+def _address(location: str) -> str:
+    """A path of this machine, or the address that pyarrow knows a place by.
+
+    Hadoop takes a location literally, where an address has its special characters quoted; one slash may stand for
+    three; and it has names of its own for S3.
+    """
+    found = _SCHEME.match(location)
+    if found is None:
+        return location
+    scheme, host, path = found["scheme"].lower(), found["host"] or "", found["path"]
+    if scheme == "file":
+        return path
+    return f"{_S3.get(scheme, scheme)}://{host}{quote(path)}"
+
+
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(//(?P<host>[^/]*))?(?P<path>.*)", re.DOTALL)
+_S3 = {"s3a": "s3", "s3n": "s3"}
 
 
 def _parsed(line: str) -> Any:

@@ -9,6 +9,7 @@ and value before anything runs.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -164,6 +165,11 @@ class ReadOptions:
             _refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
         if self.starting == LATEST:
             _refuse("startingOffsets", "latest", "a batch that starts at the end reads nothing")
+        if self.starting is not None and -1 in (self.starting.given or {}).values():
+            _refuse("startingOffsets", _shown(self.starting), "a batch that starts at the end (-1) reads nothing")
+        start, end = (None if place is None else place.time for place in (self.starting, self.ending))
+        if start is not None and end is not None and end < start:
+            _refuse("endingTimestamp", str(end), f"is before startingTimestamp={start}")
         if self.membership not in (None, "none"):
             _refuse("membership", self.membership, "a batch never joins the group; leave it out or say none")
         if self.allow_live_members:
@@ -310,4 +316,9 @@ def _selection(options: Mapping[str, str]) -> Selection:
 def _shown(offsets: Offsets) -> str:
     if offsets.time is not None:
         return str(offsets.time)
-    return offsets.word if offsets.given is None else "JSON"
+    if offsets.given is None:
+        return offsets.word
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.given.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(topics, separators=(",", ":"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -103,7 +103,8 @@ class Bounds:
     def _take_time(self, value: object) -> None:
         if not isinstance(value, datetime) or value.tzinfo is None:
             return
-        ms = (value - datetime.fromtimestamp(0, value.tzinfo)) // timedelta(milliseconds=1)
+        # since 1970 in UTC: in a zone of its own the difference would leave out summer time
+        ms = (value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
         if ms >= 0:
             self.since = ms if self.since is None else max(self.since, ms)
 

@@ -59,6 +59,7 @@ class StreamRun:
         self._targets: dict[TopicPartition, int] | None = None
         self._ends: dict[TopicPartition, int] = {}
         self._missing: tuple[str, ...] = ()
+        self._absent: tuple[TopicPartition, ...] = ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
 
     def open(self) -> None:
@@ -144,6 +145,10 @@ class StreamRun:
         if missing and missing != self._missing:
             log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
         self._missing = missing
+        absent = tuple(sorted(set(self._options.selection.partitions).difference(partitions)))
+        if absent and absent != self._absent:
+            log.warning("there is no partition %s (yet); waiting for it", describe(absent))
+        self._absent = absent
         return partitions
 
     def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:

@@ -48,6 +48,8 @@ def check_schema(schema: StructType) -> None:
 
     Raises ConfigException naming the column.
     """
+    if not schema.fields:  # Arrow cannot say how many rows without columns there are
+        raise ConfigException("schema", "names no column; name one, were it only to count")
     seen = set()
     for field in schema.fields:
         known = TYPES.get(field.name)

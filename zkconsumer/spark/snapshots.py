@@ -22,6 +22,7 @@ from zkconsumer.spark.batch import plan, selected
 from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.cluster import describe
 from zkconsumer.spark.options import ReadOptions, parse
+from zkconsumer.spark.schema import source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +54,8 @@ class Snapshot:
 
     def load(self, spark: SparkSession, schema: str | None = None) -> DataFrame:
         """A DataFrame of just these ranges; ``schema`` names columns to read, all unless given."""
+        if not self.ranges:  # a pattern that no topic matches yet; one that comes now is not of this snapshot
+            return spark.createDataFrame([], schema or source_schema(self._options.include_headers))
         assigned: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -91,12 +94,18 @@ class Snapshot:
             raise OffsetCommitError(f"group {options.group}: not committed: {describe(sorted(refused))} ({why})")
 
 
-def make(given: Mapping[str, str]) -> Snapshot:
+def make(given: Mapping[str, object]) -> Snapshot:
     """Look at the logs, and fix the ranges. Raises as ``spark.read`` does, but here and now."""
-    options = parse(given)
+    texts = {name: _text(value) for name, value in given.items() if value is not None}
+    options = parse(texts)
     options.check_batch()
     with cluster_of(options) as cluster:
-        return Snapshot(given, options, plan(cluster, options, selected(cluster, options.selection)))
+        return Snapshot(texts, options, plan(cluster, options, selected(cluster, options.selection)))
+
+
+def _text(value: object) -> str:
+    """An option's value as Spark hands it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _write(

@@ -29,9 +29,12 @@ def batch(folder: Path, number: int, *ends: dict[str, Any], ended: bool) -> None
         (folder / "commits" / f".{number}.crc").write_bytes(b"crc\0")
 
 
-@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
-def test_a_batch_has_ended_once_its_commit_is_there(tmp_path: Path, prefix: str) -> None:
-    checkpoint = Checkpoint(f"{prefix}{tmp_path}")
+@pytest.mark.parametrize("name", ["plain", "a b", "a%20b", "a:b"])
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "FILE:"])
+def test_a_batch_has_ended_once_its_commit_is_there(tmp_path: Path, prefix: str, name: str) -> None:
+    tmp_path /= name  # Hadoop takes it literally
+    tmp_path.mkdir()
+    checkpoint = Checkpoint(f"{prefix}{tmp_path}/")
     assert not checkpoint.has_ended(end(5))
     batch(tmp_path, 9, end(5), ended=True)
     assert checkpoint.has_ended(end(5))
@@ -60,6 +63,35 @@ def test_what_cannot_be_read_is_no_end_and_is_told_once(tmp_path: Path, caplog: 
     assert [record.message.split(":")[0] for record in caplog.records] == ["the checkpoint cannot be read"]
 
 
-def test_a_place_that_cannot_be_opened_is_refused() -> None:
-    with pytest.raises(ConfigException, match="checkpointLocation: 'nowhere://x/y': cannot be opened from here"):
-        Checkpoint("nowhere://x/y")
+@pytest.mark.parametrize("location", ["nowhere://x/y", "nowhere:/y"])
+def test_a_place_that_cannot_be_opened_is_refused(location: str) -> None:
+    with pytest.raises(ConfigException, match=f"checkpointLocation: '{location}': cannot be opened from here"):
+        Checkpoint(location)
+
+
+@pytest.mark.parametrize(
+    ("location", "address"),
+    [
+        ("s3a://bucket/a b", "s3://bucket/a%20b"),
+        ("s3n://bucket/x", "s3://bucket/x"),
+        ("hdfs://name:8020/x", "hdfs://name:8020/x"),
+        ("hdfs:/x", "hdfs:///x"),
+        ("gs://bucket/100%", "gs://bucket/100%25"),
+    ],
+)
+def test_a_location_of_hadoop_has_an_address_for_pyarrow(
+    location: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow import fs
+
+    asked = []
+
+    class Files:
+        @staticmethod
+        def from_uri(uri: str) -> tuple[object, str]:
+            asked.append(uri)
+            return object(), "/"
+
+    monkeypatch.setattr(fs, "FileSystem", Files)
+    Checkpoint(location)
+    assert asked == [address]

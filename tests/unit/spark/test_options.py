@@ -223,6 +223,36 @@ def test_times_stand_for_offsets() -> None:
     assert options.end_where_time_is_not_reached
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"startingOffsets": '{"t":{"0":5,"1":-1}}'},
+            """startingOffsets: '{"t":{"0":5,"1":-1}}': a batch that starts""",
+        ),
+        (
+            {"startingTimestamp": "2000", "endingTimestamp": "1999"},
+            "endingTimestamp: '1999': is before startingTimestamp=2000",
+        ),
+    ],
+)
+def test_a_batch_that_can_read_nothing_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, **given}).check_batch()
+    assert said in str(refused.value)
+
+
+def test_a_batch_may_end_when_it_starts_and_begin_anywhere_else() -> None:
+    parse({**BASE, "startingTimestamp": "2000", "endingTimestamp": "2000"}).check_batch()
+    parse({**BASE, "startingOffsets": '{"t":{"0":-2}}', "endingOffsets": '{"t":{"0":-1}}'}).check_batch()
+
+
+def test_a_stream_names_the_end_that_it_cannot_have() -> None:
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, "endingOffsets": '{"u": {"1": 7}, "t": {"0": -1}}'}).check_stream()
+    assert """endingOffsets: '{"t":{"0":-1},"u":{"1":7}}': a stream has no end""" in str(refused.value)
+
+
 def test_a_stream_is_a_member_unless_told_otherwise() -> None:
     for given, member in (({}, True), ({"membership": "member"}, True), ({"membership": "none"}, False)):
         options = parse({**BASE, **given})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
@@ -93,3 +93,23 @@ def test_a_time_says_where_to_begin_and_is_looked_at_again() -> None:
     only = Bounds()
     only.take([earlier])
     assert only.since == 1_700_000_000_001
+
+
+class NewYork(tzinfo):
+    """Five hours behind, four in July."""
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        return timedelta(hours=-4 if when is not None and when.month == 7 else -5)
+
+    def dst(self, when: datetime | None) -> timedelta:
+        return self.utcoffset(when) + timedelta(hours=5)
+
+    def tzname(self, when: datetime | None) -> str:
+        return "New York"
+
+
+@pytest.mark.parametrize(("month", "since"), [(1, 1_672_549_200_000), (7, 1_688_184_000_000)])
+def test_a_time_of_any_zone_is_met(month: int, since: int) -> None:
+    bounds = Bounds()
+    bounds.take([GreaterThan(T, datetime(2023, month, 1, tzinfo=NewYork()))])
+    assert bounds.since == since

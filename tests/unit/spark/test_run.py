@@ -478,3 +478,20 @@ def test_signals_are_left_alone_on_other_threads() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_partitions_that_are_assigned_and_do_not_exist_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Assigned(FakeCluster):
+        def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+            return tuple(tp for tp in sorted(self.logs) if tp in selection.partitions), ()
+
+    options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "startingOffsets": "earliest"}
+    cluster = Assigned({A: (0, 10)})
+    run = StreamRun(parse({**options, "assign": '{"t":[0,9]}'}), cluster)
+    run.open()
+    with caplog.at_level(logging.WARNING):
+        first = run.latest({}, None)
+        run.latest(first, None)
+    assert [r.message for r in caplog.records] == ["there is no partition t-9 (yet); waiting for it"]
+    cluster.logs[TopicPartition("t", 9)] = (0, 3)
+    assert run.latest(first, None) == offset(p0=(10, 10), p9=(0, 3))

@@ -42,7 +42,6 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
         source_schema(include_headers=True),
         StructType([StructField("value", BinaryType(), nullable=False), StructField("offset", LongType())]),
         StructType([StructField("timestamp", TimestampType()), StructField("key", BinaryType())]),
-        StructType([]),
     ],
 )
 def test_arrow_batches_have_exactly_the_schema_that_spark_compares_with(schema: StructType) -> None:
@@ -147,3 +146,23 @@ def test_a_snapshot_can_be_asked_for_again() -> None:
     for _ in range(2):
         with pytest.raises(ConfigException, match="subscribe"):
             zkconsumer.spark.snapshot({"zookeeper.connect": "zk:2181", "group.id": "g"})
+
+
+def test_a_snapshot_takes_values_as_spark_does() -> None:
+    given = {
+        "zookeeper.connect": "zk:2181",
+        "group.id": "g",
+        "subscribe": "t",
+        "includeHeaders": True,
+        "pushdown": None,
+    }
+    with pytest.raises(ConfigException, match="minPartitions: '0'"):
+        zkconsumer.spark.snapshot({**given, "minPartitions": 0})
+
+
+def test_a_schema_without_columns_is_refused() -> None:
+    # Arrow cannot say how many rows without columns there are: each count would be 0.
+    source = ZkConsumerDataSource({"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t"})
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(ConfigException, match="schema: names no column"):
+            reader(StructType([]))
