@@ -10,7 +10,7 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
 from tests.unit.offsets.fakes import MemoryStore, failing
-from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.group.events import StartsResolved
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
@@ -53,6 +53,37 @@ def test_with_dual_commit_it_is_the_larger_of_both(server: FakeZooKeeper) -> Non
     assert {t.partition: p.fetched for t, p in member.delivery.flowing.items()} == {0: 100, 1: 9}
     member.commit()
     assert (store.offsets, offsets(server)) == ({tp(0): 100, tp(1): 9}, {0: 100, 1: 9})
+
+
+@pytest.mark.parametrize("found_by_a_commit", [True, False])
+@pytest.mark.parametrize("written", [5, 500])
+def test_what_somebody_wrote_into_the_node_counts_alone(
+    server: FakeZooKeeper, written: int, found_by_a_commit: bool
+) -> None:
+    """The larger of both would undo what an operator set back, who finds the offsets in ZooKeeper."""
+    store = MemoryStore()
+    store.offsets = {tp(0): 50, tp(1): 50}
+    member = SteppedMember(server, "a", store=store, dual=True)
+    settle([member])
+    member.finish(tp(0), 40)
+    member.commit()
+    member.finish(tp(0), 10)
+    member.owned[tp(0)].paused = True
+    server.put(paths.offset(GROUP, tp(0)), b"%d" % written)
+    if found_by_a_commit:
+        with pytest.raises(OffsetCommitError, match="t-0 at 100 .somebody else wrote the offset"):
+            member.commit()
+    else:
+        member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    position = member.owned[tp(0)]
+    assert (position.consumed, position.fetched, position.paused) == (written, written, True)
+    assert member.delivery.flowing[tp(0)] is position
+    member.commit()
+    assert (store.offsets, offsets(server)) == ({tp(0): written, tp(1): 50}, {0: written, 1: 50})
+    member.finish(tp(0), 1)
+    member.commit()
+    assert (store.offsets[tp(0)], offsets(server)[0]) == (written + 1, written + 1)
 
 
 def test_a_silent_store_holds_up_the_start_and_nothing_else(server: FakeZooKeeper) -> None:

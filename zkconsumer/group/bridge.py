@@ -316,6 +316,9 @@ class Shadow:
     def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Nothing is written here."""
 
+    def level(self, positions: Collection[PartitionPosition]) -> None:
+        """Nothing is written here."""
+
     def hurry(self) -> None:
         """Nothing is written here."""
 

@@ -86,7 +86,8 @@ class Conflicts:
             log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
             self._holdings.insist(position, ABSENT)
         self._overwriting = bool(gone)
-        self._holdings.read_again([position for position in positions if position not in gone], deadline)
+        told = self._holdings.read_again([position for position in positions if position not in gone], deadline)
+        self._overwriting = bool(gone or told)
         return ()
 
     def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:

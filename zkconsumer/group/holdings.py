@@ -75,6 +75,9 @@ class Offsets(Protocol):
     def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Commit over what somebody else wrote, which is ``known``."""
 
+    def level(self, positions: Collection[PartitionPosition]) -> None:
+        """Write where these are to every store with the next commit, although one of them says so already."""
+
     def hurry(self) -> None:
         """Commit what is finished at once, where that is done by itself at all."""
 
@@ -147,7 +150,9 @@ class Holdings:
         """
         waiting = [self.owned[tp] for tp in partitions if self.owned.get(tp) in self._unstarted]
         self._unstarted.difference_update(waiting)
-        ready = self._offsets.find_starts(waiting, lambda starts: self._tell(StartsFound(starts)))
+        unknown = [position for position in waiting if position.consumed is None]
+        ready = [position for position in waiting if position.consumed is not None]
+        ready += self._offsets.find_starts(unknown, lambda starts: self._tell(StartsFound(starts)))
         if ready:
             self._delivery.start(ready)
 
@@ -225,11 +230,13 @@ class Holdings:
             self._store({new: offset})
         return True
 
-    def read_again(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> bool:
-        """Keep the ownership but take the offset anew from its node; returns whether all could be read.
+    def read_again(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> list[PartitionPosition]:
+        """Keep the ownership but take the offset anew from its node. What had begun goes on at what its node says, also
+        where another store says something else: somebody has written it there. Returns those of which that is so.
 
         Raises: RegistryError; what was not read is then leftover.
         """
+        begun = {old.tp for old in positions if old.consumed is not None}
         self._delivery.revoke(positions, Deadline(0.0))
         self._offsets.forget(positions)
         for old in positions:
@@ -238,10 +245,17 @@ class Holdings:
         known = self._ownership.read_offsets([old.tp for old in positions], deadline)
         found = {old.tp: (old.thread, known[old.tp]) for old in positions if old.tp in known}
         paused = {old.tp: old.paused for old in positions}
+        told = []
         for new in self.add(found):
             new.paused = new.halted = paused[new.tp]
+            offset = known[new.tp].offset
+            if self._offsets.asks and new.tp in begun and offset is not None and offset >= 0:
+                new.begin(offset)
+                told.append(new)
+        if told:
+            self._offsets.level(told)
         self.start(found)
-        return len(found) == len(positions)
+        return told
 
     def insist(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Go on as before, and let the next commit write over what somebody else wrote."""

@@ -186,6 +186,10 @@ class Committer:
         """Somebody else wrote ``known``: the next commit writes over it. Returns at once."""
         self._ask(lambda: self._ledger.overwrite(position, known))
 
+    def level(self, positions: Collection[PartitionPosition]) -> None:
+        """Write where these are to every store with the next commit, although one of them says so. Returns at once."""
+        self._ask(lambda: self._ledger.level(positions))
+
     def check(self) -> None:
         """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``. Returns at once."""
         self._ask(self._ledger.check)

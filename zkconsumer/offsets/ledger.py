@@ -81,6 +81,10 @@ class Ledger:
             self._store.track(position.tp, known)
             position.committed = known.offset
 
+    def level(self, positions: Collection[PartitionPosition]) -> None:
+        """Write where these are to all stores with the next commit."""
+        self._unlevel.update(position.tp for position in positions if self.positions.get(position.tp) is position)
+
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """A partition goes on at a new position."""
         if self.positions.get(old.tp) is old:
