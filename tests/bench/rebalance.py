@@ -11,12 +11,14 @@ NAME = "rebalance"
 HELP = "four members join, one leaves, one is killed: seconds until every partition has its owner"
 
 PARTITIONS = 500
+_QUICK_PARTITIONS, _QUICK_SESSION_S = 48, 2.0
 
 
 def run(plan: Plan) -> dict[str, Any]:
     """Measures and prints. Returns: everything, for the JSON file; see ``tests.scale.real.measure``."""
-    partitions = 50 if plan.quick else PARTITIONS
-    found = real.measure(1, partitions)
+    partitions = _QUICK_PARTITIONS if plan.quick else PARTITIONS
+    session_s = _QUICK_SESSION_S if plan.quick else real.SESSION_S
+    found = real.measure(1, partitions, session_s=session_s)
     print(f"{partitions} partitions; seconds until all is settled, and the longest silence of partitions that stay\n")
     sides = list(next(iter(found["steps"].values())))
     print(f"{'':<14}" + "".join(f"{side:>22}" for side in sides))
