@@ -229,6 +229,11 @@ def test_parents_that_exist_need_no_rights_to_make_them(zookeeper: SecuredZooKee
         one.ensure([f"{top}/open/a/b"], Deadline(scaled(10)))
         with pytest.raises(NotPermittedError, match=f"{top}/closed"):
             one.ensure([f"{top}/closed/a"], Deadline(scaled(10)))
+        wanted = [f"{top}/closed/a", f"{top}/open/c/d", f"{top}/closed/b"]
+        refused = one.ensure_each(wanted, Deadline(scaled(10)))
+        assert set(refused) == {wanted[0], wanted[2]}
+        assert f"{top}/closed: " in str(refused[wanted[0]])
+        assert one.stat(wanted, Deadline(scaled(10)))[1] is not None
     finally:
         one.close(Deadline(scaled(5)))
 

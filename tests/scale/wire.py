@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from tests.scale.clock import Simulation
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import NotPermittedError
 from zkconsumer.registry.nodes import Look, Node, NodeEvent, Seen, Watch
 from zkconsumer.registry.session import SessionChanged
 from zkconsumer.registry.transaction import NodeFailure, Transaction
@@ -253,7 +254,7 @@ class CountedSession(FakeSession):
             lambda made: TEXT + len(path) if made else 0,
         )
 
-    def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
+    def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
         """A look at all of them, and one create for each level of those that are missing."""
         if any(node is None for node in self.stat(paths, deadline)):
             levels = {
@@ -268,6 +269,7 @@ class CountedSession(FakeSession):
                     partial(self._put, made),
                     lambda created: TEXT * len(created),
                 )
+        return {}
 
     def _put(self, made: Sequence[str]) -> Sequence[str]:
         for path in made:

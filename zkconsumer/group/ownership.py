@@ -32,12 +32,13 @@ _UNKNOWN = Node(b"", 0, 0, 0, 0)
 @dataclass(slots=True)
 class Claimed:
     """The outcome of claiming: what is ours now with its offset node, and what is not, with the reason; ``held`` are
-    those of the latter that have owner nodes.
+    those of the latter that have owner nodes, ``refused`` those whose topic's directories we may not make.
     """
 
     ours: dict[TopicPartition, KnownOffset] = field(default_factory=dict)
     blocked: dict[TopicPartition, str] = field(default_factory=dict)
     held: set[TopicPartition] = field(default_factory=set)
+    refused: dict[TopicPartition, NotPermittedError] = field(default_factory=dict)
 
 
 NOTHING = Seen()
@@ -53,6 +54,7 @@ class Ownership:
         self._cache = cache
         self._group = group
         self._parents: set[str] = set()
+        self._refused: dict[str, NotPermittedError] = {}
         self._unreadable: dict[TopicPartition, str] = {}
         self._stuck: set[TopicPartition] = set()
         self._claims = ClaimSessions(session)
@@ -140,7 +142,7 @@ class Ownership:
         result: Claimed,
         deadline: Deadline,
     ) -> None:
-        self._ensure_parents(free, deadline)
+        self._ensure_parents(free, result, deadline)
         for tp in [tp for tp in free if tp in result.blocked]:
             del free[tp]
         claims = [Claim(tp, thread, offsets[tp]) for tp, thread in free.items()]
@@ -160,11 +162,30 @@ class Ownership:
                 continue  # the offset moved, or a parent vanished: read again
             del free[tp]
 
-    def _ensure_parents(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
+    def _ensure_parents(self, partitions: Collection[TopicPartition], result: Claimed, deadline: Deadline) -> None:
+        """Make the directories of topics where they are missing; one that we may not make blocks its topic alone."""
         missing = self._parents_in_doubt(partitions)
-        if missing:
-            self._session.ensure(missing, deadline)
-            self._parents.update(missing)
+        refused = self._made(missing, deadline)
+        for tp in partitions if refused else ():
+            directories = (paths.owner_topic(self._group, tp.topic), paths.offset_topic(self._group, tp.topic))
+            for path in directories:
+                if path in refused:
+                    result.refused[tp] = refused[path]
+                    result.blocked[tp] = str(refused[path])
+
+    def _made(self, missing: Sequence[str], deadline: Deadline) -> Mapping[str, NotPermittedError]:
+        """Make these nodes; returns those that we may not make."""
+        refused = self._session.ensure_each(missing, deadline) if missing else {}
+        new = [str(error) for path, error in refused.items() if path not in self._refused]
+        if new:  # once, not at every try
+            more = f", and {len(new) - 1} more like it" if len(new) > 1 else ""
+            log.error("partitions are not claimed: %s%s", new[0], more)
+        for path in missing:
+            self._refused.pop(path, None)
+        self._refused.update(refused)
+        self._parents.update(missing)
+        self._parents.difference_update(refused)  # one that was deleted and may not be made again was believed to stand
+        return refused
 
     def _parents_in_doubt(self, partitions: Iterable[TopicPartition]) -> list[str]:
         needed = set()
@@ -203,13 +224,15 @@ class Ownership:
         self, partitions: Sequence[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, KnownOffset]:
         """The offset nodes of partitions we own, but of those where it is unreadable (logged). Of those that have none
-        the parents stand afterwards, or the nodes could never be made again. Raises RegistryError.
+        the parents stand afterwards, or the nodes could never be made again: one that has none, and whose parent we may
+        not make, is left out as well. Raises RegistryError.
         """
         known = self._offsets(partitions, Seen(), Claimed(), deadline)
-        absent = {tp.topic for tp, offset in known.items() if offset.version is None}
-        if absent:
-            self._session.ensure([paths.offset_topic(self._group, topic) for topic in sorted(absent)], deadline)
-        return known
+        parents = {
+            tp: paths.offset_topic(self._group, tp.topic) for tp, offset in known.items() if offset.version is None
+        }
+        refused = self._made(sorted(set(parents.values())), deadline)
+        return {tp: offset for tp, offset in known.items() if parents.get(tp) not in refused}
 
     def _delete(self, tp: TopicPartition, version: int, deadline: Deadline) -> None:
         """Delete an owner node of ours. One that may not be deleted ends with our session; it must not keep us from all

@@ -353,7 +353,8 @@ class Rebalancer:
         trouble = "; ".join(filter(None, (done.trouble, self._listening.trouble, self._unowned.report())))
         self._standing.state = self._progress.concluded(done, self.state, len(self._holdings.owned), trouble, why)
         self._meanings.wait_for({*done.claimed.blocked, *done.view.kept})
-        patient = done.claimed.blocked and monotonic() < self._started + self._settings.backoff_max
+        waits = done.claimed.blocked.keys() - done.claimed.refused.keys()
+        patient = waits and monotonic() < self._started + self._settings.backoff_max
         if not self.first_round.done() and not patient:
             self.first_round.set_result(None)
 

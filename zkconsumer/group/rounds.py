@@ -299,6 +299,8 @@ class Rounds:
             claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout), ahead)
             self._holdings.leftover.difference_update(todo.claim)
             self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
+            if claimed.refused.keys() == todo.claim.keys() and not self._holdings.owned:
+                raise next(iter(claimed.refused.values()))  # nothing flows, and waiting does not cure it
         if self._listening.exists and (claimed.ours or todo.assignment != self._told):
             self._told = todo.assignment
             starts = self._call_listener("before_starting_fetchers", self._consumer, dict(todo.assignment))

@@ -151,6 +151,13 @@ class Requests(ABC):
 
     def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
         """Make persistent nodes, and their parents, where they are missing."""
+        for error in self.ensure_each(paths, deadline).values():
+            raise error
+
+    def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
+        """As :meth:`ensure`, in as many round trips, but returns those of ``paths`` that we may not make, with what
+        was refused: it is not to keep anybody from having the others.
+        """
         client = self._connected_client()
         levels: dict[int, set[str]] = {}
         for path in paths:
@@ -158,24 +165,29 @@ class Requests(ABC):
             for depth in range(1, len(parts) + 1):
                 levels.setdefault(depth, set()).add("/" + "/".join(parts[:depth]))
         missing = [p for p, node in zip(paths, self.stat(paths, deadline), strict=True) if node is None]
-        if not missing:
-            return
-        for depth in sorted(levels):
+        refused: dict[str, NotPermittedError] = {}
+        for depth in sorted(levels) if missing else ():
+            for path in levels[depth]:
+                if (parent := path.rpartition("/")[0]) in refused:
+                    refused[path] = refused[parent]
             pending = [
                 (path, client.create_async(path, PARENT_DATA, acl=self._security.acl(path)))
-                for path in sorted(levels[depth])
+                for path in sorted(levels[depth] - refused.keys())
             ]
+            doubtful: dict[str, NotPermittedError] = {}
             for path, result in pending:
                 try:
                     self._await(result, deadline, path, missing_is_none=False)
                 except NodeExistsError:
                     continue
-                except NotPermittedError:
-                    # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
-                    if self.stat([path], deadline)[0] in (None, FORBIDDEN):
-                        raise
+                except NotPermittedError as e:
+                    doubtful[path] = e
                 except NoNodeError as e:
                     raise RegistryError(f"{path}: its parent vanished while it was made") from e
+            # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
+            nodes = zip(doubtful, self.stat(list(doubtful), deadline), strict=True)
+            refused.update((path, doubtful[path]) for path, node in nodes if node in (None, FORBIDDEN))
+        return {path: refused[path] for path in paths if path in refused}
 
     def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
         """Set a node's content if its version still is ``version`` (-1: any); returns False where it is not, or the

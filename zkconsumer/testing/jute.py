@@ -233,7 +233,7 @@ class Operations:
 
     def _get_children(self, reader: Reader, body: Writer) -> None:
         path, watched = _path(reader), BOOLEAN.read(reader)
-        self._tree.node(path)
+        self._tree.read(path)
         self._watch("child", path, watched)
         names = self._tree.children(path)
         INT32.write(body, len(names))

@@ -79,8 +79,9 @@ class FakeZooKeeper:
                 self._delete(below, -1)
 
     def refuse(self, path: str, *operations: str) -> None:
-        """From now on no session may do these with the node at ``path``: "read" its content, "create", "write" or
-        "delete" it. (Rights to create and delete are the parent's in ZooKeeper; here they are the path's.)
+        """From now on no session may do these with the node at ``path``: "read" its content and the names below it,
+        "create", "write" or "delete" it; without any it may do all again. (Rights to create and delete are the
+        parent's in ZooKeeper; here they are the path's.)
         """
         with self._lock:
             self._refused[path] = frozenset(operations)
@@ -313,6 +314,10 @@ class FakeSession(Session):
             if server.node(path) is None:
                 server._watch(_DATA, path, watch, self)
                 return None
+            try:
+                server._permit("read", path)
+            except _Refused as e:
+                raise _raised(path, e) from e
             server._watch(_CHILD, path, watch, self)
             prefix = path.rstrip("/") + "/"
             return tuple(p[len(prefix) :] for p in server.tree(path) if "/" not in p[len(prefix) :])
@@ -348,12 +353,21 @@ class FakeSession(Session):
                 raise _raised(path, e) from e
             return True
 
-    def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
-        """Make missing persistent nodes with their parents."""
+    def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
+        """Make missing persistent nodes with their parents; returns what is refused."""
+        refused: dict[str, NotPermittedError] = {}
         with self._request("create", len(paths)) as server:
             for path in paths:
-                if server.node(path) is None:
-                    server.put(path)
+                names = path.strip("/").split("/")
+                for made in ("/" + "/".join(names[: depth + 1]) for depth in range(len(names))):
+                    if server.node(made) is None:
+                        try:
+                            server._permit("create", made)
+                        except _Refused as e:
+                            refused[path] = NotPermittedError(f"{made}: {e}")
+                            break
+                        server.put(made)
+        return refused
 
     def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
         """Set a node's content."""

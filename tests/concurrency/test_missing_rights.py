@@ -1,0 +1,140 @@
+"""A right that is missing at one place harms what depends on it and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
+from tests.timing import scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.errors import NotPermittedError, OffsetCommitError
+from zkconsumer.group.state import Phase
+from zkconsumer.model import TopicPartition
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeCluster, FakeZooKeeper
+
+OTHER = "other"
+DIRECTORIES = [paths.owner_topic, paths.offset_topic]
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 2)
+    make_topic(made, 2, OTHER)
+    return made
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_a_directory_that_may_not_be_made_keeps_us_from_its_topic_alone(
+    server: FakeZooKeeper, directory: Callable[[str, str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The directories of all topics are made in one go, and the refusal of one failed each round: nothing was ever
+    claimed, also not what another member left.
+    """
+    closed = directory(GROUP, OTHER)
+    server.refuse(closed, "create")
+    member = SteppedMember(server, "a")
+    member.subscribe({"t": 1, OTHER: 1})
+    settle([member], 40)
+    state = member.rebalancer.state
+    assert set(member.owned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert (state.phase, state.owned, state.wanted) == (Phase.WAITING, 2, 4)
+    assert set(state.blocked) == {TopicPartition(OTHER, 0), TopicPartition(OTHER, 1)}
+    assert all(reason.startswith(f"{closed}: not permitted since") for reason in state.blocked.values())
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == [
+        f"partitions are not claimed: {closed}: not permitted"
+    ]
+    server.refuse(closed)
+    settle([member], 40)
+    assert len(member.owned) == 4
+    assert member.rebalancer.state.phase is Phase.OWNING
+
+
+def test_what_another_member_left_is_claimed_beside_a_topic_that_is_refused(server: FakeZooKeeper) -> None:
+    first, second = SteppedMember(server, "a"), SteppedMember(server, "b")
+    settle([first, second])
+    server.refuse(paths.owner_topic(GROUP, OTHER), "create")
+    first.subscribe({"t": 1, OTHER: 1})
+    settle([first, second])
+    second.stop()
+    settle([first])
+    assert set(owners(server).values()) == {f"{first.consumer}-0"}
+    assert len(first.owned) == 2
+
+
+def test_where_every_topic_is_refused_whoever_joins_is_told(server: FakeZooKeeper) -> None:
+    server.refuse(paths.owner_topic(GROUP, "t"), "create")
+    member = SteppedMember(server, "a")
+    settle([member])
+    with pytest.raises(NotPermittedError, match=paths.owner_topic(GROUP, "t")):
+        member.rebalancer.first_round.result(0)
+    server.refuse(paths.owner_topic(GROUP, "t"))
+    settle([member])
+    assert len(member.owned) == 2
+
+
+def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeeper) -> None:
+    member = SteppedMember(server, "a")
+    calls: list[int] = []
+    ensure = member.session.ensure_each
+
+    def counted(wanted: list[str], deadline: object) -> dict[str, NotPermittedError]:
+        calls.append(len(wanted))
+        return ensure(wanted, deadline)  # type: ignore[arg-type]
+
+    member.session.ensure_each = counted  # type: ignore[method-assign,assignment]
+    member.subscribe({"t": 1, OTHER: 1})
+    settle([member])
+    assert len(member.owned) == 4
+    assert calls == [1, 4]  # the members' directory; both of both topics
+
+
+def test_a_directory_of_offsets_that_may_not_be_made_again_harms_its_topic_alone(server: FakeZooKeeper) -> None:
+    """Offsets were deleted with their directories, of which one may not be made: those of the other topic, which were
+    asked for together with it, could not be committed for ever.
+    """
+    for topic in ("t", OTHER):
+        for partition in range(2):
+            server.put(paths.offset(GROUP, TopicPartition(topic, partition)), b"10")
+    member = SteppedMember(server, "a")
+    member.subscribe({"t": 1, OTHER: 1})
+    settle([member])
+    for tp in member.owned:
+        member.finish(tp, 5)
+    for topic in ("t", OTHER):
+        server.remove(paths.offset_topic(GROUP, topic))
+    server.refuse(paths.offset_topic(GROUP, OTHER), "create")
+    with pytest.raises(OffsetCommitError):
+        member.commit()
+    settle([member], 40)
+    assert set(member.owned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert paths.offset_topic(GROUP, OTHER) in str(member.rebalancer.state)
+    member.commit()
+    assert offsets(server) == {0: 15, 1: 15}
+
+
+def test_streams_are_made_and_flow_beside_a_topic_that_is_refused() -> None:
+    """On kazoo: ``create_message_streams`` raised, for the sake of one topic of two."""
+    closed = paths.owner_topic(GROUP, OTHER)
+    with FakeCluster(brokers=1, zookeeper=True) as cluster:
+        cluster.create_topic("t", partitions=1)
+        cluster.create_topic(OTHER, partitions=1)
+        cluster.append("t", 0, [b"a"])
+        cluster.zookeeper.refuse(closed, "create")
+        with ZookeeperConsumerConnector(
+            {
+                "zookeeper.connect": cluster.zookeeper_connect,
+                "group.id": GROUP,
+                "auto.offset.reset": "smallest",
+            }
+        ) as connector:
+            streams = connector.create_message_streams({"t": 1, OTHER: 1})
+            message = streams["t"][0].get(timeout=scaled(10))
+            assert message is not None
+            assert message.value == b"a"
+            assert "owning 1 of 2 partitions; waiting for other-0, held by" in str(connector.state)
+            assert closed in str(connector.state)
