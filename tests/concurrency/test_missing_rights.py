@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
@@ -10,13 +11,15 @@ import pytest
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
 from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.errors import NotPermittedError, OffsetCommitError
 from zkconsumer.group.state import Phase
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
 
 OTHER = "other"
+SCALA_SESSION = 999
 DIRECTORIES = [paths.owner_topic, paths.offset_topic]
 
 
@@ -115,6 +118,63 @@ def test_a_directory_of_offsets_that_may_not_be_made_again_harms_its_topic_alone
     assert paths.offset_topic(GROUP, OTHER) in str(member.rebalancer.state)
     member.commit()
     assert offsets(server) == {0: 15, 1: 15}
+
+
+def registered(server: FakeZooKeeper, name: str, pattern: str, *topics: str) -> ConsumerId:
+    """A member of the original, which does nothing."""
+    consumer = ConsumerId(f"{GROUP}_{name}")
+    node = {"version": 1, "subscription": dict.fromkeys(topics, 1), "pattern": pattern, "timestamp": "1"}
+    server.put(paths.member(GROUP, consumer), json.dumps(node).encode(), ephemeral_owner=SCALA_SESSION)
+    return consumer
+
+
+def test_owners_that_may_not_be_listed_hide_those_of_no_other_topic(
+    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look at all owners stopped there, so whoever had given up a later topic's partitions was never woken."""
+    make_topic(server, 2, "aaa")
+    scala = registered(server, "z", "static", "aaa", "t")
+    member = SteppedMember(server, "a", patience=0.0)
+    settle([member])
+    closed = paths.owner_topic(GROUP, "aaa")
+    server.put(closed)
+    server.refuse(closed, "read")
+    for _ in range(3):
+        member.rebalancer._next_reconcile = 0.0
+        settle([member], 3)
+    assert f"nobody owned t-1 for 0 s, which {scala}-0 should" in member.rebalancer.state.detail
+    assert [r.getMessage() for r in caplog.records if "not known" in r.getMessage() and r.levelno > 10] == [
+        f"the owners of a topic are not known: {closed}: not permitted"
+    ]
+
+
+def test_members_by_filter_stop_nobody_where_topics_may_not_be_listed(server: FakeZooKeeper) -> None:
+    """One of them in the group, and each round of the others failed, which need no list of topics at all."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.refuse(paths.TOPICS, "read")
+    scala = registered(server, "z", "white_list", "t.*")
+    settle([member])
+    assert member.rebalancer.state.phase is Phase.OWNING
+    assert f"unreadable: {paths.member(GROUP, scala)}" in member.rebalancer.state.detail
+    server.put(paths.owner(GROUP, TopicPartition("t", 2)), f"{scala}-0".encode(), ephemeral_owner=SCALA_SESSION)
+    make_topic(server, 4)
+    settle([member])
+    assert {tp.partition for tp in member.owned} == {0, 1, 3}
+    assert "left to unreadable members: t-2" in member.rebalancer.state.detail
+    server.refuse(paths.TOPICS)
+    member.rebalancer._next_reconcile = 0.0
+    settle([member])
+    assert {tp.partition for tp in member.owned} == {0, 1}
+
+
+def test_a_member_by_filter_that_may_not_list_topics_says_so(server: FakeZooKeeper) -> None:
+    server.refuse(paths.TOPICS, "read")
+    member = SteppedMember(server, "a")
+    member.membership.subscribe(lambda: Registration(WHITE_LIST, {"t.*": 1}, timestamp="1"))
+    settle([member])
+    with pytest.raises(NotPermittedError, match=paths.TOPICS):
+        member.rebalancer.first_round.result(0)
 
 
 def test_streams_are_made_and_flow_beside_a_topic_that_is_refused() -> None:

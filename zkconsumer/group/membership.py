@@ -179,9 +179,7 @@ class Membership:
         self._members = tuple(paths.member(self._group, name) for name in names)
         registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
         members = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
-        topics: tuple[str, ...] = ()
-        if any(registration.is_wildcard for registration in members.values()):
-            topics = tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
+        topics = self._all_topics(members, unreadable, deadline)
         for consumer, reason in undecided(members, topics, self._exclude_internal, self._gave_up_on(topics)).items():
             unreadable[paths.member(self._group, consumer)] = reason
             del members[consumer]
@@ -192,6 +190,25 @@ class Membership:
         view = GroupView(members, partitions, topics, unreadable, racks, self._kept(unreadable, partitions, deadline))
         self._report(unreadable)
         return view
+
+    def _all_topics(
+        self, members: dict[ConsumerId, Registration], unreadable: dict[str, str], deadline: Deadline
+    ) -> tuple[str, ...]:
+        """The names of all topics, where anybody subscribes by filter. Where we may not list them we cannot know what
+        those members want, so they are unreadable: who subscribes by name is not to stop for that.
+        """
+        by_filter = [consumer for consumer, registration in members.items() if registration.is_wildcard]
+        if not by_filter:
+            return ()
+        try:
+            return tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
+        except NotPermittedError as e:
+            if self._consumer in by_filter:
+                raise
+            for consumer in by_filter:
+                unreadable[paths.member(self._group, consumer)] = str(e)
+                del members[consumer]
+            return ()
 
     def doubt(self) -> None:
         """Believe nothing any more but what other members registered, and of that a few less each time, in turn.

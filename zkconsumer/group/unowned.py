@@ -12,7 +12,7 @@ from time import monotonic
 from zkconsumer.core.handovers import HandOvers
 from zkconsumer.core.planner import GroupView
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import RegistryError
+from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.group.membership import Membership
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry import paths
@@ -46,6 +46,7 @@ class Unowned:
         self._ours: frozenset[TopicPartition] = frozenset()
         self._watching: Collection[ConsumerId] = ()
         self._turn = 0
+        self._unlisted: set[str] = set()
 
     @property
     def next_look(self) -> float:
@@ -110,12 +111,21 @@ class Unowned:
             log.info("the owners of the group's partitions could not be listed: %s", e)
 
     def reconcile(self, deadline: Deadline) -> None:
-        """List the owners of our topics, some in turn, and note what has none. Raises RegistryError."""
+        """List the owners of our topics, some in turn, and note what has none; a topic whose owners we may not list is
+        passed over. Raises RegistryError.
+        """
         topics = sorted({tp.topic for tp in self._assignment})
         topics = [topics[(self._turn + n) % len(topics)] for n in range(min(TOPICS_A_LOOK, len(topics)))]
         self._turn += len(topics)
         for topic in topics:
-            names = set(self._session.children(paths.owner_topic(self._group, topic), deadline) or ())
+            try:
+                names = set(self._session.children(paths.owner_topic(self._group, topic), deadline) or ())
+                self._unlisted.discard(topic)
+            except NotPermittedError as e:
+                level = logging.DEBUG if topic in self._unlisted else logging.WARNING
+                log.log(level, "the owners of a topic are not known: %s", e)
+                self._unlisted.add(topic)
+                continue
             others = {
                 tp: thread for tp, thread in self._assignment.items() if tp.topic == topic and tp not in self._ours
             }
