@@ -129,6 +129,58 @@ def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pyt
     assert len(member.owned) == 2
 
 
+def given_up(server: FakeZooKeeper) -> SteppedMember:
+    """A member that gave two partitions to a Scala member, which does not take them; not looked at yet."""
+    member = SteppedMember(server, "a", patience=0.0)
+    settle([member])
+    join_as_scala(server)
+    member.step()
+    assert set(owners(server)) == {0, 1}
+    return member
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, target: object, method: str, times: int) -> list[int]:
+    """So many calls of a method fail; what is returned has an entry for each."""
+    original, failed = getattr(target, method), list[int]()
+
+    def call(*arguments: object, **options: object) -> object:
+        if len(failed) < times:
+            failed.append(1)
+            raise RegistryUnavailableError("slow")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(target, method, call)
+    return failed
+
+
+@pytest.mark.parametrize("what", ["look", "waking"])
+def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
+    member = given_up(server)
+    before = czxid(server, member)
+    target, method = (member.rebalancer._unowned, "_owned") if what == "look" else (member.membership, "renew")
+    failed = failing(monkeypatch, target, method, 5)
+    settle([member], rounds=5)
+    assert (len(failed), czxid(server, member)) == (5, before)
+    settle([member], rounds=5)
+    assert czxid(server, member) > before
+
+
+def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They had been taken in time, and nobody could be asked."""
+    member = given_up(server)
+    own_as_scala(server, 2, 3)
+    failing(monkeypatch, member.rebalancer._unowned, "_owned", 1000)
+    settle([member], rounds=5)
+    member.events.put(LookAgain("a test"))
+    settle([member], rounds=2)
+    assert "nobody" not in member.rebalancer.state.detail
+
+
 # ---- members that cannot be read ----
 
 

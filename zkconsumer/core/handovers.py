@@ -24,7 +24,7 @@ class _HandOver:
     seen: float
     pause: float
     look_at: float
-    looks: int = 0
+    nudges: int = 0
 
 
 class HandOvers:
@@ -69,22 +69,31 @@ class HandOvers:
             if thread is None or tp in ours:
                 del self._open[tp]
             elif thread != known.thread:
-                known.thread, known.looks = thread, 0
+                known.thread, known.nudges = thread, 0
 
     def due(self, now: float) -> Mapping[TopicPartition, ThreadId]:
         """What to look at now, with the threads that should own it."""
         return {tp: known.thread for tp, known in self._open.items() if known.look_at <= now}
 
-    def looks(self, tp: TopicPartition) -> int:
-        """How often it was looked at in vain, since it is its present thread's."""
-        return self._open[tp].looks
+    def nudges(self, tp: TopicPartition) -> int:
+        """How often whoever should own it was woken, since it is its present thread's."""
+        return self._open[tp].nudges
+
+    def nudged(self, partitions: Collection[TopicPartition]) -> None:
+        """Whoever should own these was woken."""
+        for tp in partitions:
+            self._open[tp].nudges += 1
 
     def looked(self, partitions: Collection[TopicPartition], now: float) -> None:
         """These were looked at and have no owner: the next look comes later each time."""
         for tp in partitions:
+            self._open[tp].seen = now
+        self.postponed(partitions, now)
+
+    def postponed(self, partitions: Collection[TopicPartition], now: float) -> None:
+        """These could not be looked at, so nothing is known of them: the next look comes later each time."""
+        for tp in partitions:
             known = self._open[tp]
-            known.seen = now
-            known.looks += 1
             known.pause = min(LONGEST, 2 * known.pause)
             known.look_at = now + known.pause
 

@@ -160,11 +160,15 @@ class Membership:
         self._cache.look(self._after_registering(), deadline)
         return True
 
-    def renew(self, deadline: Deadline) -> None:
-        """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now."""
+    def renew(self, deadline: Deadline) -> bool:
+        """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now.
+
+        Returns: whether that was done.
+        """
         node = self._session.stat([self.path], deadline)[0]
-        if node is not None and node.ephemeral_owner == self._session.session_id:
-            self._make_anew(node.version, deadline)
+        if node is None or node.ephemeral_owner != self._session.session_id:
+            return False
+        return self._make_anew(node.version, deadline)
 
     def deregister(self, deadline: Deadline) -> None:
         """Delete our registration, if our session made it."""

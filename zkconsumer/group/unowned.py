@@ -84,7 +84,7 @@ class Unowned:
         asleep = {
             tp: thread
             for tp, thread in left.items()
-            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self._open.looks(tp) < NUDGES
+            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self._open.nudges(tp) < NUDGES
         }
         self._open.looked(left, monotonic())
         if not asleep:
@@ -92,7 +92,9 @@ class Unowned:
         log.warning(
             "nobody owns %s, which %s should: waking them by making our id node anew", _some(asleep), _threads(asleep)
         )
-        self._membership.renew(deadline)
+        if not self._membership.renew(deadline):
+            return False
+        self._open.nudged(asleep)  # afterwards: one that failed has woken nobody
         return True
 
     def try_look(self, seconds: float) -> None:
@@ -100,7 +102,7 @@ class Unowned:
         try:
             self.look(Deadline(seconds))
         except RegistryError as e:
-            self._open.looked(self._open.due(monotonic()), monotonic())
+            self._open.postponed(self._open.due(monotonic()), monotonic())
             log.info("the owners of what was given up could not be looked at: %s", e)
 
     def try_reconcile(self, seconds: float) -> None:

@@ -27,6 +27,23 @@ def test_what_was_given_up_is_looked_at_once_its_taker_has_given_up() -> None:
     assert hand_overs.next_look == 127.0
 
 
+def test_a_look_that_failed_tells_nothing_and_only_comes_later() -> None:
+    hand_overs = HandOvers(9.0)
+    hand_overs.gave({A: X}, 100.0)
+    hand_overs.postponed([A], 109.0)
+    assert (hand_overs.overdue(), hand_overs.next_look, hand_overs.nudges(A)) == ({}, 127.0, 0)
+
+
+def test_what_counts_is_how_often_a_thread_was_woken_and_not_how_often_was_looked() -> None:
+    hand_overs = HandOvers(9.0)
+    hand_overs.gave({A: X, B: X}, 0.0)
+    hand_overs.looked([A, B], 9.0)
+    hand_overs.nudged([A])
+    assert (hand_overs.nudges(A), hand_overs.nudges(B)) == (1, 0)
+    hand_overs.assigned({A: Y, B: X}, [])
+    assert hand_overs.nudges(A) == 0
+
+
 def test_what_was_found_without_an_owner_is_left_to_whoever_gave_it_up_first() -> None:
     hand_overs = HandOvers(9.0)
     hand_overs.found({A: X}, 100.0)
