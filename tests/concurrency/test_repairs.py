@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.rebalance import State
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
 from zkconsumer.group import membership, rounds
 from zkconsumer.group.events import StopRequested
+from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
 from zkconsumer.registry import paths
 from zkconsumer.registry.nodes import NodeEvent, NodeEventKind
@@ -552,3 +553,29 @@ def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(
     member.events.put(StopRequested(0))
     assert member.rebalancer.join(Deadline(scaled(20)))
     assert owners(server) == {}
+
+
+def test_a_round_that_fails_unexpectedly_shows_in_the_state(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on saying "owning 4 of 4 partitions", however often its rounds failed."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    configured(member, backoff=0.01, backoff_max=0.05)
+
+    def broken(_: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(member.rebalancer._rounds, "_plan", broken)
+    member.rebalancer._thread.start()
+    make_topic(server, 6)
+    try:
+        eventually(lambda: member.rebalancer.state.phase is Phase.FAILED, 20, "the failure to show")
+        assert "failed because ValueError: a mistake of ours (since" in str(member.rebalancer.state)
+        assert "tried again, owning 4 of 4 partitions" in str(member.rebalancer.state)
+        monkeypatch.undo()
+        eventually(lambda: len(member.owned) == 6, 20, "a round that goes well")
+        eventually(lambda: str(member.rebalancer.state) == "owning 6 of 6 partitions", 20, "the trouble to be over")
+    finally:
+        member.events.put(StopRequested(0))
+        assert member.rebalancer.join(Deadline(scaled(20)))

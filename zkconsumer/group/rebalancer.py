@@ -22,11 +22,7 @@ from zkconsumer.core.planner import Assign
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.rebalance import CONNECTED, DISCONNECTED, Effect, State, Trigger, transition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import (
-    ConnectorClosedException,
-    OffsetCommitError,
-    RegistryError,
-)
+from zkconsumer.errors import ConnectorClosedException, OffsetCommitError, RegistryError
 from zkconsumer.group.conflicts import Conflicts
 from zkconsumer.group.contact import Contact
 from zkconsumer.group.events import (
@@ -184,7 +180,7 @@ class Rebalancer:
                 log.exception("the rebalancer failed unexpectedly and tries again")
                 if self._state not in DISCONNECTED:
                     self._state = State.REBALANCING
-                    self._on(Trigger.ROUND_FAILED, str(e))
+                    self._failed(e, f"{type(e).__name__}: {e}")
 
     def step(self, longest: float = LONGEST_WAIT) -> None:
         """Wait for the next event or timer, at most ``longest`` seconds, and deal with it."""
@@ -325,8 +321,7 @@ class Rebalancer:
         try:
             done = self._rounds.perform(self._lose)
         except (RegistryError, OffsetCommitError) as e:
-            self._standing.round_failed(e, connected=self._session.connected)
-            self._on(Trigger.ROUND_FAILED, str(e))
+            self._failed(e, str(e))
             return
         finally:
             self._unowned.gave(self._rounds.take_released())
@@ -347,6 +342,10 @@ class Rebalancer:
         self._inbox.postpone(*self._changes.apply())
         self._rebalanced(done.seconds)
         self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
+
+    def _failed(self, error: Exception, trouble: str) -> None:
+        self._standing.round_failed(error, connected=self._session.connected)
+        self._on(Trigger.ROUND_FAILED, trouble)
 
     def _conclude(self, done: Round, why: str) -> None:
         self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.view)
