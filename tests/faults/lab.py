@@ -146,9 +146,14 @@ class Report:
             self.verdict.violations.append(text)
 
     @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong; a recovery that was merely slow is told, and judged by who knows the load."""
+    def sound(self) -> bool:
+        """Whether nothing is wrong but that recoveries may have been slow, for who judges these by :meth:`within`."""
         return not self.verdict.violations and not self.failure
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong and each recovery kept to its bound. A row's bounds count what it does at once."""
+        return self.sound and not self.verdict.slow
 
     def within(self, factor: float, more: float) -> bool:
         """Whether each recovery kept to its bound, stretched for a machine that is busy."""
@@ -182,7 +187,7 @@ class Row:
             report.failure = traceback.format_exc()
         finally:
             _directories.reset(token)
-        if lab.keep or not report.ok or report.verdict.slow:
+        if lab.keep or not report.ok:
             report.tell(f"logs: {', '.join(map(str, directories))}")
         else:
             for directory in directories:

@@ -28,11 +28,9 @@ def _line(runs: Sequence[Report]) -> tuple[str, ...]:
     recoveries = [seconds for verdict in verdicts for seconds in (one.seconds for one in verdict.recoveries)]
     late = sum(len(verdict.late) for verdict in verdicts)
     past = sum(len(verdict.past_gate) for verdict in verdicts)
-    bad = sum(not run.ok for run in runs)
-    slow = sum(bool(verdict.slow) for verdict in verdicts)
-    verdict = "FAILED" if bad else "slow" if slow else "ok"
-    if slow and not bad:
-        verdict += f" (load {max(run.load for run in runs):.1f})"
+    verdict = "ok" if all(run.ok for run in runs) else "FAILED"
+    if verdict != "ok" and all(run.sound for run in runs):
+        verdict += f": slow (load {max(run.load for run in runs):.1f})"
     return (
         runs[0].row,
         runs[0].title,

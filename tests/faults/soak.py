@@ -24,7 +24,7 @@ from tests.faults.group import Group, Open, Timing, sleep
 from tests.faults.history import History
 from tests.faults.lab import Lab
 from tests.faults.processes import Member
-from tests.faults.soak_report import report
+from tests.faults.soak_report import report, slow_alone
 from tests.faults.verdict import Rules, Verdict
 from tests.timing import scaled
 
@@ -261,10 +261,14 @@ def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, S
         churn = Soak(lab, group, chance)
         churn.churn(minutes * 60)
         group.finish(drain=90)
-        # overlapping faults: how long one of them takes cannot be told from the others
+        # where faults overlap, how long one of them takes cannot be told from the others: see slow_alone
         rules = Rules(commit=timing.commit, bound=float("inf"), slack=2.0)
         verdict, found = group.judge(rules)
         verdict.violations += [f"soak: no order in {REST_S:.0f} s of rest: {text}" for text in churn.unrest]
+        verdict.violations += [
+            f"I5: recovery from {one.kind} took {one.seconds:.2f} s, more than {timing.bound:g} s beside no other fault"
+            for one in slow_alone(verdict, timing.bound)
+        ]
         group.keep = group.keep or bool(verdict.violations)
         return verdict, found, churn, str(group.directory)
 

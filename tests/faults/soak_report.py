@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tests.faults.history import SECOND, History, Process
 from tests.faults.report import some_of_each
-from tests.faults.verdict import Verdict
+from tests.faults.verdict import Recovery, Verdict
 
 SERVERS = {"zookeeper crash", "broker bounce"}
 """Faults that last as long as a JVM takes to start again."""
@@ -41,6 +41,11 @@ def report(verdict: Verdict, found: History, done: Mapping[str, int], rests: int
     return "\n".join(lines)
 
 
+def slow_alone(verdict: Verdict, bound: float) -> list[Recovery]:
+    """The recoveries that took longer although no other fault overlapped: what a soak must not have."""
+    return [one for one in verdict.recoveries if not one.beside and one.seconds > bound]
+
+
 def _recoveries(verdict: Verdict, found: History, bound: float) -> list[str]:
     """How long recoveries took: those that nothing else disturbed, which of them were slow, and the others."""
     lines = ["recovery, from the event (or its healing) until every partition flows, in s (median, slowest):"]
@@ -55,7 +60,7 @@ def _recoveries(verdict: Verdict, found: History, bound: float) -> list[str]:
             times.sort()
             lines.append(f"    {kind:<16} {len(times):4d} times {times[len(times) // 2]:6.2f} {times[-1]:6.2f}")
     start = found.events[0]["t"] if found.events else 0
-    slow = [one for one in alone if one.seconds > bound]
+    slow = slow_alone(verdict, bound)
     lines.append(f"  beyond {bound:g} s though nothing else befell the group: {len(slow)} of {len(alone)}")
     lines += [
         f"    {one.kind} of {one.victim or 'a server'}: {one.seconds:.2f} s, {(one.begin - start) / SECOND:.0f} s in"

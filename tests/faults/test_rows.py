@@ -22,7 +22,7 @@ BUSY = 4.0
 def test_row(rows: Rows, name: str) -> None:
     report = rows.reports[name].result(scaled(ROW_S))
     print(details(report))
-    assert report.ok, details(report)
+    assert report.sound, details(report)
     assert report.within(BUSY, scaled(5.0)), details(report)
 
 

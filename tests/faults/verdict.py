@@ -67,9 +67,7 @@ class Verdict:
     """Ownerships that the watcher did not see, known from claims."""
     recoveries: list[Recovery] = field(default_factory=list)
     slow: list[tuple[str, float, float]] = field(default_factory=list)
-    """Recoveries beyond their bound (kind, seconds, bound): whether that is wrong depends on what else the machine had
-    to do, so who knows judges it.
-    """
+    """Recoveries beyond their bound (kind, seconds, bound): wrong where the machine has nothing else to do."""
     closes: list[float] = field(default_factory=list)
     rounds: int = 0
     frozen_runs: int = 0

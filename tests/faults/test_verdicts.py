@@ -1,0 +1,39 @@
+"""What rows and soaks count as failed. No servers."""
+
+from __future__ import annotations
+
+from tests.faults.lab import Report
+from tests.faults.report import details, table
+from tests.faults.soak_report import slow_alone
+from tests.faults.verdict import Recovery, Verdict
+
+
+def test_a_row_with_a_slow_recovery_has_failed() -> None:
+    """It was told as slow, and ``scripts/faults`` ended with 0."""
+    report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]), load=1.5)
+    assert (report.ok, report.sound) == (False, True)
+    assert "FAILED: slow (load 1.5)" in table([report])
+    assert "slow: recovery from black hole took 9.00 s, more than 4.20 s" in details(report)
+    assert "FAILED" in details(report).splitlines()[0]
+
+
+def test_whoever_knows_that_the_machine_is_busy_may_be_more_patient() -> None:
+    report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]))
+    assert report.sound
+    assert report.within(2.0, 1.0)
+    assert not report.within(1.0, 1.0)
+
+
+def test_a_row_that_went_wrong_is_not_merely_slow() -> None:
+    report = Report("8", "a black hole", Verdict(violations=["I2: lost"], slow=[("black hole", 9.0, 4.2)]))
+    assert (report.ok, report.sound) == (False, False)
+    assert "slow (load" not in table([report])
+
+
+def test_a_soak_fails_by_a_slow_recovery_that_nothing_overlapped() -> None:
+    slow, beside, quick = (
+        Recovery("kill", 9.0),
+        Recovery("kill", 9.0, beside=("broker bounce",)),
+        Recovery("kill", 2.0),
+    )
+    assert slow_alone(Verdict(recoveries=[slow, beside, quick]), 4.2) == [slow]
