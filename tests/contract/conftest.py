@@ -36,7 +36,8 @@ def _real_coordinator(zookeeper: str, version: str, **properties: object) -> Ite
     quick |= {name.replace("_", "."): value for name, value in properties.items()}
     with EmbeddedKafka(connect, version=version, properties=quick) as broker:
         with Admin(connect) as admin:
-            admin.create_topic("t", 3, deadline=Deadline(scaled(30)))
+            for topic in ("t", "u"):
+                admin.create_topic(topic, 3, deadline=Deadline(scaled(30)))
         target = Target(("127.0.0.1", broker.port), version.startswith("3"), OLD, group="warm-up")
 
         def ready() -> bool:  # the first question makes the cluster create its topic of offsets
@@ -74,20 +75,37 @@ def forgetful_111(zookeeper_server: str) -> Iterator[Target]:
     yield from _real_coordinator(zookeeper_server, "1.1.1", offsets_retention_check_interval_ms=200)
 
 
+def _fake_coordinator(version: str, retention_check: float = 600.0) -> Iterator[Target]:
+    with FakeCluster(
+        version=version, min_session_timeout=0.1, max_session_timeout=300.0, offsets_retention_check=retention_check
+    ) as cluster:
+        for topic in ("t", "u"):
+            cluster.create_topic(topic, 3)
+        yield Target(cluster.address(0), version.startswith("3"), OLD)
+
+
 @pytest.fixture(scope="session")
 def fake_coordinator_39() -> Iterator[Target]:
     """The one in memory, as 3.9."""
-    with FakeCluster(version="3.9", min_session_timeout=0.1) as cluster:
-        cluster.create_topic("t", 3)
-        yield Target(cluster.address(0), True, OLD)
+    yield from _fake_coordinator("3.9")
 
 
 @pytest.fixture(scope="session")
 def fake_coordinator_11() -> Iterator[Target]:
     """The one in memory, as 1.1."""
-    with FakeCluster(version="1.1", min_session_timeout=0.1, max_session_timeout=300.0) as cluster:
-        cluster.create_topic("t", 3)
-        yield Target(cluster.address(0), False, OLD)
+    yield from _fake_coordinator("1.1")
+
+
+@pytest.fixture(scope="session")
+def forgetful_fake_39() -> Iterator[Target]:
+    """One in memory, as 3.9, that soon forgets groups that are empty and have no offsets."""
+    yield from _fake_coordinator("3.9", retention_check=0.2)
+
+
+@pytest.fixture(scope="session")
+def forgetful_fake_11() -> Iterator[Target]:
+    """One in memory, as 1.1, that soon forgets groups that are empty and have no offsets."""
+    yield from _fake_coordinator("1.1", retention_check=0.2)
 
 
 _REAL = [pytest.mark.cluster, pytest.mark.java]
@@ -113,8 +131,8 @@ def coordinator(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 @pytest.fixture(
     params=[
-        "fake_coordinator_39",
-        "fake_coordinator_11",
+        "forgetful_fake_39",
+        "forgetful_fake_11",
         pytest.param("forgetful_391", marks=_REAL),
         pytest.param("forgetful_111", marks=_REAL),
     ]

@@ -201,7 +201,7 @@ class Target:
         topics = [
             {
                 "name": topic,
-                "partitions": [{"partition_index": number, "committed_offset": offset, **_metadata(fields)}],
+                "partitions": [{"partition_index": number, "committed_offset": offset, **_of_each(fields)}],
             }
             for (topic, number), offset in offsets.items()
         ]
@@ -220,8 +220,10 @@ class Target:
         return [p["committed_offset"] for p in sorted(told["partitions"], key=lambda p: p["partition_index"])]
 
 
-def _metadata(fields: Mapping[str, Any]) -> Message:
-    return {"committed_metadata": fields.get("committed_metadata", "")}
+def _of_each(fields: Mapping[str, Any]) -> Message:
+    """What is said of each partition."""
+    told = {name: fields[name] for name in ("committed_metadata", "commit_timestamp") if name in fields}
+    return {"committed_metadata": "", **told}
 
 
 class Member:
@@ -254,7 +256,8 @@ class Member:
     def joins(self, **fields: Any) -> Pending:
         """Send a JoinGroup; where a member id is wanted first, the second one."""
         pending = self.connection.send("JoinGroup", self._join(fields))
-        if self.target.modern and not self.member_id and self.instance is None and not fields:
+        gets_id = self.connection.versions["JoinGroup"] >= 4
+        if gets_id and not self.member_id and self.instance is None and not fields:
             answer = pending.answer()
             assert answer["error_code"] == 79
             self.member_id = answer["member_id"]

@@ -608,12 +608,6 @@ def test_all_offsets_of_a_group(coordinator: Target) -> None:
     assert found == {("t", 0): 6, ("t", 2): 5}
 
 
-def test_offsets_that_were_to_be_kept_for_a_moment_go_and_the_group_with_them(forgetful: Target) -> None:
-    assert forgetful.commit({("t", 0): 5}, version=3, retention_time_ms=500) == [0]
-    eventually(lambda: forgetful.committed("t", [0]) == [-1], 30, "the offset to expire")
-    forgetful.until("Dead")
-
-
 def test_another_order_of_the_same_protocols_is_another_offer(coordinator: Target) -> None:
     """It is the order of votes."""
     first = coordinator.member(protocols=(("a", ME), ("b", ME)))

@@ -45,8 +45,8 @@ class FakeCluster:
     the long poll of fetches stay in real time), None for real time; ``zookeeper`` adds a ZooKeeper in memory in which
     the brokers register, so that a ZookeeperConsumerConnector works on the cluster; ``initial_delay`` in seconds is
     ``group.initial.rebalance.delay.ms``; ``min_session_timeout`` and ``max_session_timeout`` in seconds bound what
-    members may ask for; ``offsets_retention`` in seconds is how long offsets are kept (7 days, in 1.1 one day);
-    ``max_members`` of a group.
+    members may ask for; ``offsets_retention`` in seconds is how long offsets are kept (7 days, in 1.1 one day),
+    ``offsets_retention_check`` how long a group is that is empty and has no offsets; ``max_members`` of a group.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class FakeCluster:
         min_session_timeout: float = 0.01,
         max_session_timeout: float = 1800.0,
         offsets_retention: float | None = None,
+        offsets_retention_check: float = 600.0,
         max_members: int = 2**31 - 1,
     ) -> None:
         if version not in VERSIONS:
@@ -76,6 +77,7 @@ class FakeCluster:
             min_session_timeout=min_session_timeout,
             max_session_timeout=max_session_timeout,
             retention=offsets_retention if offsets_retention is not None else (7 if self.modern else 1) * 86400.0,
+            retention_check=offsets_retention_check,
             max_members=max_members,
         )
         self.faults = Faults()

@@ -153,6 +153,7 @@ class Rules(NamedTuple):
 
     ``modern`` is 3.9's behaviour, else 1.1's: no member ids ahead of joining, no static members, no limit for a
     SyncGroup that never comes, members that do not join in time are all removed, offsets expire by their own age.
+    ``retention`` is how long offsets are kept, ``retention_check`` how long a group that is empty and has none.
     """
 
     modern: bool = True
@@ -160,6 +161,7 @@ class Rules(NamedTuple):
     min_session_timeout: float = 0.01
     max_session_timeout: float = 1800.0
     retention: float = 7 * 24 * 3600.0
+    retention_check: float = 600.0
     max_members: int = 2**31 - 1
     max_metadata: int = 4096
     new_member_timeout: float = 300.0

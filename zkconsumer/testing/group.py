@@ -142,14 +142,17 @@ class Group(Rebalance):
             self._move(State.DEAD, self.since)
         return self._delivered()
 
-    def load(self, now: float, view: GroupView, members: list[Member]) -> None:
-        """Become what was written down: Stable with these members, or Empty; their sessions begin anew."""
-        self.state, self.since = (State.STABLE if members else State.EMPTY), now
+    def load(self, now: float, view: GroupView, members: list[Member], since: float) -> None:
+        """Become what was written down: Stable with these members, or Empty, ``since`` when it was so; the members'
+        sessions begin anew.
+        """
+        self.state, self.since = (State.STABLE if members else State.EMPTY), since
         self.generation, self.leader = view.generation, view.leader or None
         self.protocol_type, self.protocol = view.protocol_type or None, view.protocol or None
         for member in members:
             self.members[member.member_id] = member
             self._renew(now, member)
+        self.subscribed = self._subscribed()
 
     # ---- looking ----
 

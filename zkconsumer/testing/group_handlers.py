@@ -21,6 +21,7 @@ _MANY_LEAVE = 3
 _NAMES_PROTOCOL = 5  # SyncGroup from this version on
 _ERROR_AT_TOP = 2  # of an OffsetFetch
 _OLD_RETENTION = -1
+_NOW = -1  # the time of a commit that does not say when it was
 
 
 def find_coordinator(call: Call) -> Message:
@@ -204,12 +205,20 @@ def offset_commit(call: Call) -> Message:
     if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
         return _by_topic(body["topics"], dict.fromkeys(wanted, error))
     known = {place: offset for place, offset in wanted.items() if _exists(call, place)}
+    wall = call.cluster.clock.wall()
+    ages = {
+        (topic["name"], partition["partition_index"]): wall - partition["commit_timestamp"] / 1000
+        for topic in body["topics"]
+        for partition in topic["partitions"]
+        if partition["commit_timestamp"] != _NOW
+    }
     retention = body["retention_time_ms"]
     results = call.groups.commit(
         body["group_id"],
         (body["member_id"] or "", body["group_instance_id"], body["generation_id"]),
         known,
         None if retention == _OLD_RETENTION else retention / 1000,
+        ages,
     )
     return _by_topic(body["topics"], dict.fromkeys(wanted, _UNKNOWN_TOPIC_OR_PARTITION) | results)
 

@@ -20,7 +20,7 @@ from zkconsumer.testing.coordinator import Rules, State
 from zkconsumer.testing.group import Group
 from zkconsumer.testing.journal import Journal
 from zkconsumer.testing.members import Delivery, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.offsets import Committed, Offsets, Place
+from zkconsumer.testing.offsets import Committed, Offsets, Place, Standing
 
 Ticket = Callable[[Any], None]
 
@@ -35,9 +35,21 @@ class _Kept:
         self.stored = 0
 
     @property
-    def managed(self) -> bool:
-        """Whether it ever had members."""
-        return self.group.protocol_type is not None
+    def standing(self) -> Standing:
+        """What decides how long the offsets live."""
+        group = self.group
+        return Standing(group.state, group.since, group.protocol_type, group.subscribed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody needs the group."""
+        return self.group.state is State.EMPTY and not self.offsets.places()
+
+    def due(self) -> float | None:
+        """When something happens by itself, None where nothing will."""
+        idle_until = self.group.since + self.group.rules.retention_check if self.idle else None
+        times = [self.group.due(), self.offsets.due(self.standing), idle_until]
+        return min((time for time in times if time is not None), default=None)
 
 
 class Groups:
@@ -105,9 +117,11 @@ class Groups:
         who: tuple[str, str | None, int],
         offsets: Mapping[Place, tuple[int, int, str]],
         retention: float | None,
+        ages: Mapping[Place, float] | None = None,
     ) -> dict[Place, int]:
         """OffsetCommit. Arguments: ``who`` is member id, instance id and generation; ``offsets`` are offset, leader
-        epoch and metadata; ``retention`` in seconds, None for the broker's. Returns the error code of each place.
+        epoch and metadata; ``retention`` in seconds, None for the broker's; ``ages`` how many seconds ago an offset was
+        committed that says so, else it is now. Returns the error code of each place.
         """
         kept = self._get(group_id, create=who[2] < 0)
         if kept is None:
@@ -122,7 +136,8 @@ class Groups:
                     results[place] = errors.OFFSET_METADATA_TOO_LARGE
                 elif not error:
                     expires = None if retention is None else now + retention
-                    committed = Committed(offset, epoch, metadata, now, expires)
+                    at = now - (ages or {}).get(place, 0.0)
+                    committed = Committed(offset, epoch, metadata, at, expires)
                     kept.offsets.commit(place, committed)
                     self._journal.write_offset(group_id, place, committed)
         return results
@@ -147,12 +162,15 @@ class Groups:
         return error
 
     def forget_places(self, places: Iterable[Place]) -> None:
-        """Forget the offsets of partitions that are deleted, in all groups."""
+        """Forget the offsets of partitions that are deleted, in all groups, and with them whatever group is idle."""
         wanted = list(places)
         for kept in self._all():
             with kept.lock:
                 for place in kept.offsets.forget(wanted):
                     self._journal.write_offset(kept.group.group_id, place, None)
+                if kept.idle:
+                    kept.group.delete()
+                    self._bury(kept)
 
     # ---- looking ----
 
@@ -175,15 +193,14 @@ class Groups:
         times = []
         for kept in self._all():
             with kept.lock:
-                group = kept.group
-                times += [group.due(), kept.offsets.due(group.state, group.since, kept.managed)]
+                times.append(kept.due())
         return min((time for time in times if time is not None), default=None)
 
     def tick(self) -> None:
         """Let happen what is due."""
         for kept in self._all():
-            with self._using(kept) as out:
-                out += kept.group.tick(self._clock.now())
+            with self._using(kept):
+                pass  # it is done afterwards, as after every request
 
     def expire(self, group_id: str, member_id: str) -> None:
         """End a member's session now. Raises KeyError where there is no such group or member."""
@@ -209,8 +226,9 @@ class Groups:
         if written is None and not offsets:
             return
         kept = _Kept(group_id, self.rules)
+        kept.group.since = now = self._clock.now()
         if written is not None:
-            kept.group.load(self._clock.now(), written.view, [replace(member) for member in written.members])
+            kept.group.load(now, written.view, [replace(member) for member in written.members], written.since)
         for place, committed in offsets.items():
             kept.offsets.commit(place, committed)
         with self._lock:
@@ -248,17 +266,22 @@ class Groups:
             self._changed()
 
     def _settle(self, kept: _Kept, out: list[Delivery]) -> None:
+        """Let happen, in the order of time, what is due, and write down what changed: whether an offset is too old
+        depends on what its group was at that moment.
+        """
         now, group = self._clock.now(), kept.group
-        out += group.tick(now)
-        if kept.stored != group.stored:
+        while group.state is not State.DEAD and (at := kept.due()) is not None and at <= now:
+            out += group.tick(at)
+            gone = kept.offsets.expire(at, kept.standing)
+            for place in gone:
+                self._journal.write_offset(group.group_id, place, None)
+            if kept.idle and (gone or group.since + self.rules.retention_check <= at):
+                group.delete()
+                self._bury(kept)
+        out += group.tick(now)  # also what the request itself has left to be answered
+        if group.state is not State.DEAD and kept.stored != group.stored:
             kept.stored = group.stored
             self._journal.write_group(group)
-        had = bool(kept.offsets.places())
-        for place in kept.offsets.expire(now, group.state, group.since, kept.managed):
-            self._journal.write_offset(group.group_id, place, None)
-        if had and not kept.offsets.places() and group.state is State.EMPTY:
-            group.delete()
-            self._bury(kept)
 
     def _bury(self, kept: _Kept) -> None:
         """A deleted group leaves tombstones."""

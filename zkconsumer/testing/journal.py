@@ -16,10 +16,11 @@ from zkconsumer.testing.offsets import Committed, Place
 
 
 class Written(NamedTuple):
-    """A group as it was written down, with members that can be taken over."""
+    """A group as it was written down, with members that can be taken over; ``since`` when it was in its state."""
 
     view: GroupView
     members: tuple[Member, ...]
+    since: float
 
 
 class Record(NamedTuple):
@@ -42,7 +43,7 @@ class Journal:
         copies = tuple(
             replace(member, join_ticket=None, sync_ticket=None, deadline=None) for member in group.members.values()
         )
-        self._write(Record(group.group_id, None, Written(group.view(), copies)))
+        self._write(Record(group.group_id, None, Written(group.view(), copies, group.since)))
 
     def write_offset(self, group_id: str, place: Place, committed: Committed | None) -> None:
         """Write down an offset, or with None that there is none any more."""

@@ -9,9 +9,26 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.testing.coordinator import NONE
+from zkconsumer.testing.wire import BYTES, INT16, STRING, Array, Field, MalformedRequestError, Reader, Struct
 
 Protocols = tuple[tuple[str, bytes], ...]
 """What a member offers: names of protocols in the order of its liking, each with the member's metadata."""
+
+
+CONSUMERS = "consumer"
+"""The type of the protocol whose metadata the coordinator can read."""
+
+_SUBSCRIPTION = Struct(Field("version", INT16), Field("topics", Array(STRING)), Field("user_data", BYTES))
+"""The first version, with which all later ones begin."""
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics that a consumer says it subscribes to, None where its bytes are no subscription."""
+    try:
+        topics = _SUBSCRIPTION.read(Reader(metadata, version=0, flexible=False))["topics"]
+    except MalformedRequestError:
+        return None
+    return None if topics is None or None in topics else frozenset(topics)
 
 
 class JoinRequest(NamedTuple):

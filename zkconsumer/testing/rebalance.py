@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from zkconsumer.testing import coordinator as errors
 from zkconsumer.testing.coordinator import MOVES, Action, Request, Rules, State, Step
-from zkconsumer.testing.members import Delivery, JoinAnswer, Member, SyncAnswer
+from zkconsumer.testing.members import CONSUMERS, Delivery, JoinAnswer, Member, SyncAnswer, subscribed_topics
 
 
 class Rebalance:
@@ -31,6 +31,8 @@ class Rebalance:
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
+        self.subscribed: frozenset[str] | None = None
+        """The topics that the members of this generation subscribe to, None where that is unknown."""
         self.members: dict[str, Member] = {}
         self.stored = 0
         self._new_id = new_id
@@ -134,13 +136,14 @@ class Rebalance:
             return
         self.generation += 1
         if not self.members:
-            self.protocol = None
+            self.protocol = self.subscribed = None
             self._move(State.EMPTY, now)
             self.stored += 1
             return
         if self.leader not in self.members or self.members[self.leader].join_ticket is None:
             self.leader = joined[0].member_id
         self.protocol = self._elected()
+        self.subscribed = self._subscribed()
         self._move(State.AWAITING, now)
         for member in self.members.values():
             self._answer_join(member, self._joined(member))
@@ -212,6 +215,18 @@ class Rebalance:
         common = self._common()
         votes = Counter(next(name for name, _ in m.protocols if name in common) for m in self.members.values())
         return votes.most_common(1)[0][0]
+
+    def _subscribed(self) -> frozenset[str] | None:
+        """One member that cannot be understood, and it is unknown what all of them want."""
+        if self.protocol is None or self.protocol_type != CONSUMERS:
+            return None
+        topics: frozenset[str] = frozenset()
+        for member in self.members.values():
+            told = subscribed_topics(member.metadata(self.protocol))
+            if told is None:
+                return None
+            topics |= told
+        return topics
 
     # ---- answers ----
 

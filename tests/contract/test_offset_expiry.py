@@ -1,0 +1,137 @@
+"""Which offsets a group coordinator forgets, and when it forgets the group: one suite, on the one in memory and on real
+brokers of 3.9.1 and 1.1.1 that look for old offsets all the time.
+
+No test waits for a retention to pass: a commit may say when it was made (version 1) or for how long it is to be kept
+(2 to 4), and either makes an offset too old at once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.contract.group_client import Member, Target
+from tests.timing import eventually
+
+A_MONTH = 30 * 86400.0
+
+
+def outdated(says: str) -> dict[str, Any]:
+    """What a commit says so that its offset is too old a moment after."""
+    if says == "its time":
+        return {"version": 1, "commit_timestamp": round((time.time() - A_MONTH) * 1000)}
+    return {"version": 3, "retention_time_ms": 1}
+
+
+either = pytest.mark.parametrize("says", ["its time", "how long to keep it"])
+
+
+def swept(target: Target) -> None:
+    """Wait until the coordinator has looked for old offsets in all groups: another one's are gone, twice, for what it
+    looked at first in the round of the first it may have looked at too early.
+    """
+    for other in (target.fresh(), target.fresh()):
+        try:
+            _forgets(other)
+        finally:
+            other.close()
+
+
+def _forgets(other: Target) -> None:
+    assert other.commit({("t", 0): 1}, **outdated("its time")) == [0]
+    eventually(lambda: other.committed("t", [0]) == [-1], 30, "an old offset to expire")
+
+
+def stable(target: Target) -> Member:
+    """A member, alone in its group, that subscribes to ``t``."""
+    member = target.member()
+    target.stable(member)
+    return member
+
+
+def left(target: Target) -> list[int]:
+    """The offsets of ``t`` and ``u``."""
+    return [*target.committed("t", [0]), *target.committed("u", [0])]
+
+
+def test_offsets_that_were_to_be_kept_for_a_moment_go_and_the_group_with_them(forgetful: Target) -> None:
+    assert forgetful.commit({("t", 0): 5}, version=3, retention_time_ms=500) == [0]
+    eventually(lambda: forgetful.committed("t", [0]) == [-1], 30, "the offset to expire")
+    forgetful.until("Dead")
+
+
+@either
+def test_of_a_group_that_never_had_members_each_offset_dies_by_its_own_time(forgetful: Target, says: str) -> None:
+    assert forgetful.commit({("u", 0): 6}) == [0]
+    assert forgetful.commit({("t", 0): 5}, **outdated(says)) == [0]
+    eventually(lambda: left(forgetful) == [-1, 6], 30, "the old offset alone to expire")
+    assert forgetful.state() == "Empty"
+
+
+@either
+def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die(forgetful: Target, says: str) -> None:
+    member = stable(forgetful)
+    assert member.commit({("t", 0): 5, ("u", 0): 6}, **outdated(says)) == [0, 0]
+    expected = [5, -1] if forgetful.modern else [-1, -1]
+    eventually(lambda: left(forgetful) == expected, 30, "the old offset to expire")
+    assert (member.heartbeat(), forgetful.state()) == (0, "Stable")
+
+
+@either
+def test_of_a_group_that_became_empty_offsets_die_with_its_time_or_their_own(forgetful: Target, says: str) -> None:
+    """Since 2.1 how old a commit is does not count there, only what it said itself of its end."""
+    member = stable(forgetful)
+    assert member.commit({("u", 0): 6}) == [0]  # or the group might be forgotten before the next commit
+    assert member.leave() == 0
+    kept = forgetful.modern and says == "its time"
+    assert forgetful.commit({("t", 0): 5}, **outdated(says)) == [0]
+    swept(forgetful)
+    assert (left(forgetful), forgetful.state()) == ([5 if kept else -1, 6], "Empty")
+
+
+@either
+def test_while_members_join_and_await_their_assignment_no_offset_dies(forgetful: Target, says: str) -> None:
+    first, second = stable(forgetful), forgetful.member()
+    waiting = second.joins()
+    forgetful.until("PreparingRebalance")
+    assert first.commit({("u", 0): 6}, **outdated(says)) == [0]
+    swept(forgetful)
+    assert left(forgetful)[1] == (6 if forgetful.modern else -1)
+    first.joined()
+    second.has_joined(waiting)
+    swept(forgetful)
+    assert left(forgetful)[1] == (6 if forgetful.modern else -1)
+    syncing = second.syncs()
+    assert first.syncs({}).answer()["error_code"] == syncing.answer()["error_code"] == 0
+    eventually(lambda: left(forgetful)[1] == -1, 30, "the old offset to expire")
+
+
+@either
+def test_while_members_are_no_consumers_no_offset_dies(forgetful: Target, says: str) -> None:
+    member = forgetful.member(protocols=(("any", b"what only they understand"),))
+    member.has_joined(member.joins(protocol_type="workers"))
+    assert member.syncs({}).answer()["error_code"] == 0
+    assert member.commit({("t", 0): 5}, **outdated(says)) == [0]
+    swept(forgetful)
+    assert (left(forgetful)[0], forgetful.state()) == (5 if forgetful.modern else -1, "Stable")
+
+
+def test_an_empty_group_without_offsets_is_forgotten(forgetful: Target) -> None:
+    assert stable(forgetful).leave() == 0
+    forgetful.until("Dead")
+    listed = {group["group_id"] for group in forgetful.ask("ListGroups", {})["groups"]}
+    assert forgetful.group not in listed
+
+
+def test_an_empty_group_goes_with_the_topic_of_its_last_offsets(coordinator: Target) -> None:
+    doomed = f"doomed-by-{coordinator.group}"
+    topic = {"name": doomed, "num_partitions": 1, "replication_factor": 1}
+    (made,) = coordinator.ask("CreateTopics", {"topics": [topic], "timeout_ms": 10_000}, version=0)["topics"]
+    assert made["error_code"] == 0
+    eventually(lambda: coordinator.commit({(doomed, 0): 5}) == [0], 20, "the broker to know the topic")
+    assert coordinator.state() == "Empty"
+    (gone,) = coordinator.ask("DeleteTopics", {"topic_names": [doomed], "timeout_ms": 10_000}, version=0)["responses"]
+    assert gone["error_code"] == 0
+    coordinator.until("Dead")
