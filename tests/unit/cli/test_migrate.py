@@ -9,6 +9,7 @@ from typing import Self
 
 import pytest
 
+from tests.contract.group_client import NEWEST, Target
 from tests.timing import scaled
 from zkconsumer import cli
 from zkconsumer.brokers import BrokerChannel
@@ -24,7 +25,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import moving
 from zkconsumer.offsets.moving import Side, ZooKeeperSide
 from zkconsumer.offsets.moving_kafka import KafkaSide
-from zkconsumer.testing import FakeCluster, FakeZooKeeper
+from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 
 OFFSETS = "/consumers/g/offsets/t"
 PARTITIONS = 4
@@ -573,6 +574,37 @@ def test_a_file_that_knows_the_brokers_alone_is_refused(tmp_path: Path, capsys: 
     file.write_text("group.coordination=kafka\nbootstrap.servers=a:9092\n")
     assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 1
     assert "zookeeper.connect: is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["as it was", "deleted before"])
+def test_what_is_written_into_a_group_that_is_long_empty_goes_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
+) -> None:
+    """Who migrates by the manual reads this there, and what to do: a coordinator counts from when the group became
+    empty, however new the offsets are.
+    """
+    monkeypatch.chdir(tmp_path)
+    clock = ManualClock()
+    with FakeCluster(clock=clock, offsets_retention=1000.0) as kafka:
+        kafka.create_topic("t", PARTITIONS)
+        former = Target(kafka.address(0), True, NEWEST, group="g")
+        try:
+            member = former.member()
+            former.stable(member)
+            assert (member.commit({("t", 0): 40}), member.leave()) == ([0], 0)
+            clock.advance(990.0)
+            if deleted:
+                (answer,) = former.ask("DeleteGroups", {"groups_names": ["g"]})["results"]
+                assert answer["error_code"] == 0
+        finally:
+            former.close()
+        world = World(kafka)
+        monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(world, config))
+        world.in_zookeeper({0: 50, 1: 60})
+        assert cli.main(["migrate", "g", "--zookeeper", "h:2181", "--to", "kafka"]) == 0
+        assert world.kafkas() == {0: 50, 1: 60}
+        clock.advance(10.0)
+        assert world.kafkas() == ({0: 50, 1: 60} if deleted else {})
 
 
 def test_an_entry_knows_whether_it_is_a_position() -> None:
