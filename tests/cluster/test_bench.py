@@ -97,7 +97,7 @@ def test_a_look_at_rebalances_leaves_alone_what_stays(tmp_path: Path) -> None:
 
 def test_both_sources_of_spark_are_measured(tmp_path: Path) -> None:
     output = tmp_path / "results.json"
-    bench("--quick", "--messages", "100000", "--output", str(output), "spark")
+    bench("--quick", "--messages", "200000", "--output", str(output), "spark")
     (spark,) = json.loads(output.read_text())["scenarios"]
 
     names = ["batch 20-300 B", "batch 100 B", "availableNow 20-300 B", "micro-batch of 600 rows"]
