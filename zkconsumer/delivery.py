@@ -67,30 +67,34 @@ class Delivery:
 
     # ---- who reads ----
 
-    def unread(self) -> dict[StreamKey, Place]:
-        """Where each stream stands that holds a message, or has one to be read, while its reader does something else.
+    def places(self) -> dict[StreamKey, Place]:
+        """Where each stream stands whose reader does something else.
 
-        A stream of which the user has paused the partitions has nothing to be read.
+        A stream waits for its reader where a message is in hand or there is one to be read; not where the user has
+        paused what is in hand, nor for a message in hand alone of what is no longer ours.
         """
         found = {}
         for topic, number, stream in self.streams():
             queue = stream.queue
-            at, head = queue.taken, queue.head
+            asks, taken, head = queue.asks, queue.taken, queue.head
             if queue.closed or stream.being_asked:
                 continue
-            if at is not None:
-                if not at.position.paused:
-                    found[topic, number] = Place(at.position.tp, at.position.consumed, at.position.batch_until, True)
+            if taken is not None:
+                position = taken.position
+                to_read = head is not None if position.revoked else not position.paused
+                found[topic, number] = Place(
+                    position.tp, position.consumed, position.batch_until, in_hand=True, asks=asks, to_read=to_read
+                )
             elif head is not None:
-                found[topic, number] = Place(head.position.tp, head.fetch_offset, 0, False)
+                found[topic, number] = Place(head.position.tp, head.fetch_offset, 0, in_hand=False, asks=asks)
+            else:
+                found[topic, number] = Place(None, None, 0, in_hand=False, asks=asks, to_read=False)
         return found
 
     def came_back(self, key: StreamKey, place: Place) -> bool:
         """Whether the reader of a stream has asked it for something since it stood there (or the stream is gone)."""
         stream = self._streams.get(key)
-        if stream is None or stream.queue.closed or stream.being_asked or stream.queue.hungry:
-            return True
-        return place.in_hand and stream.queue.taken is None
+        return stream is None or stream.queue.closed or stream.being_asked or stream.queue.asks != place.asks
 
     # ---- for the group's thread ----
 

@@ -4,6 +4,7 @@ and 1.1.1.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from threading import Thread
 from threading import enumerate as threads
@@ -22,6 +23,7 @@ from zkconsumer.errors import (
     BrokerUnavailableError,
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
+    ConsumerTimeoutException,
     InconsistentGroupProtocolError,
     OffsetCommitError,
     RebalanceInProgressError,
@@ -409,6 +411,52 @@ def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(pla
     place.produce(topic, 20, 2)
     eventually(lambda: len(set(consumed(held, other))) == 40, 15, "all messages")
     assert len(consumed(held, other)) - 40 <= 1  # the message in hand
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_reader_that_does_not_come_back_is_noticed_however_often_the_group_rebalances(
+    place: Place, strategy: str
+) -> None:
+    """Each generation began the count anew: where the group rebalances more often than ``max.poll.interval.ms``, a
+    reader that hung kept its partitions for ever.
+    """
+    topic = place.topic(4)
+    place.produce(topic, 200, 4)
+    limits = {"max_poll_interval_ms": 2000, "rebalance_drain_timeout_ms": 200}
+    slow = place.connector(partition_assignment_strategy=strategy, **limits)
+    held = read(slow, topic, hold_at=0)
+    held.wait_for(1)
+
+    def left_meanwhile() -> bool:
+        other = place.connector(partition_assignment_strategy=strategy)
+        other.create_message_streams({topic: 1})
+        other.shutdown()
+        return slow.state.phase is Phase.AWAY
+
+    eventually(left_meanwhile, 12, "the member to leave")
+    assert slow.state.rebalances > 2
+    assert "max.poll.interval.ms" in slow.state.detail
+    held.go_on()
+    shared(4, slow)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_slow_reader_that_comes_back_in_time_stays_however_often_the_group_rebalances(
+    place: Place, strategy: str
+) -> None:
+    topic = place.topic(4)
+    place.produce(topic, 200, 4)
+    limits = {"max_poll_interval_ms": int(scaled(2000)), "rebalance_drain_timeout_ms": 200}
+    slow = place.connector(partition_assignment_strategy=strategy, **limits)
+    stream = slow.create_message_streams({topic: 1})[topic][0]
+    began = monotonic()
+    while monotonic() < began + scaled(4):
+        with contextlib.suppress(ConsumerTimeoutException):  # between two generations
+            stream.get(0.1)
+        other = place.connector(partition_assignment_strategy=strategy)
+        other.create_message_streams({topic: 1})
+        other.shutdown()
+        assert slow.state.phase is not Phase.AWAY
 
 
 def test_a_slow_reader_with_nothing_to_read_keeps_the_membership(place: Place) -> None:

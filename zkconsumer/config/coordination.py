@@ -72,7 +72,7 @@ class CoordinationConfig:
     )
     max_poll_interval_ms: int = integer(
         "a reader that has not come back to its stream for so long, while there is something to read, makes the member"
-        " leave the group until it does; also how long a rebalance waits for this member",
+        " leave the group until it does (not with `group.migration`); also how long a rebalance waits for this member",
         least=1,
         default=300_000,
         ours=True,

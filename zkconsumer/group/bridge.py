@@ -284,7 +284,7 @@ class Shadow:
         """Nothing flows less for it: what is owned in ZooKeeper stays so."""
         self.trouble = "" if error is None else f"the brokers' group: {error}"
 
-    def unread(self) -> Mapping[StreamKey, Place]:
+    def places(self) -> Mapping[StreamKey, Place]:
         """Readers are not watched: what they own, they own in ZooKeeper."""
         return {}
 

@@ -92,6 +92,8 @@ class StreamQueue:
         self._hungry = False
         self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
+        self.asks = 0
+        """How often the reader has come: for a chunk, or to go on with one that it could not read on before."""
         self.bytes = 0
         self.skipped = 0
         if budget is not None:
@@ -159,11 +161,13 @@ class StreamQueue:
             return None
 
     def asks_no_more(self) -> None:
-        """The reader has got something from another stream, so that this one may wait for its share."""
+        """The reader has come, and got something from another stream, so that this one may wait for its share."""
+        self.asks += 1
         self._hungry = False
 
     def ask(self) -> bool:
         """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
+        self.asks += 1
         with self._lock:
             if self.ready:
                 return True
@@ -238,6 +242,7 @@ class StreamQueue:
 
         Raises: :class:`ConsumerTimeoutException` at the deadline; whatever made the connector fail.
         """
+        self.asks += 1
         if not self._chunks:
             self.ask()
         with self._lock:

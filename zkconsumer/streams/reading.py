@@ -60,6 +60,7 @@ class ChunkReader:
 
         Raises the chunk's error, where it stands for one.
         """
+        self.queue.asks += 1
         position = chunk.position
         if chunk.jump or position.consumed is None:
             position.consumed = chunk.fetch_offset

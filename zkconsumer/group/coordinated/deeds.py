@@ -96,7 +96,10 @@ class Deeds:
 
     def perform(self, effect: Effect, reason: str) -> None:
         """Do this; ``reason`` is why, in words."""
+        began = monotonic()
         self._effects[effect](reason)
+        if not self._shares.owned:
+            self._readers.hold(began)  # nobody has anything to come back for, since the drain began
 
     def plan_look(self) -> None:
         """Look at topics after a while, or soon where one is missing."""
@@ -169,7 +172,8 @@ class Deeds:
         """The group has decided, and we have what is ours."""
         self._course.thrown_out = 0
         self._standing.settled(len(self._shares.owned))
-        self._readers.forget()
+        if self._shares.owned:
+            self._readers.go_on(monotonic())
         self.plan_look()
         self.apply(self._course.offered)
         self._standing.let_in()

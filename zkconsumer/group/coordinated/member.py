@@ -227,12 +227,13 @@ class CoordinatedMember:
             if not readers.stalled and not self._interest.empty:
                 self._on(Trigger.READER_BACK, "the reader is back")
             return LOOK_FOR_READER
-        if self._course.state in TRYING and self._lease.valid:
-            if readers.look(self._delivery.unread(), now):
+        if self._course.state in TRYING and self._lease.valid and self._shares.owned:
+            readers.go_on(now)
+            if readers.look(self._delivery.places(), now):
                 self._on(Trigger.READER_GONE, readers.describe())
                 return LOOK_FOR_READER
         else:
-            readers.forget()  # nobody can come back while nothing is handed out
+            readers.hold(now)  # nobody can come back while nothing is handed out
         return readers.every
 
     # ---- what happens, as triggers ----

@@ -50,8 +50,8 @@ class Streams(Delivery, Protocol):
     def refuse(self, error: Exception | None) -> None:
         """Make every reader raise ``error``; None takes it back."""
 
-    def unread(self) -> Mapping[StreamKey, Place]:
-        """Where each stream stands that waits for its reader."""
+    def places(self) -> Mapping[StreamKey, Place]:
+        """Where each stream stands whose reader does something else."""
 
     def came_back(self, key: StreamKey, place: Place) -> bool:
         """Whether the reader of a stream has come back since it stood there."""
