@@ -5,8 +5,9 @@ and 1.1.1.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from threading import Thread
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 from threading import enumerate as threads
 from time import monotonic
 from typing import Any
@@ -18,6 +19,7 @@ from tests.contract.coordinated import DEFAULTS, Place
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
 from zkconsumer.brokers.cluster import TopicsSeen
+from zkconsumer.brokers.group_requests import GroupChannel
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerUnavailableError,
@@ -373,6 +375,46 @@ def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
     channel = place.channel()
     tp = TopicPartition(topic, 0)
     assert channel.offsets(place.group, [tp], Deadline(scaled(10)))[tp].offset == 1
+    channel.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_commit_that_is_late_does_not_set_back_what_another_member_has_by_then(
+    place: Place, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next try was one of a member of the next generation, from whom the coordinator takes any partition."""
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    settings = {"partition_assignment_strategy": strategy, "auto_commit_enable": False, "session_timeout_ms": 30_000}
+    first = place.connector(rebalance_drain_timeout_ms=200, offsets_channel_socket_timeout_ms=5000, **settings)
+    for stream in first.create_message_streams({topic: 2})[topic]:
+        assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
+    under_way, may_go_on, commit = Event(), Event(), GroupChannel.commit
+
+    def late(channel: GroupChannel, *arguments: Any) -> Mapping[TopicPartition, int]:
+        if not under_way.is_set():
+            under_way.set()
+            assert may_go_on.wait(scaled(60))
+        return commit(channel, *arguments)
+
+    monkeypatch.setattr(GroupChannel, "commit", late)
+    with ThreadPoolExecutor(1) as pool:
+        committing = pool.submit(first.commit_offsets, timeout=scaled(60))
+        assert under_way.wait(scaled(10))
+        second = place.connector(**settings)
+        (stream,) = second.create_message_streams({topic: 1})[topic]
+        assert [stream.get(scaled(30)).offset for _ in range(10)] == list(range(10))
+        second.commit_offsets(timeout=scaled(10))
+        may_go_on.set()
+        with pytest.raises(OffsetCommitError, match="given to another member") as failure:
+            committing.result(scaled(60))
+    shared(2, first, second)
+    (theirs,), (ours,) = second.assignment(), first.assignment()
+    assert str(theirs) in str(failure.value)
+    assert str(ours) not in str(failure.value)
+    channel = place.channel()
+    stored = channel.offsets(place.group, [theirs, ours], Deadline(scaled(10)))
+    assert (stored[theirs].offset, stored[ours].offset) == (10, 2)
     channel.close()
 
 

@@ -19,6 +19,7 @@ from zkconsumer.brokers import errors
 from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.brokers.search import CoordinatorSearch
 from zkconsumer.core.coordinated.remedies import Remedy, remedy
+from zkconsumer.core.coordinated.stays import Held
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.model import TopicPartition
@@ -28,6 +29,13 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 0.05
 """Seconds between two tries while the group passes into the next generation."""
+
+Offsets = Mapping[TopicPartition, int]
+Failures = Mapping[TopicPartition, Exception]
+
+ASKED = "an offset commit"
+NOT_OURS = "lost with our membership of the group, or given to another member since"
+"""Why nothing is sent."""
 
 _LOST = (Remedy.LOST, Remedy.RESET)
 _BETWEEN = (Remedy.LOST, Remedy.REJOIN)
@@ -46,8 +54,10 @@ class Identity(Protocol):
         """Whether no next generation is under way, in which we may be already without knowing it."""
 
     @property
-    def lives(self) -> int:
-        """How often everything that was ours was lost."""
+    def held(self) -> Held | None:
+        """What nobody else can have in that generation, or in a later one: to be read after ``who``. None where others
+        say what is ours.
+        """
 
 
 class GroupOffsets:
@@ -90,26 +100,35 @@ class GroupOffsets:
         """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError.
 
         While the group passes into the next generation nobody may commit, for as long as its leader decides: that is
-        waited for. What we own in both is ours all the while; what we do not is not committed any more by then.
+        waited for. What we own in both is ours all the while; what is not ours in the next one is not sent in it.
         """
-        deadline, lives = Deadline(timeout), self._identity.lives
+        deadline, started = Deadline(timeout), self._identity.held
         while True:
-            who = self._identity.who
+            who, held = self._identity.who, self._identity.held  # in this order: what we hold is never older
+            left, refused, unclear = _sorted_out(offsets, started, held)
+            if unclear and held is not None and not held.decided and self._may_wait(deadline):
+                continue
             try:
-                codes = self._find(deadline).commit(who, offsets, deadline)
+                codes = self._find(deadline).commit(who, left, deadline) if left else {}
                 break
             except BrokerError as e:
                 self._drop_after(e)
                 between = remedy(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
-                between = between and self._identity.lives == lives
-                if between and not deadline.expired and not self._closing.wait(deadline.bounded(LOOK_AGAIN)):
+                if between and self._may_wait(deadline):
                     continue
-                if not between and (remedy(e) in _LOST or isinstance(e, FencedInstanceIdError)):
+                if between:  # the next try may do: nothing of this says that anything is lost
+                    raise errors.error(errors.REBALANCE_IN_PROGRESS, ASKED) from e
+                if remedy(e) in _LOST or isinstance(e, FencedInstanceIdError):
                     self._refused(who, e)
                 raise
-        self._sent(len(offsets))
-        asked = f"offset commit of group {self._group!r}"
-        return {tp: errors.error(code, asked) for tp, code in codes.items() if code}
+        if left:
+            self._sent(len(left))
+        asked = f"{ASKED} of group {self._group!r}"
+        return {**refused, **unclear, **{tp: errors.error(code, asked) for tp, code in codes.items() if code}}
+
+    def _may_wait(self, deadline: Deadline) -> bool:
+        """Wait a moment; False where there is no time, or everything ends."""
+        return not deadline.expired and not self._closing.wait(deadline.bounded(LOOK_AGAIN))
 
     def close(self) -> None:
         """Close all connections, for good."""
@@ -131,24 +150,52 @@ class GroupOffsets:
             self._search.discard(coordinator)
 
 
+def _sorted_out(offsets: Offsets, started: Held | None, held: Held | None) -> tuple[Offsets, Failures, Failures]:
+    """Offsets to send; those of stays that have ended since the commit ``started``; and those to be asked for again:
+    whose they are was not said yet, then or now.
+    """
+    if started is None or held is None:
+        return offsets, {}, {}
+    left: dict[TopicPartition, int] = {}
+    refused: dict[TopicPartition, Exception] = {}
+    unclear: dict[TopicPartition, Exception] = {}
+    for tp, offset in offsets.items():
+        stay = started.stays.get(tp)
+        if stay is not None and held.stays.get(tp) == stay:
+            left[tp] = offset
+        elif stay is not None and held.ended(tp, stay):
+            refused[tp] = OffsetCommitError(NOT_OURS)
+        else:
+            unclear[tp] = errors.error(errors.REBALANCE_IN_PROGRESS, ASKED)
+    return left, refused, unclear
+
+
+class Holding(Protocol):
+    """What we hold; read by any thread."""
+
+    @property
+    def held(self) -> Held:
+        """Our stays with partitions, as of now."""
+
+
 class NoOwnerNodes:
     """Stands for ZooKeeper's part in the offsets of a group that ZooKeeper knows nothing of.
 
-    The coordinator lets any member of its generation commit any partition, so what was lost is not tried again here:
-    the next try would be one of our next life.
+    The coordinator lets any member of its generation commit any partition, so what was lost or handed over is not tried
+    again here: the next try would be one of our next life, or generation.
     """
 
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
-        self._lives: dict[TopicPartition, int] = {}
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+        self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """It is ours, in this life."""
-        self._lives[partition] = self._identity.lives
+        """It is ours, in this stay; in none where the group has gone on since."""
+        self._stays[partition] = self._holding.held.stays.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """There is no offset node."""
-        self._lives.pop(partition, None)
+        self._stays.pop(partition, None)
         return ABSENT
 
     def known(self, partition: TopicPartition) -> int | None:
@@ -158,10 +205,9 @@ class NoOwnerNodes:
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
-        """Those that were lost since; the coordinator itself refuses the rest of what is not ours."""
-        now = self._identity.lives
-        reason = "lost with our membership of the group, whoever owns it now"
-        return {tp: OffsetCommitError(reason) for tp in partitions if self._lives.get(tp, now) != now}
+        """Those that were lost or handed over since; the coordinator itself refuses the rest of what is not ours."""
+        held, stays = self._holding.held, self._stays
+        return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
         """Whether anybody owns them only the group's leader knows: nobody writes what is not his."""

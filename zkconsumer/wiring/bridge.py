@@ -239,9 +239,9 @@ class _Identity:
         return self._generation.settled
 
     @property
-    def lives(self) -> int:
-        """One: what is ours ZooKeeper says, also where the brokers' group lost us."""
-        return 0
+    def held(self) -> None:
+        """What is ours ZooKeeper says, also where the brokers' group lost us."""
+        return
 
 
 def zookeepers_strategy(config: ConsumerConfig) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Timer
 from typing import cast
 
 import pytest
 
+from tests.timing import eventually, scaled
 from zkconsumer.brokers import errors
 from zkconsumer.brokers.group_requests import Membership
 from zkconsumer.brokers.search import CoordinatorSearch
+from zkconsumer.core.coordinated.stays import Held
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
 from zkconsumer.model import TopicPartition
@@ -18,14 +21,14 @@ from zkconsumer.offsets.coordinated import GroupOffsets, NoOwnerNodes
 from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.registry.fenced import ABSENT
 
-TP = TopicPartition("t", 0)
+TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @dataclass
 class Identity:
     settled: bool = True
     who: Membership = field(default_factory=lambda: Membership("g", 5, "first"))
-    lives: int = 0
+    held: Held = field(default_factory=lambda: Held(5, True, {TP: 1, KEPT: 1}))
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Coordinator:
 
     first: Callable[[], None]
     commits: list[Membership] = field(default_factory=list)
+    offsets: list[Mapping[TopicPartition, int]] = field(default_factory=list)
 
     def find(self, _: Deadline) -> Coordinator:
         return self
@@ -47,6 +51,7 @@ class Coordinator:
 
     def commit(self, who: Membership, offsets: Mapping[TopicPartition, int], _: Deadline) -> dict[TopicPartition, int]:
         self.commits.append(who)
+        self.offsets.append(offsets)
         if len(self.commits) == 1:
             self.first()
         return dict.fromkeys(offsets, 0)
@@ -56,6 +61,7 @@ def owned(identity: Identity, coordinator: Coordinator) -> OwnedOffsets:
     store = GroupOffsets("g", cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
     made = OwnedOffsets(NoOwnerNodes(identity), store, backoff=0.001)
     made.track(TP, ABSENT)
+    made.track(KEPT, ABSENT)
     return made
 
 
@@ -65,7 +71,7 @@ def test_what_was_lost_is_not_committed_in_the_next_life(code: int | None) -> No
     identity = Identity()
 
     def lose() -> None:
-        identity.who, identity.lives = Membership("g", 7, "second"), 1
+        identity.held, identity.who = Held(7, True, {TP: 2}), Membership("g", 7, "second")
         raise BrokerUnavailableError("gone") if code is None else errors.error(code, "a commit")
 
     coordinator = Coordinator(lose)
@@ -83,9 +89,87 @@ def test_between_two_generations_a_commit_waits_for_the_next_one(code: int) -> N
     identity = Identity(settled=False)
 
     def go_on() -> None:
-        identity.who, identity.settled = Membership("g", 6, "first"), True
+        identity.held, identity.settled = Held(6, True, {TP: 1}), True
+        identity.who = Membership("g", 6, "first")
         raise errors.error(code, "a commit")
 
     coordinator = Coordinator(go_on)
     assert not owned(identity, coordinator).commit({TP: 42}, {}, Deadline(10.0), patient=False)
+    assert [who.generation for who in coordinator.commits] == [5, 6]
+
+
+HANDED_OVER = Held(6, True, {KEPT: 1})
+
+
+@pytest.mark.parametrize("code", [None, errors.ILLEGAL_GENERATION, errors.REBALANCE_IN_PROGRESS])
+def test_a_commit_that_outlives_a_hand_over_is_repeated_for_what_we_kept_alone(code: int | None) -> None:
+    """The coordinator takes a commit of any partition from any member of its generation: the next try, as a member of
+    the next one, set the new owner's offset back.
+    """
+    identity = Identity()
+
+    def hand_over() -> None:
+        identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+        raise BrokerUnavailableError("gone") if code is None else errors.error(code, "a commit")
+
+    coordinator = Coordinator(hand_over)
+    failures = owned(identity, coordinator).commit({TP: 42, KEPT: 43}, {}, Deadline(10.0), patient=True)
+    assert [who.generation for who in coordinator.commits] == [5, 6]
+    assert coordinator.offsets == [{TP: 42, KEPT: 43}, {KEPT: 43}]
+    assert list(failures) == [TP]
+    assert "given to another member" in str(failures[TP])
+
+
+@pytest.mark.parametrize("tracked", ["before", "after"])
+def test_what_waited_behind_another_commit_is_not_sent_in_a_generation_that_gave_it_away(tracked: str) -> None:
+    identity = Identity()
+    coordinator = Coordinator(lambda: None)
+    if tracked == "after":
+        identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+    store = owned(identity, coordinator)
+    identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+    failures = store.commit({TP: 42, KEPT: 43}, {}, Deadline(10.0), patient=True)
+    assert coordinator.offsets == [{KEPT: 43}]
+    assert list(failures) == [TP]
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+def test_whether_the_next_generation_gives_it_back_is_waited_for(given_back: bool) -> None:
+    """An eager rebalance takes everything first."""
+    identity = Identity()
+
+    def decide() -> None:
+        identity.held = Held(6, True, {TP: 1} if given_back else {})
+
+    def begin() -> None:
+        identity.held, identity.who = Held(6, False), Membership("g", 6, "first")
+        Timer(0.1, decide).start()
+        raise errors.error(errors.ILLEGAL_GENERATION, "a commit")
+
+    coordinator = Coordinator(begin)
+    failures = owned(identity, coordinator).commit({TP: 42}, {}, Deadline(10.0), patient=True)
+    assert [who.generation for who in coordinator.commits] == ([5, 6] if given_back else [5])
+    assert bool(failures) is not given_back
+
+
+def test_a_generation_whose_leader_does_not_decide_is_waited_for_as_long_as_the_commit_may_take() -> None:
+    identity = Identity(held=Held(6, False), who=Membership("g", 6, "first"))
+    coordinator = Coordinator(lambda: None)
+    failures = owned(identity, coordinator).commit({TP: 42}, {}, Deadline(0.2), patient=True)
+    assert not coordinator.commits
+    assert list(failures) == [TP]
+
+
+def test_a_refusal_between_two_generations_that_comes_at_the_end_of_a_try_is_followed_by_another() -> None:
+    identity, clock = Identity(), Deadline(0.2)
+
+    def go_on_late() -> None:
+        eventually(lambda: clock.expired, 5, "the end of the try")
+        identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+        raise errors.error(errors.ILLEGAL_GENERATION, "a commit")
+
+    coordinator = Coordinator(go_on_late)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("zkconsumer.offsets.owned.ONE_TRY", 0.1)
+        assert not owned(identity, coordinator).commit({KEPT: 43}, {}, Deadline(scaled(10)), patient=True)
     assert [who.generation for who in coordinator.commits] == [5, 6]

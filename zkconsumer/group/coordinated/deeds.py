@@ -190,8 +190,8 @@ class Deeds:
     def _lose(self, why: str) -> None:
         self._heartbeats.pause()
         self._lease.void()
+        self._generation.lose()
         self._shares.lose(why)
-        self._generation.lives += 1
 
     def _surface(self, trouble: str) -> None:
         self._standing.surface(trouble, flowing=self._lease.valid)

@@ -1,8 +1,8 @@
 """Who we are in the group, and what its members say to each other through the coordinator: from one join to the next.
 
 Called by the group's thread only, but for :attr:`Generation.who`, which the committer reads for every commit: a commit
-carries the generation and the member id, and that is what fences it. It also reads :attr:`Generation.lives`, since a
-next try would carry those of our next life.
+carries the generation and the member id, and that is what fences it. It then reads :attr:`Generation.held`, since what
+was to be committed in one generation may be another's in the next; so that is changed before ``who``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from zkconsumer.core.coordinated.protocol import (
     RebalanceProtocol,
     decode_assignment,
 )
+from zkconsumer.core.coordinated.stays import Held, Stays
 from zkconsumer.errors import InconsistentGroupProtocolError
 from zkconsumer.model import TopicPartition
 
@@ -44,12 +45,17 @@ class Generation:
         self._previous_generation = -1
         self._members: tuple[JoinedMember, ...] = ()
         self._skip = False
+        self._kept: tuple[TopicPartition, ...] = ()
+        self._stays = Stays()
         self.settled = False
         """Whether no next generation is under way."""
-        self.lives = 0
-        """How often all that was ours was lost, or the membership was given up: no commit outlives that."""
         self.chosen = ""
         """The strategy that the coordinator picked."""
+
+    @property
+    def held(self) -> Held:
+        """Our stays with what is nobody else's in this generation. Any thread."""
+        return self._stays.held
 
     @property
     def incremental(self) -> bool:
@@ -67,10 +73,11 @@ class Generation:
         """What a join says, for what is wanted now and ``owned`` all the while."""
         self.settled = False
         self._interest.joined()
+        self._kept = tuple(sorted(owned)) if self.incremental else ()
         return offers(
             list(self._assignors.values()),
             self._interest.topics,
-            owned=sorted(owned) if self.incremental else (),
+            owned=self._kept,
             previous=self._previous,
             generation=self._previous_generation,
         )
@@ -85,6 +92,7 @@ class Generation:
             raise InconsistentGroupProtocolError(
                 23, "INCONSISTENT_GROUP_PROTOCOL", f"the coordinator picked {answer.protocol!r}, which we do not offer"
             )
+        self._stays.joined(answer.generation, self._kept)
         self.who = self.who._replace(generation=answer.generation, member_id=answer.member_id)
         self.chosen = answer.protocol
         self._members, self._skip = answer.members, answer.skip_assignment
@@ -123,12 +131,17 @@ class Generation:
         share = decode_assignment(data, "the leader")
         self._previous, self._previous_generation = share.partitions, self.who.generation
         self._members = ()
+        self._stays.given(share.partitions)
         self.settled = True
         return share
 
+    def lose(self) -> None:
+        """All that was ours is lost: no commit outlives that."""
+        self._stays.lost()
+
     def forget(self) -> None:
         """The generation is over for us; our member id is still ours."""
-        self.lives += 1
+        self.lose()
         self.who = self.who._replace(generation=-1)
         self._previous, self._previous_generation = (), -1
 
