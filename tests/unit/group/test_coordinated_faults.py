@@ -251,6 +251,21 @@ def test_who_is_not_known_time_and_again_backs_off(place: Place, cluster: FakeCl
     starting.join(scaled(20))
 
 
+@pytest.mark.parametrize(("api", "code"), [("JoinGroup", 27), ("SyncGroup", 27), ("JoinGroup", 79)])
+def test_who_is_sent_back_to_join_time_and_again_backs_off(
+    place: Place, cluster: FakeCluster, api: str, code: int
+) -> None:
+    """A coordinator that answers nothing but "join again" was asked thousands of times a second."""
+    topic = place.topic(1)
+    cluster.fail(api, code, times=8)
+    connector = place.connector()
+    began = monotonic()
+    connector.create_message_streams({topic: 1})
+    assert monotonic() - began > 0.8 * (0.1 + 0.2 + 0.4 + 0.8)
+    eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 10, "the membership")
+    assert 8 < len(cluster.requests_of(api)) <= 10
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_who_leaves_finds_a_coordinator_that_has_moved_or_cut_the_connection(
     place: Place, cluster: FakeCluster, moves: bool

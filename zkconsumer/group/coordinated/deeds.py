@@ -42,8 +42,8 @@ class Course:
     """Why to join again as soon as this generation is complete."""
     offered: int = 0
     """How many of the changes of the subscription the join that is under way has told."""
-    thrown_out: int = 0
-    """How often we were, since we had a share."""
+    sent_back: int = 0
+    """How often we were told to join again, since we had a share."""
     retry_at: float = NEVER
     look_at: float = NEVER
     """When topics are looked at."""
@@ -170,7 +170,7 @@ class Deeds:
 
     def _settled(self) -> None:
         """The group has decided, and we have what is ours."""
-        self._course.thrown_out = 0
+        self._course.sent_back = 0
         self._standing.settled(len(self._shares.owned))
         if self._shares.owned:
             self._readers.go_on(monotonic())

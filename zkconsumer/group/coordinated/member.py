@@ -68,6 +68,8 @@ log = logging.getLogger(__name__)
 _LISTENING = (*ASKING, State.STABLE)
 """Where a coordinator that is silent for a session timeout is given up."""
 _LOST = (Trigger.OUTDATED, Trigger.FORGOTTEN)
+_SENT_BACK = (*_LOST, Trigger.GROUP_CHANGED, Trigger.MEMBER_NAMED)
+"""What makes us join again at once."""
 
 
 class CoordinatedMember:
@@ -278,10 +280,12 @@ class CoordinatedMember:
             self._generation.named(error.member_id)
         self._standing.error = error
         trigger = trigger_of(error)
-        if trigger in _LOST:
-            self._course.thrown_out += 1
-            if self._course.thrown_out > AT_ONCE:
+        if trigger in _SENT_BACK:
+            self._course.sent_back += 1
+            if self._course.sent_back > AT_ONCE:
                 self._on(Trigger.NOT_NOW, str(error))
+                if trigger not in _LOST:
+                    return  # the join is still to come
         self._on(trigger, str(error))
 
     def _heartbeat_failed(self, who: Membership, error: Exception) -> None:

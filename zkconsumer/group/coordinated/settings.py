@@ -19,7 +19,7 @@ LOOK_FOR_MISSING = 1.0
 OTHERS_MAY_TAKE = 600.0
 """Seconds that a join, or the leader, may take at the least: the other members' rebalance timeouts are not ours."""
 AT_ONCE = 3
-"""How often who was thrown out joins again without a pause before it has a share."""
+"""How often who is sent back to join does so without a pause before it has a share."""
 REFUSED_MOST = 30.0
 """Seconds between two tries where only an operator can let us in, at most."""
 LOOK_FOR_READER = 0.1
