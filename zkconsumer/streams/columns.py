@@ -21,7 +21,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
 from zkconsumer.streams.pieces import ANY, Decoding, Limits, Piece
 from zkconsumer.streams.queue import Chunk
-from zkconsumer.streams.reading import ChunkReader
+from zkconsumer.streams.reading import Ask, ChunkReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,13 +73,13 @@ class ColumnReader:
 
     # ---- what is to be handed out
 
-    def next_batch(self, schema: pa.Schema, limits: Limits, deadline: Deadline) -> pa.RecordBatch | None:
+    def next_batch(self, schema: pa.Schema, limits: Limits, ask: Ask) -> pa.RecordBatch | None:
         """The next rows of one partition; None at the end of the stream. ``settle`` was called before.
 
         Raises: ConsumerTimeoutException; what cannot be read; what made the connector fail.
         """
         while True:
-            piece = self._piece(schema, limits, deadline, {})
+            piece = self._piece(schema, limits, ask, {})
             if piece is None:
                 return None
             if piece.rows is None:  # markers of transactions, or what compaction left
@@ -89,22 +89,22 @@ class ColumnReader:
                 continue
             pieces = [piece]
             try:
-                if self._hand_over(pieces, deadline):
+                if self._hand_over(pieces, ask):
                     return piece.rows
             except ConsumerTimeoutException:
                 self._put_back(pieces)
                 raise
 
-    def collect(self, schema: pa.Schema, rows: int, deadline: Deadline, patience: float | None) -> list[pa.RecordBatch]:
-        """So many rows of any partitions, or what there is at the deadline, or when nothing came for ``patience``
+    def collect(self, schema: pa.Schema, rows: int, ask: Ask, patience: float | None) -> list[pa.RecordBatch]:
+        """So many rows of any partitions, or what there is at the end of the ask, or when no row came for ``patience``
         seconds, or before what cannot be read. ``settle`` was called before.
 
         Raises: what cannot be read where there are no rows before it; what made the connector fail.
         """
         pieces: list[Piece] = []
         try:
-            self._gather(pieces, schema, rows, deadline, patience)
-            if not self._hand_over(pieces, deadline):
+            self._gather(pieces, schema, rows, ask, patience)
+            if not self._hand_over(pieces, _sooner(ask, Ask(patience))):
                 return []
         except ConsumerTimeoutException:  # at the gate
             self._put_back(pieces)
@@ -116,20 +116,14 @@ class ColumnReader:
             raise
         return [piece.rows for piece in pieces if piece.rows is not None]
 
-    def _gather(
-        self, pieces: list[Piece], schema: pa.Schema, wanted: int, deadline: Deadline, patience: float | None
-    ) -> None:
+    def _gather(self, pieces: list[Piece], schema: pa.Schema, wanted: int, ask: Ask, patience: float | None) -> None:
         reached: dict[PartitionPosition, int] = {}
-        rows, last_looks = 0, -1
+        rows, quiet = 0, Ask(patience)
         while rows < wanted:
             if pieces and self._decoding is not None and self._decoding.fails:
                 return  # the next ask raises it
-            if deadline.expired:  # what was fetched by then, and not what comes for ever
-                last_looks = len(self._queue) + 1 if last_looks < 0 else last_looks - 1
-                if not last_looks:
-                    return
             try:
-                piece = self._piece(schema, Limits(wanted - rows, ANY), _sooner(deadline, patience), reached)
+                piece = self._piece(schema, Limits(wanted - rows, ANY), _sooner(ask, quiet), reached)
             except ConsumerTimeoutException:
                 return
             except UnreadableMessageError:
@@ -140,19 +134,21 @@ class ColumnReader:
                 return
             pieces.append(piece)
             reached[piece.position] = piece.end
-            rows += piece.rows.num_rows if piece.rows is not None else 0
+            if piece.rows is not None:
+                rows += piece.rows.num_rows
+                quiet = Ask(patience)
             if piece.whole:
                 self._queue.taken = None
 
     def _piece(
-        self, schema: pa.Schema, limits: Limits, deadline: Deadline, reached: Mapping[PartitionPosition, int]
+        self, schema: pa.Schema, limits: Limits, ask: Ask, reached: Mapping[PartitionPosition, int]
     ) -> Piece | None:
         """The next rows of the chunk that is read, or of the next one; None at the end of the stream, and before what
         moves a partition of which rows were read already (``reached``).
         """
         reader, queue = self._reader, self._queue
         while not queue.closed:
-            chunk = queue.taken or queue.take(deadline)
+            chunk = reader.next_chunk(ask)
             if chunk is None:
                 return None
             position = chunk.position
@@ -164,7 +160,7 @@ class ColumnReader:
                 continue
             start = reader.begin(chunk) if start is None else start
             if not reader.lease.valid:
-                reader.wait_at_gate(deadline)
+                reader.wait_at_gate(ask)
                 continue
             decoding = self._decoding
             if decoding is None or decoding.chunk is not chunk or decoding.at != start or decoding.schema != schema:
@@ -223,8 +219,8 @@ class ColumnReader:
             self._queue.put_back(chunk)
 
 
-def _sooner(deadline: Deadline, seconds: float | None) -> Deadline:
-    return deadline if seconds is None else Deadline(deadline.bounded(seconds))
+def _sooner(one: Ask, other: Ask) -> Ask:
+    return one if other.at is None or (one.at is not None and one.at <= other.at) else other
 
 
 def _emptied(chunk: Chunk) -> Chunk:

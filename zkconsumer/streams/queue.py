@@ -20,6 +20,7 @@ from zkconsumer.streams.budget import QueueBudget
 
 log = logging.getLogger(__name__)
 
+NOTHING_CAME = "no message within the timeout; the stream stays usable, and connector.state says why"
 _CHUNK_BYTES = 512
 """What a chunk takes beside its records, roughly."""
 
@@ -249,9 +250,7 @@ class StreamQueue:
             while not self._chunks and not self._closed and self._failure is None:
                 left = deadline.remaining()
                 if left is not None and left <= 0:
-                    raise ConsumerTimeoutException(
-                        "no message within the timeout; the stream stays usable, and connector.state says why"
-                    )
+                    raise ConsumerTimeoutException(NOTHING_CAME)
                 self._hungry = True  # also where what was there, or has woken us, was revoked or paused meanwhile
                 self._changed.wait(left)
             if self._closed:

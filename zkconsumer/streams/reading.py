@@ -17,7 +17,7 @@ from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException, UnreadableMessageError
 from zkconsumer.streams.pace import Gate, PacedLease
-from zkconsumer.streams.queue import Chunk, StreamQueue
+from zkconsumer.streams.queue import NOTHING_CAME, Chunk, StreamQueue
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,27 @@ Count = Callable[[str, int, int], None]
 
 _AWAY = "no message within the timeout, for ZooKeeper is away, or the group's coordinator; the stream stays usable"
 _PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
+
+
+class Ask(Deadline):
+    """The time that one ask has, over all that it goes through before there is a message: chunks without any (markers,
+    aborted transactions, what was revoked or given up) and the gate. One that each of these began anew would never end.
+
+    At its end what was fetched by then is still looked into, and not what comes for ever.
+    """
+
+    __slots__ = ("_looks",)
+
+    def __init__(self, seconds: float | None) -> None:
+        self.at = None if seconds is None else monotonic() + seconds  # and no call: it is made for each chunk
+        self._looks = -1
+
+    def is_over(self, waiting: int) -> bool:
+        """Whether to take none of the chunks any more, of which so many wait. Asked before each but the first."""
+        if not self.expired:
+            return False
+        self._looks = max(1, waiting) if self._looks < 0 else self._looks - 1
+        return not self._looks
 
 
 class ReadSettings(NamedTuple):
@@ -54,6 +75,19 @@ class ChunkReader:
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
         self._current: Chunk | None = None
         self._counted_to = 0
+
+    def next_chunk(self, ask: Ask) -> Chunk | None:
+        """The chunk that is read, or the next one; None at the end of the stream.
+
+        Raises: ConsumerTimeoutException; whatever made the connector fail.
+        """
+        queue = self.queue
+        chunk = queue.taken
+        if chunk is None:
+            if ask.is_over(len(queue)):
+                raise ConsumerTimeoutException(NOTHING_CAME)
+            chunk = queue.take(ask)
+        return chunk
 
     def begin(self, chunk: Chunk) -> int:
         """Reconcile what the chunk holds with where we stand; returns the first offset to hand out.
@@ -174,6 +208,8 @@ class ChunkReader:
         return position.consumed
 
     def _why_closed(self) -> str:
+        if self.lease.valid:
+            return NOTHING_CAME
         return _PACED if self._pace is not None and self._pace.lease.valid else _AWAY
 
     def lets_through(self) -> bool:

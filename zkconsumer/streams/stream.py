@@ -28,7 +28,7 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.pace import Gate
 from zkconsumer.streams.queue import StreamQueue
-from zkconsumer.streams.reading import ChunkReader, Count, ReadSettings
+from zkconsumer.streams.reading import Ask, ChunkReader, Count, ReadSettings
 from zkconsumer.streams.tables import ColumnStream, TurnToColumns
 
 
@@ -150,11 +150,16 @@ class KafkaStream(ColumnStream, Generic[K, V]):
     def _hand_out(self) -> Generator[Any, None, None]:
         # one function for speed: whatever it calls for each message costs more than all it does itself
         queue, lease, reader = self.queue, self._lease, self._reader
+        ask: Ask | None = None
+        # The first offset of a batch of which something was handed out, so that another ask has begun since ``ask`` was
+        # made; nothing is done for each message to tell that
+        first: int | None = None
         self._columns.settle()
         while not queue.closed:
             failure: _Raise | None = None
             try:
-                chunk = queue.taken or queue.take(Deadline(self._patience))
+                # if an ask has begun there was no message in the chunk before
+                chunk = reader.next_chunk(ask) if ask else queue.taken or queue.take(ask := Ask(self._patience))
                 if chunk is None:
                     break
                 self._holder = get_native_id()
@@ -163,25 +168,27 @@ class KafkaStream(ColumnStream, Generic[K, V]):
                 for batch in reader.batches(chunk, start):
                     if position.halted or queue.closed:
                         break
-                    fresh = True
                     for record in batch:
                         # the clock first: from the announcement to the yield nothing is called, so no interrupt and no
                         # signal handler finds a message announced that was never handed out, and counts it
                         now = monotonic()
                         message = (record, position, record.value)
                         position.consumed = record.offset
-                        if fresh:
+                        if first is None:
+                            first = record.offset
                             position.held_until = batch.next_offset
-                            fresh = False
                         if position.halted or now >= lease.until:
                             position.held_until = NOTHING_HELD
-                            if not reader.may_go_on(position, batch.next_offset, Deadline(self._patience)):
+                            ask, first = ask if ask and first == record.offset else Ask(self._patience), None
+                            if not reader.may_go_on(position, batch.next_offset, ask):
                                 break
+                            ask = None
                         yield message
                     else:
                         # the last message is finished: at once "no longer held" and "consumed up to here", so that
                         # who waits for it to be let go commits it as well
                         position.consumed = batch.next_offset
+                        ask, first = ask if first is None else None, None
                         continue
                     break
                 else:
@@ -194,12 +201,14 @@ class KafkaStream(ColumnStream, Generic[K, V]):
             except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                 # the chunk stays taken: its error comes again rather than a silent gap
                 if reader.passes_over(e):
+                    ask, first = ask if first is None else None, None
                     continue
                 # raised through the map, which ends this loop and neither the generator nor the stream
                 failure = _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
             self._turned = True
             yield failure
             self._turned = False
+            ask = first = None
             self._columns.settle()
         self._ended()
 

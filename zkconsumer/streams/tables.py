@@ -13,7 +13,6 @@ from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams.columns import ColumnReader
 from zkconsumer.streams.pieces import (
@@ -26,7 +25,7 @@ from zkconsumer.streams.pieces import (
     arrow_schema,
     one_table,
 )
-from zkconsumer.streams.reading import ChunkReader
+from zkconsumer.streams.reading import Ask, ChunkReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,10 +173,10 @@ class ColumnStream:
         if max_messages is None and timeout is None:
             raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
         columns = self._columns
-        deadline = Deadline(timeout)
+        limit = Ask(timeout)
 
         def collect() -> T:
-            rows = self._or_pass_over(lambda: columns.collect(schema, max_messages or ANY, deadline, self._timeout))
+            rows = self._or_pass_over(lambda: columns.collect(schema, max_messages or ANY, limit, self._timeout))
             if not rows and self.queue.closed:
                 self._ended()
                 raise self._closed_error()
@@ -189,9 +188,9 @@ class ColumnStream:
 
     def _next_batch(self, schema: pa.Schema, limits: Limits, patience: float | None) -> pa.RecordBatch:
         """For ``batches``. Raises: StopIteration at the end, and what it says there."""
-        deadline = Deadline(patience)
+        limit = Ask(patience)
         try:
-            rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, deadline)))
+            rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
         except ConsumerTimeoutException:
             if self._ends_on_timeout:
                 raise StopIteration from None
