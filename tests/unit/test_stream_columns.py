@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread, get_native_id
 from typing import Any
 
@@ -23,7 +24,7 @@ from zkconsumer.errors import (
     MissingExtraError,
 )
 from zkconsumer.offsets.ledger import Ledger
-from zkconsumer.streams import KafkaStream, StreamQueue, columns, pieces
+from zkconsumer.streams import KafkaStream, StreamQueue, columns, pieces, tables
 
 
 @pytest.fixture
@@ -548,3 +549,108 @@ def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> Non
 def test_nothing_is_a_table_with_columns_of_one_chunk_as_spark_wants_it(bench: Bench) -> None:
     table = bench.stream.to_arrow(timeout=0, headers=True)
     assert (table.num_rows, {column.num_chunks for column in table.columns}) == (0, {1})
+
+
+# ---- what has no rows
+
+
+class Transactions:
+    """A stream that reads committed data, of which most was aborted; ``kept`` is what each table held in the end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = Bench()
+        self.queue = self.bench.queue
+        self.counted: list[tuple[str, int, int]] = []
+        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
+            "s",
+            self.queue,
+            self.bench.lease,
+            timeout=0,
+            check_crc=True,
+            read_committed=True,
+            count=lambda *what: self.counted.append(what),
+        )
+        self.where = position()
+        self.end = self.sent = 0
+        self.kept: list[list[pieces.Piece]] = []
+        made = columns.ColumnReader._hand_over
+
+        def hand_over(reader: Any, found: list[pieces.Piece], *arguments: Any) -> bool:
+            self.kept.append(list(found))
+            return made(reader, found, *arguments)
+
+        monkeypatch.setattr(columns.ColumnReader, "_hand_over", hand_over)
+
+    def put(self, *, aborted: int = 0, good: int = 0, where: Any = None) -> None:
+        """Chunks of an aborted message each, or one of so many good ones."""
+        for _ in range(aborted):
+            self._put(Batch([Written(value=b"x" * 1000)], transactional=True, producer_id=1), 1, ((1, self.end),))
+        if good:
+            self._put(Batch([Written()] * good), good, ())
+
+    def _put(self, batch: Batch, count: int, aborted: tuple[tuple[int, int], ...]) -> None:
+        data, end = batch.encode(self.end)
+        self.queue.deliver(self.where, data, (self.end, end), aborted, count)
+        self.end, self.sent = end, self.sent + len(data)
+
+    @property
+    def held(self) -> int:
+        """Bytes of chunks that the last table held."""
+        return sum(len(piece.chunk.records) for piece in self.kept[-1])
+
+
+def test_a_table_holds_no_chunk_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: what was fetched stayed with the table although it had no row in it, counted by nobody, so a table
+    over much aborted data took memory without a limit.
+    """
+    some = Transactions(monkeypatch)
+    some.put(aborted=50)
+    assert some.stream.to_arrow(timeout=0).num_rows == 0
+    assert some.kept[-1] == []
+    assert some.where.finished(including_held=False) == 50, "as with batches, it is finished at once"
+    some.put(good=2)
+    some.put(aborted=50)
+    some.put(good=2)
+    some.put(aborted=50)
+    assert offsets(some.stream.to_arrow(timeout=0)) == [50, 51, 102, 103]
+    assert some.held < 500
+    assert len(some.kept[-1]) == 4
+    assert some.where.finished(including_held=False) == 50
+    with pytest.raises(ConsumerTimeoutException):
+        next(some.stream.batches())
+    assert some.where.finished(including_held=False) == some.end
+    assert sum(messages for _, messages, _ in some.counted) == some.end
+    assert sum(size for _, _, size in some.counted) == some.sent
+
+
+@pytest.mark.parametrize("event", ["not made", "paused", "an interrupt"])
+def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, event: str
+) -> None:
+    some = Transactions(monkeypatch)
+    for _ in range(2):
+        some.put(good=2)
+        some.put(aborted=3)
+
+    def happens(*_: Any) -> bool:
+        if event != "paused":
+            raise KeyboardInterrupt
+        some.queue.pause(some.where)
+        return False
+
+    where, name = (tables, "one_table") if event == "not made" else (columns.ChunkReader, "lets_through")
+    with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+        patched.setattr(where, name, happens)
+        assert some.stream.to_arrow(timeout=0).num_rows == 0
+    assert len(some.kept[-1]) == 4
+    some.queue.resume(some.where)
+    assert (some.where.held, some.where.finished(including_held=True)) == (False, 0)
+    some.put(good=1)
+    assert [some.stream.get(timeout=0).offset for _ in range(3)] == [0, 1, 5]
+    assert offsets(some.stream.to_arrow(timeout=0)) == [6, 10]
+    with pytest.raises(ConsumerTimeoutException):
+        some.stream.get(timeout=0)
+    assert "expected offset" not in caplog.text
+    assert some.where.finished(including_held=False) == some.end
+    assert sum(messages for _, messages, _ in some.counted) == some.end
+    assert sum(size for _, _, size in some.counted) == some.sent

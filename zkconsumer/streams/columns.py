@@ -82,10 +82,8 @@ class ColumnReader:
             piece = self._piece(schema, limits, ask, {})
             if piece is None:
                 return None
-            if piece.rows is None:  # markers of transactions, or what compaction left
-                piece.position.consumed = piece.end
-                if piece.whole:
-                    self._reader.finish(piece.chunk)
+            if piece.rows is None:
+                self._pass(piece)
                 continue
             pieces = [piece]
             try:
@@ -95,15 +93,17 @@ class ColumnReader:
                 self._put_back(pieces)
                 raise
 
-    def collect(self, schema: pa.Schema, rows: int, ask: Ask, patience: float | None) -> list[pa.RecordBatch]:
+    def collect(
+        self, schema: pa.Schema, rows: int, ask: Ask, quiet: Ask, patience: float | None
+    ) -> list[pa.RecordBatch]:
         """So many rows of any partitions, or what there is at the end of the ask, or when no row came for ``patience``
-        seconds, or before what cannot be read. ``settle`` was called before.
+        seconds (``quiet`` is the time for the first one), or before what cannot be read. ``settle`` was called before.
 
         Raises: what cannot be read where there are no rows before it; what made the connector fail.
         """
         pieces: list[Piece] = []
         try:
-            self._gather(pieces, schema, rows, ask, patience)
+            self._gather(pieces, schema, rows, ask, quiet, patience)
             if not self._hand_over(pieces, _sooner(ask, Ask(patience))):
                 return []
         except ConsumerTimeoutException:  # at the gate
@@ -116,9 +116,12 @@ class ColumnReader:
             raise
         return [piece.rows for piece in pieces if piece.rows is not None]
 
-    def _gather(self, pieces: list[Piece], schema: pa.Schema, wanted: int, ask: Ask, patience: float | None) -> None:
+    def _gather(
+        self, pieces: list[Piece], schema: pa.Schema, wanted: int, ask: Ask, quiet: Ask, patience: float | None
+    ) -> None:
         reached: dict[PartitionPosition, int] = {}
-        rows, quiet = 0, Ask(patience)
+        last: dict[PartitionPosition, int] = {}  # where in ``pieces`` the last one of each is
+        rows = 0
         while rows < wanted:
             if pieces and self._decoding is not None and self._decoding.fails:
                 return  # the next ask raises it
@@ -132,13 +135,31 @@ class ColumnReader:
                 return  # it stands where it stood: the next ask raises it
             if piece is None:
                 return
-            pieces.append(piece)
-            reached[piece.position] = piece.end
+            position = piece.position
             if piece.rows is not None:
                 rows += piece.rows.num_rows
                 quiet = Ask(patience)
+            elif position not in last:
+                self._pass(piece)
+                continue
+            before = pieces[last[position]] if position in last else None
+            kept = _kept(piece, before)
+            if before is not None and kept.first == before.first:
+                pieces[last[position]] = kept
+            else:
+                last[position] = len(pieces)
+                pieces.append(kept)
+            reached[position] = piece.end
             if piece.whole:
+                if kept.chunk is not piece.chunk:
+                    self._reader.passed_bytes(piece.chunk)
                 self._queue.taken = None
+
+    def _pass(self, piece: Piece) -> None:
+        """Nothing is in the piece but markers of transactions, aborted data, or what compaction left."""
+        piece.position.consumed = piece.end
+        if piece.whole:
+            self._reader.finish(piece.chunk)
 
     def _piece(
         self, schema: pa.Schema, limits: Limits, ask: Ask, reached: Mapping[PartitionPosition, int]
@@ -221,6 +242,22 @@ class ColumnReader:
 
 def _sooner(one: Ask, other: Ask) -> Ask:
     return one if other.at is None or (one.at is not None and one.at <= other.at) else other
+
+
+def _kept(piece: Piece, before: Piece | None) -> Piece:
+    """What to keep of the piece while a table is collected, so that it can be put back behind ``before``, its
+    partition's last one: of a chunk without rows its place, for it may be any amount of aborted data, which nobody
+    counts. Two such places become one, which begins where ``before`` does.
+    """
+    chunk = piece.chunk
+    if piece.rows is not None or not piece.whole or before is None or before.chunk is chunk:
+        return piece
+    if before.rows is not None or before.chunk.records:
+        return piece._replace(chunk=_emptied(chunk))
+    earlier = before.chunk
+    messages = None if chunk.messages is None or earlier.messages is None else earlier.messages + chunk.messages
+    place = Chunk(chunk.position, b"", earlier.fetch_offset, chunk.next_offset, messages=messages)
+    return piece._replace(chunk=place, first=before.first)
 
 
 def _emptied(chunk: Chunk) -> Chunk:

@@ -123,7 +123,7 @@ class ColumnStream:
         All its rows are in the user's hands until the stream is asked again: nothing of them is committed before but
         by ``connector.commit_offsets()`` of this thread, which counts them as finished. What is collected of a
         partition that leaves meanwhile is left to its next owner. While it collects it takes about twice the memory
-        of the table.
+        of the table: that, and what was fetched together with its rows.
 
         Arguments: ends when there are ``max_messages``, when ``timeout`` seconds have passed in all (0: with what was
         fetched already), when nothing came for ``consumer.timeout.ms``, or before what cannot be read, which the next
@@ -173,10 +173,11 @@ class ColumnStream:
         if max_messages is None and timeout is None:
             raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
         columns = self._columns
-        limit = Ask(timeout)
+        limit, quiet, patience = Ask(timeout), Ask(self._timeout), self._timeout
+        wanted = max_messages or ANY
 
         def collect() -> T:
-            rows = self._or_pass_over(lambda: columns.collect(schema, max_messages or ANY, limit, self._timeout))
+            rows = self._or_pass_over(lambda: columns.collect(schema, wanted, limit, quiet, patience))
             if not rows and self.queue.closed:
                 self._ended()
                 raise self._closed_error()
