@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from time import monotonic
 from typing import Any
 
@@ -9,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.timing import eventually, scaled
 from tests.unit.brokers.sets import Batch, Written
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, PacedLease, StreamQueue, pace
+from zkconsumer.streams import KafkaStream, MergedStreams, PacedLease, StreamQueue, merged, pace
 from zkconsumer.streams.pace import BURST_S, TokenBucket
+from zkconsumer.streams.reading import ChunkReader
 
 
 @given(st.floats(0.1, 1e6), st.lists(st.floats(0, 0.5), min_size=1, max_size=200))
@@ -147,3 +150,102 @@ def test_it_can_be_waited_for() -> None:
     while not gate.wait(Deadline(5.0)):
         pass
     assert gate.take()
+
+
+class Merged:
+    """Two streams with a batch each, at a pace, and read as one; ``decoded`` counts how often a batch was."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rate: float, messages: int) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        gate = PacedLease(self.lease, rate)
+        self.streams: list[KafkaStream[Any, Any]] = [
+            KafkaStream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True) for n in range(2)
+        ]
+        self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(2)]
+        records, end = Batch([Written()] * messages).encode(0)
+        for stream, position in zip(self.streams, self.positions, strict=True):
+            stream.queue.deliver(position, records, (0, end), ())
+        self.merged = MergedStreams(lambda: self.streams, timeout=None)
+        self.decoded = 0
+        made = ChunkReader.batches
+
+        def batches(reader: ChunkReader, chunk: Any, start: int) -> Any:
+            self.decoded += 1
+            return made(reader, chunk, start)
+
+        monkeypatch.setattr(ChunkReader, "batches", batches)
+
+    @property
+    def held(self) -> bool:
+        return any(position.held for position in self.positions)
+
+    def asking(self) -> tuple[Thread, list[BaseException | int]]:
+        """Somebody who waits for the next token."""
+        got: list[BaseException | int] = []
+
+        def ask() -> None:
+            try:
+                got.append(self.merged.get(timeout=scaled(60)).offset)
+            except ConnectorClosedException as e:
+                got.append(e)
+
+        asked = Thread(target=ask, name="asked", daemon=True)
+        asked.start()
+        eventually(lambda: any(stream.being_asked for stream in self.streams), 10, "somebody who waits")
+        return asked, got
+
+
+def test_streams_read_as_one_decode_nothing_anew_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: a turn ended where a token was missing, and the next one went back into the batch: at a pace, a
+    message cost five times as much as from a single stream.
+    """
+    several = Merged(monkeypatch, 400.0, 60)
+    begin = monotonic()
+    got = [several.merged.get() for _ in range(120)]
+    took = monotonic() - begin
+    assert took >= (120 - 400.0 * BURST_S - 1) / 400.0
+    for number in range(2):
+        assert [m.offset for m in got if m.partition == number] == list(range(60))
+    assert several.decoded <= 6 + 2 * took / merged.TURN
+    assert several.decoded < 60
+
+
+def test_at_a_slow_pace_streams_take_turns_and_a_timeout_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = Merged(monkeypatch, 1 / (2 * merged.TURN), 60)
+    assert [several.merged.get().partition for _ in range(6)] in ([0, 1] * 3, [0, 0, *[1, 0] * 2])
+    before = several.decoded
+    with pytest.raises(ConsumerTimeoutException, match=r"consumed\.max\.per\.second"):
+        several.merged.get(timeout=0)
+    assert several.decoded <= before + 1, "nobody has a token, so not all streams are asked"
+    assert not several.held
+
+
+@pytest.mark.parametrize("event", ["stopped", "closed", "revoked", "the lease ends"])
+def test_whoever_waits_for_a_token_in_a_turn_holds_nothing_and_is_woken(
+    monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    several = Merged(monkeypatch, 0.001, 3)
+    assert several.merged.get().partition == 0
+    asked, got = several.asking()
+    eventually(lambda: not several.held, 10, "the message before is finished")
+    if event == "stopped":
+        several.merged.stop()
+    elif event == "closed":
+        for stream in several.streams:
+            stream.queue.close()
+    elif event == "revoked":
+        for stream, position in zip(several.streams, several.positions, strict=True):
+            stream.queue.revoke([position])
+            assert stream.queue.wait_let_go([position], Deadline(0.0)), "nobody waits for who waits"
+        eventually(lambda: all(stream.queue.taken is None for stream in several.streams), 10, "they are let go")
+        several.merged.stop()
+    else:
+        several.lease.suspend()
+        eventually(lambda: several.merged._last is several.streams[1], 10, "the turn's end")
+        several.merged.stop()
+    asked.join(scaled(10))
+    assert not asked.is_alive()
+    assert isinstance(got[0], ConnectorClosedException)
+    assert not several.held

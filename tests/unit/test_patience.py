@@ -202,9 +202,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         ends.append(deadline.at or 0)
         return take(self, deadline)
 
-    def at_gate(self: ChunkReader, where: Any, until: int, deadline: Any) -> bool:
+    def at_gate(self: ChunkReader, where: Any, until: int, deadline: Deadline, wait: Any) -> bool:
         ends.append(deadline.at or 0)
-        return gate(self, where, until, deadline)
+        return gate(self, where, until, deadline, wait)
 
     monkeypatch.setattr(StreamQueue, "take", taken)
     monkeypatch.setattr(ChunkReader, "may_go_on", at_gate)

@@ -135,7 +135,16 @@ class MergedStreams(Generic[K, V]):
         if self._last is not None:
             self._last.settle()  # an interrupt ended the generator before this one
         deadline: Deadline | None = None
-        idle = 0
+        idle, got = 0, False
+
+        def wait_for_token(seconds: float) -> bool:
+            nonlocal deadline, idle, got
+            deadline = deadline or Deadline(self._patience)
+            if self._waited(seconds, deadline):
+                return True
+            idle, got = len(self._watched), False  # no other stream has a token either
+            return False
+
         while not self._stopped:
             try:
                 deadline = deadline or Deadline(self._patience)
@@ -143,7 +152,7 @@ class MergedStreams(Generic[K, V]):
                 if stream is None:
                     break
                 until, got = monotonic() + TURN, False
-                for message in stream.turn():
+                for message in stream.turn(wait_for_token):
                     yield message
                     deadline, got = None, True
                     if self._stopped or (monotonic() >= until and self._others_wait(stream)):
@@ -163,6 +172,16 @@ class MergedStreams(Generic[K, V]):
         self._unwatch(self._watched)
         if not self._stopped:
             self._ended()
+
+    def _waited(self, seconds: float, deadline: Deadline) -> bool:
+        """In a turn only the pace is missing, which is that of all streams. So it is waited for in the turn: whoever
+        comes back to a stream decodes its batch anew, which for each message cost several times what all else does.
+        """
+        self._wake.clear()
+        if self._stopped or deadline.expired:
+            return False
+        self._wake.wait(deadline.bounded(seconds))
+        return True
 
     def _ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
         """The next stream that has something, or an error; None when all have ended, or ``stop`` was called.

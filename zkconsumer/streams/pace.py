@@ -95,13 +95,13 @@ class PacedLease:
     @property
     def valid(self) -> bool:
         """Whether a message may be handed out now."""
-        return self.lease.valid and not self._missing()
+        return self.lease.valid and not self.missing()
 
     def wait(self, deadline: Deadline) -> bool:
         """Block until a message may be handed out, something changed, or the deadline has passed."""
         if not self.lease.valid:
             self.lease.wait(deadline)
-        elif missing := self._missing():
+        elif missing := self.missing():
             Event().wait(deadline.bounded(missing))
         return self.valid
 
@@ -110,6 +110,7 @@ class PacedLease:
         with self._lock:
             self._bucket.spend(count, monotonic())
 
-    def _missing(self) -> float:
+    def missing(self) -> float:
+        """Seconds until there is a token, 0 where there is one; whatever the lease says."""
         with self._lock:
             return self._bucket.wait(monotonic())

@@ -24,7 +24,12 @@ log = logging.getLogger(__name__)
 Count = Callable[[str, int, int], None]
 """Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
 
+Wait = Callable[[float], bool]
+"""Waits so many seconds, or less where something changed; returns whether there is time left to look again."""
+
 _AWAY = "no message within the timeout, for ZooKeeper is away, or the group's coordinator; the stream stays usable"
+_UNHEARD = 0.1
+"""Seconds after which who waits at the gate looks whether the stream or the partition has left."""
 _PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
 
 
@@ -229,20 +234,24 @@ class ChunkReader:
         if deadline.expired:
             raise ConsumerTimeoutException(self._why_closed())
         # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
-        self.lease.wait(Deadline(deadline.bounded(0.1)))
+        self.lease.wait(Deadline(deadline.bounded(_UNHEARD)))
 
-    def may_go_on(self, position: PartitionPosition, until: int, deadline: Deadline) -> bool:
+    def may_go_on(
+        self, position: PartitionPosition, until: int, deadline: Deadline, wait_for_token: Wait | None = None
+    ) -> bool:
         """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
 
         The message is announced (``until`` is the end of its batch) only where this returns True.
+        Arguments: ``wait_for_token`` is how to wait where nothing but the pace is missing, whatever the deadline.
         Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
         """
         lease = self.lease if self._pace is None else self._pace.lease
         while True:
             if position.halted or self.queue.closed:
                 return False
+            time_left = True
             if not (open_now := self.lets_through()):
-                self.lease.wait(Deadline(deadline.bounded(0.1)))
+                time_left = self._wait_before(deadline, wait_for_token)
                 open_now = self.lets_through()
             if open_now:
                 now = monotonic()  # and then no call, as in the loop that hands out
@@ -250,5 +259,15 @@ class ChunkReader:
                 if not position.halted and now < lease.until:
                     return True
                 position.held_until = NOTHING_HELD
-            elif deadline.expired:
+            elif not time_left:
                 raise ConsumerTimeoutException(self._why_closed())
+
+    def _wait_before(self, deadline: Deadline, wait_for_token: Wait | None) -> bool:
+        """Wait for what is missing, and no longer than what changes unheard may take to be seen; whether there is time
+        left.
+        """
+        pace = self._pace
+        if wait_for_token is not None and pace is not None and pace.lease.valid:
+            return wait_for_token(min(pace.missing(), _UNHEARD))
+        self.lease.wait(Deadline(deadline.bounded(_UNHEARD)))
+        return not deadline.expired

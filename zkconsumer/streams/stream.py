@@ -28,7 +28,7 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.pace import Gate
 from zkconsumer.streams.queue import StreamQueue
-from zkconsumer.streams.reading import Ask, ChunkReader, Count, ReadSettings
+from zkconsumer.streams.reading import Ask, ChunkReader, Count, ReadSettings, Wait
 from zkconsumer.streams.tables import ColumnStream, TurnToColumns
 
 
@@ -77,6 +77,7 @@ class KafkaStream(ColumnStream, Generic[K, V]):
         self._patience = timeout
         self._message_class = message_class
         self._ends = ends_on_timeout
+        self._wait_for_token: Wait | None = None
         self._messages = self._hand_out()
 
     @property
@@ -84,7 +85,7 @@ class KafkaStream(ColumnStream, Generic[K, V]):
         return self._message_class is not MessageAndMetadata
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        self._patience, self._ends = self._timeout, self._ends_on_timeout
+        self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self._holder = get_native_id()
         if getgeneratorstate(self._messages) == GEN_CLOSED and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
@@ -112,16 +113,18 @@ class KafkaStream(ColumnStream, Generic[K, V]):
 
     # ---- in turn with other streams (MergedStreams)
 
-    def turn(self) -> Iterator[MessageAndMetadata[K, V]]:
-        """The messages that there are now; ends where one would have to be waited for. :meth:`settle` must follow."""
+    def turn(self, wait_for_token: Wait) -> Iterator[MessageAndMetadata[K, V]]:
+        """The messages that there are now; ends where one would have to be waited for. Only for the pace, which
+        is that of all streams, is waited, by ``wait_for_token``, until that returns False. :meth:`settle` must follow.
+        """
         messages = iter(self)
-        self._patience, self._ends = 0.0, True
+        self._patience, self._ends, self._wait_for_token = 0.0, True, wait_for_token
         return messages
 
     def settle(self) -> None:
         """What was handed out is finished, though this stream is not asked for more: another one is."""
         self._finish_in_hand()
-        self._patience, self._ends = self._timeout, self._ends_on_timeout
+        self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self.queue.let_go()
 
     def wait_at_gate(self, deadline: Deadline) -> None:
@@ -180,7 +183,7 @@ class KafkaStream(ColumnStream, Generic[K, V]):
                         if position.halted or now >= lease.until:
                             position.held_until = NOTHING_HELD
                             ask, first = ask if ask and first == record.offset else Ask(self._patience), None
-                            if not reader.may_go_on(position, batch.next_offset, ask):
+                            if not reader.may_go_on(position, batch.next_offset, ask, self._wait_for_token):
                                 break
                             ask = None
                         yield message
