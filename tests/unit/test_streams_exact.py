@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.unit.brokers import reference
 from tests.unit.brokers.reference import Plain
-from tests.unit.brokers.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written
+from tests.unit.brokers.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
 from zkconsumer.brokers import vectors
 from zkconsumer.brokers.extent import extent
 from zkconsumer.core.positions import PartitionPosition
@@ -205,16 +205,54 @@ def test_corrupt_bytes_are_told_alike(check_crc: bool, sent: Sent, limits: dict[
     what = sent._replace(data=bytes(spoiled))
     messages = by_messages(what, check_crc)
     rows = by_batches(what, {**limits, "headers": True}, check_crc)
+    without = by_batches(what, limits, check_crc)
     both = by_both(what, data.draw(st.lists(st.sampled_from([0, 2, 6]), max_size=9)), check_crc)
     offsets = [record.offset for record in messages[0]]
     orderly = offsets == sorted(set(offsets)) and all(offset < sent.next_offset for offset in offsets)
-    if check_crc:
+    if check_crc or not (messages[1] or rows[1] or both[1] or without[1]):
         assert rows == messages
         assert both == messages or not orderly
-        assert bare(by_batches(what, limits, check_crc)[0]) == bare(messages[0])
-    elif not (messages[1] or rows[1] or both[1]):
-        assert rows == messages
-        assert both == messages or not orderly
+        assert without == (bare(messages[0]), *messages[1:])
+
+
+@pytest.mark.parametrize(
+    ("at", "byte"),
+    [(-1, 0x40), (-1, 1), (-2, 0x10), (-2, 1), (-2, 2), (4, 0x40), (4, 0), (4, 3)],
+    ids=[
+        "a long name",
+        "a name below none",
+        "more",
+        "fewer than none",
+        "one less",
+        "a long value",
+        "none",
+        "below null",
+    ],
+)
+def test_headers_that_do_not_end_with_their_record_are_corrupt_without_their_column_too(
+    at: int, byte: int, way: str
+) -> None:
+    """What happened: with a right checksum such a record came as a row where headers were not asked for, and as an
+    error to whoever asked for messages or headers.
+    """
+    headed = Written(value=b"b", headers=[("name", b"x"), ("another", b"y")])
+    what = MessageSet([Batch([Written(value=b"a"), headed, Written(value=b"c")])])
+    data = bytearray(what.data)
+    data[data.index(b"name", 61) + at] = byte
+    sent = Sent(resealed(bytes(data)), 0, what.next_offset)
+    messages = by_messages(sent)
+    assert [record.value for record in messages[0]] == [b"a"]
+    assert by_batches(sent, {"headers": True}) == messages
+    assert by_batches(sent, {}) == (bare(messages[0]), *messages[1:])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 70, 99, 100, 300])
+def test_any_number_of_headers_is_passed(count: int, way: str) -> None:
+    headers = [("name" * (n % 40), None if n % 3 else b"v" * n) for n in range(count)]
+    what = MessageSet([Batch([Written(), Written(headers=headers), Written(headers=headers[:1]), Written()])])
+    sent = Sent(what.data, 0, what.next_offset)
+    assert by_batches(sent, {}) == (bare(reference.read(what.data, 0)), "", what.next_offset)
+    assert by_batches(sent, {"headers": True}) == (reference.read(what.data, 0), "", what.next_offset)
 
 
 LOOKALIKES = [b"", b"\0" * 40, b"\0\x0c\0" * 9, b"\0\x8a\x01\0" * 7, bytes(range(256))[::-3] * 3, b"text " * 30]

@@ -38,6 +38,7 @@ _LARGEST = 2**31 - 1
 FROM_ANYWHERE: Final = -(2**63)
 """A ``first`` before which no offset is."""
 _NO_END = 2**63 - 1
+_MANY_HEADERS = 100  # in one record: read one by one, for a loop over vectors of one element is slow
 if AVAILABLE:
     _1, _3, _7, _8, _127, _255 = (np.uint64(number) for number in (1, 3, 7, 8, 127, 255))
 
@@ -85,7 +86,9 @@ def block(view: memoryview, first: int, end: int | None) -> Block:
 
 
 def read_fields(blocks: Sequence[Block]) -> Fields:
-    """All fields but the headers, of the wanted records. Raises StrangeBytesError."""
+    """All fields but the headers, of the wanted records. Raises StrangeBytesError, also for headers that do not end
+    with their record.
+    """
     data, begins = _together(blocks)
     if len(data) > _LARGEST:
         raise StrangeBytesError
@@ -107,6 +110,9 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
     fits = np.where(bare, headers + 1 == ends, headers < ends) & (key_sizes < ends) & (value_sizes < ends)
     if smallest < -1 or not fits.all():
         raise StrangeBytesError
+    if not bare.all():
+        with_headers = np.flatnonzero(~bare)
+        _pass_headers(buffer, headers[with_headers], ends[with_headers])
     offsets = np.repeat(np.array([part.base_offset for part in blocks], np.int64), counts) + offset_deltas
     timestamps = np.repeat(np.array([part.first_timestamp for part in blocks], np.int64), counts) + stamp_deltas
     kinds = np.zeros(len(starts), np.int32)
@@ -121,6 +127,39 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
         offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
     )
     return fields if wanted.all() else Fields(data, *(vector[wanted] for vector in fields[1:]))
+
+
+def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
+    """Go through the headers of records, which begin ``at`` with their number. Raises StrangeBytesError where they do
+    not end at ``ends``: whoever reads records one by one calls that corrupt.
+    """
+    left, at = _sizes(buffer, at)
+    for _ in range(_MANY_HEADERS):
+        fewest = int(left.min())
+        if fewest < 0:
+            break
+        if not fewest:
+            more = left > 0
+            if not np.array_equal(at[~more], ends[~more]):
+                break
+            left, at, ends = left[more], at[more], ends[more]
+            if not len(left):
+                return
+        at = _pass_field(buffer, at, ends, 0)  # the name
+        at = _pass_field(buffer, at, ends, -1)
+        left = left - 1
+    raise StrangeBytesError
+
+
+def _pass_field(buffer: Any, at: Any, ends: Any, least: int) -> Any:
+    """Where the fields end that begin there with their sizes, none below ``least``; perhaps beyond ``ends``."""
+    first = buffer.take(at, mode="clip")
+    if not int(np.bitwise_or.reduce(first)) & 0x81:  # no second byte, nothing negative
+        return at + 1 + (first >> 1)
+    sizes, at = _sizes(buffer, at)
+    if int(sizes.min()) < least or bool((sizes > ends - at).any()):
+        raise StrangeBytesError
+    return at + np.maximum(sizes, 0)
 
 
 def binary_array(data: bytes, starts: Any, sizes: Any) -> Any:
