@@ -102,7 +102,7 @@ class Exchange:
         settings = self._settings
         limit = self._budget.reserve(settings.max_bytes)
         try:
-            plan = sized(flows, limit, settings.partition_bytes, capped=self._capping)
+            plan = sized(flows, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
             asked: dict[TopicPartition, Flow] = {}
             wanted: dict[TopicPartition, Wanted] = {}
             for flow, size in plan.asked:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 from zkconsumer.fetch.flow import Flow
 
 SMALLEST_SHARE = 16 * 1024
-"""Bytes below which a partition is not asked for less, so that a request is worth its while."""
+"""Bytes below which a partition is not asked for less, so that a request is worth its while, whatever is left of
+``queued.max.bytes``. Where ``fetch.max.bytes`` is less, that counts.
+"""
 SHORTEST_POLL = 0.002
 GROWTH = 4
 """A partition that had no room for so many times as long as a poll may still be looked at that much later."""
@@ -28,15 +30,16 @@ class Sized(NamedTuple):
     turns: int
 
 
-def sized(flows: Sequence[Flow], limit: int, partition_bytes: int, *, capped: bool) -> Sized:
+def sized(flows: Sequence[Flow], limit: int, partition_bytes: int, *, capped: bool, most: int) -> Sized:
     """What to ask for, of ``flows`` in the order of service.
 
-    Arguments: ``limit`` in bytes for the whole answer; ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped``
-    says that the broker itself keeps to the limit. At least one flow is asked for, whatever the limit.
+    Arguments: ``limit`` in bytes for the whole answer, ``most`` what it is at most (``fetch.max.bytes``);
+    ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped`` says that the broker itself keeps to the limit. At
+    least one flow is asked for, whatever the limit.
     """
     if capped:
         return Sized([(flow, partition_bytes if flow.least <= partition_bytes else flow.least) for flow in flows], 1)
-    share = min(partition_bytes, max(SMALLEST_SHARE, limit // max(1, len(flows))))
+    share = min(partition_bytes, max(min(SMALLEST_SHARE, most), limit // max(1, len(flows))))
     asked: list[tuple[Flow, int]] = []
     left = limit
     for flow in flows:

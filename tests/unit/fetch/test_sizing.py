@@ -26,37 +26,46 @@ def flows(*least: int) -> list[Flow]:
 
 def test_a_broker_that_caps_is_asked_for_everything() -> None:
     some = flows(0, 5 * MB, 0)
-    assert sized(some, 100, MB, capped=True) == ([(some[0], MB), (some[1], 5 * MB), (some[2], MB)], 1)
+    assert sized(some, 100, MB, capped=True, most=100) == ([(some[0], MB), (some[1], 5 * MB), (some[2], MB)], 1)
 
 
 def test_a_broker_that_does_not_cap_is_asked_for_shares() -> None:
     some = flows(*[0] * 200)
-    asked, turns = sized(some, 10 * MB, MB, capped=False)
+    asked, turns = sized(some, 10 * MB, MB, capped=False, most=10 * MB)
     assert ([flow for flow, _ in asked], turns) == (some, 1)
     assert {size for _, size in asked} == {50_000}
-    assert {size for _, size in sized(some[:2], 10 * MB, MB, capped=False).asked} == {MB}, "never more than configured"
+    asked, _ = sized(some[:2], 10 * MB, MB, capped=False, most=10 * MB)
+    assert {size for _, size in asked} == {MB}, "never more than configured"
 
 
 def test_large_messages_take_turns() -> None:
-    asked, turns = sized(flows(*[MB] * 200), 10 * MB, MB, capped=False)
+    asked, turns = sized(flows(*[MB] * 200), 10 * MB, MB, capped=False, most=10 * MB)
     assert (len(asked), turns) == (10, 20)
 
 
 SIZES = st.lists(st.sampled_from([0, 0, 1000, MB, 20 * MB]), min_size=1, max_size=40)
 
 
-@given(SIZES, st.integers(1, 30 * MB), st.sampled_from([1000, MB]))
+def test_a_small_answer_is_kept_small() -> None:
+    """What happened: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
+    asked, turns = sized(flows(0, 0, 0), 3000, MB, capped=False, most=3000)
+    assert ([size for _, size in asked], turns) == ([3000], 3)
+
+
+@given(SIZES, st.integers(1, 30 * MB), st.sampled_from([1, 1000, 30 * MB]), st.sampled_from([1000, MB]))
 def test_no_more_is_asked_for_than_may_come_and_everybody_has_a_turn(
-    least: list[int], limit: int, partition_bytes: int
+    least: list[int], limit: int, more: int, partition_bytes: int
 ) -> None:
+    most = min(limit * more, 30 * MB)  # the limit is what is left of it where memory is short
+    smallest = min(SMALLEST_SHARE, partition_bytes, most)
     waiting = flows(*least)
     served: list[Flow] = []
     for _ in range(len(waiting)):
-        asked, turns = sized(waiting, limit, partition_bytes, capped=False)
+        asked, turns = sized(waiting, limit, partition_bytes, capped=False, most=most)
         assert asked
         assert [flow for flow, _ in asked] == waiting[: len(asked)], "in the order of service"
-        assert sum(size for _, size in asked) <= limit or len(asked) == 1
-        assert all(size >= flow.least and size >= min(SMALLEST_SHARE, partition_bytes) for flow, size in asked)
+        assert sum(size for _, size in asked) <= max(limit, asked[0][0].least, smallest)
+        assert all(size >= flow.least and size >= smallest for flow, size in asked)
         assert (turns == 1) == (len(asked) == len(waiting))
         had = {id(flow) for flow, _ in asked}
         served += [flow for flow, _ in asked]
