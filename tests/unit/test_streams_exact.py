@@ -52,10 +52,9 @@ def stream_of(sent: Sent, *, check_crc: bool = True) -> tuple[Stream, PartitionP
 
 
 def of_message(message: Any) -> Plain:
-    kind = -1 if message.timestamp_type is None else message.timestamp_type
     # what no number of microseconds expresses is null in columns
     stamp = message.timestamp if abs(message.timestamp) <= (2**63 - 1) // 1000 else -1
-    return Plain(message.offset, stamp, kind, message.key, message.value, tuple(message.headers))
+    return Plain(message.offset, stamp, message.timestamp_type, message.key, message.value, tuple(message.headers))
 
 
 def of_rows(rows: Any) -> list[Plain]:
@@ -253,6 +252,13 @@ def test_any_number_of_headers_is_passed(count: int, way: str) -> None:
     sent = Sent(what.data, 0, what.next_offset)
     assert by_batches(sent, {}) == (bare(reference.read(what.data, 0)), "", what.next_offset)
     assert by_batches(sent, {"headers": True}) == (reference.read(what.data, 0), "", what.next_offset)
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_message_of_format_0_has_neither_timestamp_nor_kind(codec: int) -> None:
+    what = MessageSet([Batch(magic=0, codec=codec)])
+    message = stream_of(Sent(what.data, 0, what.next_offset))[0].get(timeout=0)
+    assert (message.timestamp, message.timestamp_type) == (-1, -1)
 
 
 LOOKALIKES = [b"", b"\0" * 40, b"\0\x0c\0" * 9, b"\0\x8a\x01\0" * 7, bytes(range(256))[::-3] * 3, b"text " * 30]

@@ -16,7 +16,7 @@ class _Fields(NamedTuple):
 
 class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
     """One message: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp`` (ms since the epoch, -1:
-    none), ``timestamp_type`` (0: set by the producer, 1: by the broker, None: none) and ``headers`` (list of (name,
+    none), ``timestamp_type`` (0: set by the producer, 1: by the broker, -1: none) and ``headers`` (list of (name,
     bytes or None)).
 
     It refers to the fetched data and reads a field when it is asked for, as the original decodes lazily (KAFKA-1140).
@@ -32,7 +32,7 @@ class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
     value: V = _Fields.value
     """The value; bytes (or None) unless a decoder was given."""
     offset: int = property(attrgetter("_record.offset"))  # type: ignore[assignment]
-    timestamp_type: int | None = property(attrgetter("_record.timestamp_type"))  # type: ignore[assignment]
+    timestamp_type: int = property(attrgetter("_record.timestamp_type"))  # type: ignore[assignment]
     headers: list[tuple[str, bytes | None]] = property(attrgetter("_record.headers"))  # type: ignore[assignment]
     topic: str = property(attrgetter("_place.topic"))  # type: ignore[assignment]
     partition: int = property(attrgetter("_place.partition"))  # type: ignore[assignment]
