@@ -278,7 +278,10 @@ class Member:
 
     def has_joined(self, pending: Pending) -> Message:
         """Take the answer to a JoinGroup."""
-        answer = pending.answer()
+        return self.is_let_in(pending.answer())
+
+    def is_let_in(self, answer: Message) -> Message:
+        """By this answer to a JoinGroup."""
         assert answer["error_code"] == 0, answer
         self.member_id, self.generation = answer["member_id"], answer["generation_id"]
         self.leader, self.protocol = answer["leader"], answer["protocol_name"]
