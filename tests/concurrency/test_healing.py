@@ -446,6 +446,26 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     assert len(set(made)) == 1 + 3
 
 
+def test_a_waking_counts_although_nothing_can_be_looked_at_after_it(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = SteppedMember(server, "a")
+    settle([member])
+    server.put(paths.member(GROUP, SCALA), SCALA_NODE)
+    settle([member])
+
+    def unanswered() -> object:
+        raise RegistryUnavailableError("nobody answers")
+
+    made = [czxid(server, member)]
+    for _ in range(10):
+        with monkeypatch.context() as patch:
+            patch.setattr(member.membership, "_after_registering", unanswered)
+            look_now(member)
+        made.append(czxid(server, member))
+    assert len(set(made)) == 1 + 3
+
+
 def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     """They watch owner nodes and never stop trying; here one waits for an offset that cannot be read."""
     member = SteppedMember(server, "a")

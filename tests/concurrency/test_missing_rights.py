@@ -80,6 +80,23 @@ def test_where_every_topic_is_refused_whoever_joins_is_told(server: FakeZooKeepe
     assert len(member.owned) == 2
 
 
+def test_whose_share_is_refused_stands_by_for_the_rest(server: FakeZooKeeper) -> None:
+    """By range each has one partition of either topic; the second one is all of a share here."""
+    make_topic(server, 1, "single")
+    server.refuse(paths.owner_topic(GROUP, OTHER), "create")
+    members = [SteppedMember(server, name) for name in "ab"]
+    for member in members:
+        member.subscribe({"single": 1, OTHER: 1})
+    settle(members, 40)
+    first, second = members
+    assert (set(first.owned), set(second.owned)) == ({TopicPartition("single", 0)}, set())
+    assert second.rebalancer.first_round.result(0) is None
+    assert (second.rebalancer.state.phase, second.rebalancer.state.wanted) == (Phase.WAITING, 1)
+    first.stop()
+    settle([second])
+    assert set(second.owned) == {TopicPartition("single", 0)}
+
+
 def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     calls: list[int] = []

@@ -222,6 +222,19 @@ def test_at_a_slow_pace_streams_take_turns_and_a_timeout_says_why(monkeypatch: p
     assert not several.held
 
 
+def test_whoever_waits_for_a_token_has_not_left_the_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a stream is asked is how the brokers' group sees that its reader is alive."""
+    several = Merged(monkeypatch, 0.001, 3)
+    assert several.merged.get().partition == 0
+    asked, _ = several.asking()
+    other = several.streams[1].queue
+    before = other.asks
+    eventually(lambda: other.asks >= before + 2, 10, "another ask of the other stream, and one more")
+    several.merged.stop()
+    asked.join(scaled(10))
+    assert not asked.is_alive()
+
+
 @pytest.mark.parametrize("event", ["stopped", "closed", "revoked", "the lease ends"])
 def test_whoever_waits_for_a_token_in_a_turn_holds_nothing_and_is_woken(
     monkeypatch: pytest.MonkeyPatch, event: str

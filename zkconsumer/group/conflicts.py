@@ -86,8 +86,7 @@ class Conflicts:
             log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
             self._holdings.insist(position, ABSENT)
         self._overwriting = bool(gone)
-        told = self._holdings.read_again([position for position in positions if position not in gone], deadline)
-        self._overwriting = bool(gone or told)
+        self._holdings.read_again([position for position in positions if position not in gone], deadline, read)
         return ()
 
     def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:

@@ -76,7 +76,7 @@ class Offsets(Protocol):
         """Commit over what somebody else wrote, which is ``known``."""
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Write where these are to every store with the next commit, although one of them says so already."""
+        """Write where these begin to every store: one of them says so already."""
 
     def hurry(self) -> None:
         """Commit what is finished at once, where that is done by itself at all."""
@@ -230,9 +230,14 @@ class Holdings:
             self._store({new: offset})
         return True
 
-    def read_again(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> list[PartitionPosition]:
-        """Keep the ownership but take the offset anew from its node. What had begun goes on at what its node says, also
-        where another store says something else: somebody has written it there. Returns those of which that is so.
+    def read_again(
+        self,
+        positions: Sequence[PartitionPosition],
+        deadline: Deadline,
+        read: Mapping[TopicPartition, KnownOffset] | None = None,
+    ) -> None:
+        """Keep the ownership but take the offset anew from its node (``read``: as it was read just now). What had begun
+        goes on at what its node says, also where another store says something else: somebody has written it there.
 
         Raises: RegistryError; what was not read is then leftover.
         """
@@ -242,7 +247,7 @@ class Holdings:
         for old in positions:
             self._drop(old)
             self.leftover.add(old.tp)
-        known = self._ownership.read_offsets([old.tp for old in positions], deadline)
+        known = read if read is not None else self._ownership.read_offsets([old.tp for old in positions], deadline)
         found = {old.tp: (old.thread, known[old.tp]) for old in positions if old.tp in known}
         paused = {old.tp: old.paused for old in positions}
         told = []
@@ -255,7 +260,6 @@ class Holdings:
         if told:
             self._offsets.level(told)
         self.start(found)
-        return told
 
     def insist(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Go on as before, and let the next commit write over what somebody else wrote."""

@@ -93,7 +93,11 @@ class Membership:
             overwritten = bool(self._written) and node.data != self._written
             if overwritten and not self._rewrite:
                 log.warning("somebody else wrote our registration %s; making it anew", self.path)
-            return (self._rewrite or overwritten) and self._make_anew(node.version, deadline)
+            if not self._rewrite and not overwritten:
+                return False
+            self._make_anew(node.version, deadline)
+            self._cache.look(self._after_registering(), deadline)
+            return True
         if node is not None and self._session.is_former(node.ephemeral_owner):
             # of a session that we gave up ourselves: nobody stands behind it
             self._session.delete(self.path, deadline, node.version)
@@ -141,7 +145,7 @@ class Membership:
                 topics.append(paths.topic(topic))
         return Look(nodes=(self.path, *topics))
 
-    def _make_anew(self, version: int, deadline: Deadline) -> bool:
+    def _make_anew(self, version: int, deadline: Deadline) -> None:
         """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
         them, so a change in place would reach them only with the next rebalance. Nobody sees the group without us.
         """
@@ -157,8 +161,6 @@ class Membership:
         if failures:
             raise RegistryError(f"{self.path} could not be made anew: {failures[0].value}")
         self._rewrite = False
-        self._cache.look(self._after_registering(), deadline)
-        return True
 
     def renew(self, deadline: Deadline) -> bool:
         """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now.
@@ -168,7 +170,10 @@ class Membership:
         node = self._session.stat([self.path], deadline)[0]
         if node is None or node.ephemeral_owner != self._session.session_id:
             return False
-        return self._make_anew(node.version, deadline)
+        self._make_anew(node.version, deadline)
+        with suppress(RegistryError):  # it is done, whatever cannot be looked at now
+            self._cache.look(self._after_registering(), deadline)
+        return True
 
     def deregister(self, deadline: Deadline) -> None:
         """Delete our registration, if our session made it."""

@@ -187,7 +187,7 @@ class Committer:
         self._ask(lambda: self._ledger.overwrite(position, known))
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Write where these are to every store with the next commit, although one of them says so. Returns at once."""
+        """Write where these begin to every store, at once or with the next commit. Returns at once."""
         self._ask(lambda: self._ledger.level(positions))
 
     def check(self) -> None:

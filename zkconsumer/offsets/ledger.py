@@ -82,8 +82,13 @@ class Ledger:
             position.committed = known.offset
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Write where these are to all stores with the next commit."""
-        self._unlevel.update(position.tp for position in positions if self.positions.get(position.tp) is position)
+        """Write where these begin to all stores: one of them says so already, and the larger of what they hold would
+        count for the next owner. It is nobody's progress, so it is written whether or not offsets are committed by
+        themselves; what cannot be written now is with the next commit.
+        """
+        ours = [position for position in positions if self.positions.get(position.tp) is position]
+        self._unlevel.update(position.tp for position in ours)
+        self._write_again({p.tp: p.committed for p in ours if p.committed is not None})
 
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """A partition goes on at a new position."""
@@ -189,13 +194,17 @@ class Ledger:
 
     def rewrite(self, before: float) -> None:
         """Write again what was last written before that time: what is committed, not what was consumed since."""
+        self._write_again(
+            {
+                tp: position.committed
+                for tp, position in self.positions.items()
+                if position.committed is not None and self._written[tp] <= before
+            }
+        )
+
+    def _write_again(self, due: Mapping[TopicPartition, int]) -> None:
         if not self._lease.valid:
             return
-        due = {
-            tp: position.committed
-            for tp, position in self.positions.items()
-            if position.committed is not None and self._written[tp] <= before
-        }
         try:
             self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
         except (RegistryError, OffsetCommitError) as e:

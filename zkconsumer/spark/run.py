@@ -174,13 +174,15 @@ class StreamRun:
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
             position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
-            if tp in starting and tp in self._waiting:
+            if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
                 position = max(self._waiting[tp], span.first)
             positions[tp] = self._not_beyond(tp, position)
         waiting = {tp: position for tp, position in positions.items() if tp not in committed}
         stored = self._membership.begin(waiting)
-        # the end of a log, once it is taken for the start, stays it: what comes after it is to be read
-        self._waiting = {tp: position for tp, position in waiting.items() if tp not in stored}
+        # the end of a log, once it is taken for the start, stays it: what comes after it is to be read, also where we
+        # are without the partition for a while
+        away = {tp: at for tp, at in self._waiting.items() if tp in existing and tp not in positions}
+        self._waiting = {**away, **{tp: positions[tp] for tp in starting if tp not in stored}}
         return {tp: position for tp, position in positions.items() if tp in committed or tp in stored}
 
     def _times(self, partitions: Sequence[TopicPartition], *, begun: bool) -> dict[TopicPartition, int]:

@@ -180,6 +180,9 @@ class MergedStreams(Generic[K, V]):
         self._wake.clear()
         if self._stopped or deadline.expired:
             return False
+        for other in self._watched:
+            if other is not self._last:
+                other.queue.asks += 1  # their reader is here, and would take theirs if he might
         self._wake.wait(deadline.bounded(seconds))
         return True
 

@@ -334,10 +334,34 @@ def test_where_a_partition_starts_is_not_looked_up_again_while_that_cannot_be_st
     run = member_run(cluster, share, startingOffsets=starting)
     first = run.latest({}, None)
     cluster.logs[B] = (0, 12)
-    second = run.latest(first, None)
-    assert second is first
-    share.not_stored = set()
+    assert run.latest(first, None) is first
+    share.owned = set()  # as while the session is away
+    assert run.latest(first, None) is first
+    share.owned, share.not_stored = {A, B}, set()
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 12))
+
+
+def test_a_new_query_at_the_end_of_its_log_misses_nothing_while_its_start_cannot_be_stored() -> None:
+    cluster, share = FakeCluster({A: (0, 10)}), Share(A)
+    share.not_stored = {A}
+    run = member_run(cluster, share, startingOffsets="latest")
+    nothing = run.latest({}, None)
+    assert nothing == {}
+    share.owned = set()
+    assert run.latest(nothing, None) == {}
+    cluster.logs[A] = (0, 13)
+    share.owned, share.not_stored = {A}, set()
+    assert run.latest(nothing, None) == offset(p0=(10, 13))
+
+
+def test_a_start_that_waits_does_not_count_for_another_topic_of_that_name() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets="latest")
+    first = run.latest({}, None)
+    cluster.logs[B] = (0, 3)
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 3))
 
 
 def test_a_start_that_waits_does_not_fall_behind_the_beginning_of_its_log() -> None:
