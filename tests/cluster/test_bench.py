@@ -95,18 +95,6 @@ def test_a_look_at_rebalances_leaves_alone_what_stays(tmp_path: Path) -> None:
     assert all(turns[ORIGINAL][name]["seconds"] > 0 for name in stayed)
 
 
-def test_both_sources_of_spark_are_measured(tmp_path: Path) -> None:
-    output = tmp_path / "results.json"
-    bench("--quick", "--messages", "200000", "--output", str(output), "spark")
-    (spark,) = json.loads(output.read_text())["scenarios"]
-
-    names = ["batch 20-300 B", "batch 100 B", "availableNow 20-300 B", "micro-batch of 600 rows"]
-    assert [case["case"] for case in spark["cases"]] == names
-    for case in spark["cases"]:
-        assert set(case["peers"]) == {"zkconsumer", "Spark's own source"}
-        assert all(row[case["compared"]]["median"] > 0 for row in case["peers"].values())
-
-
 def test_the_list_names_every_scenario() -> None:
     listed = {line.split()[0] for line in bench("--list").splitlines()}
 

@@ -477,7 +477,7 @@ def test_a_reader_that_does_not_come_back_is_noticed_however_often_the_group_reb
         return slow.state.phase is Phase.AWAY
 
     eventually(left_meanwhile, 12, "the member to leave")
-    assert slow.state.rebalances > 2
+    assert slow.state.rebalances > 1  # many more, unless the machine is busy
     assert "max.poll.interval.ms" in slow.state.detail
     held.go_on()
     shared(4, slow)
@@ -492,14 +492,26 @@ def test_a_slow_reader_that_comes_back_in_time_stays_however_often_the_group_reb
     limits = {"max_poll_interval_ms": int(scaled(2000)), "rebalance_drain_timeout_ms": 200}
     slow = place.connector(partition_assignment_strategy=strategy, **limits)
     stream = slow.create_message_streams({topic: 1})[topic][0]
+    enough = Event()
+
+    def come_and_go() -> None:
+        while not enough.is_set():
+            other = place.connector(partition_assignment_strategy=strategy)
+            other.create_message_streams({topic: 1})
+            other.shutdown()
+
+    others = Thread(target=come_and_go, name="others", daemon=True)
+    others.start()
     began = monotonic()
     while monotonic() < began + scaled(4):
         with contextlib.suppress(ConsumerTimeoutException):  # between two generations
             stream.get(0.1)
-        other = place.connector(partition_assignment_strategy=strategy)
-        other.create_message_streams({topic: 1})
-        other.shutdown()
+        enough.wait(0.3)  # what a slow reader does with it
         assert slow.state.phase is not Phase.AWAY
+    enough.set()
+    others.join(scaled(20))
+    assert not others.is_alive()
+    assert slow.state.rebalances > 1
 
 
 def test_a_slow_reader_with_nothing_to_read_keeps_the_membership(place: Place) -> None:
