@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.scale.real import ORIGINAL, OURS
 from tests.timing import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,30 +68,6 @@ def test_many_partitions_and_large_messages_are_measured(tmp_path: Path) -> None
         assert {"zkconsumer", "Scala 1.1.1"} < set(case["peers"])
     assert memory["margin_mb"] == 80
     assert memory["loads"]
-
-
-def test_a_look_at_rebalances_leaves_alone_what_stays(tmp_path: Path) -> None:
-    output = tmp_path / "results.json"
-    bench("--quick", "--output", str(output), "rebalance")
-    (rebalance,) = json.loads(output.read_text())["scenarios"]
-
-    assert rebalance["partitions"] == 48
-    turns = {turn["side"]: turn["steps"] for turn in rebalance["turns"]}
-    assert set(turns) == {OURS, ORIGINAL}
-    # by range: 48; 24 of two; 8 + 8 and 16 of three; 12 + 8 + 4 of four
-    stayed = {
-        "join 1": 0,
-        "join 2": 24,
-        "join 3": 16 + 8,
-        "join 4": 12 + 8 + 4,
-        "leave": 12 + 8 + 12,
-        "kill": 16 + 16,
-    }
-    assert {name: step["stayed"] for name, step in turns[OURS].items()} == stayed
-    for name, step in turns[OURS].items():
-        assert step["kept_nodes"] == step["stayed"], name
-        assert step["flowing"] > 0, name
-    assert all(turns[ORIGINAL][name]["seconds"] > 0 for name in stayed)
 
 
 def test_the_list_names_every_scenario() -> None:

@@ -489,7 +489,7 @@ def test_a_slow_reader_that_comes_back_in_time_stays_however_often_the_group_reb
 ) -> None:
     topic = place.topic(4)
     place.produce(topic, 200, 4)
-    limits = {"max_poll_interval_ms": int(scaled(2000)), "rebalance_drain_timeout_ms": 200}
+    limits = {"max_poll_interval_ms": int(scaled(1000)), "rebalance_drain_timeout_ms": 200}
     slow = place.connector(partition_assignment_strategy=strategy, **limits)
     stream = slow.create_message_streams({topic: 1})[topic][0]
     enough = Event()
@@ -503,7 +503,7 @@ def test_a_slow_reader_that_comes_back_in_time_stays_however_often_the_group_reb
     others = Thread(target=come_and_go, name="others", daemon=True)
     others.start()
     began = monotonic()
-    while monotonic() < began + scaled(4):
+    while monotonic() < began + scaled(2):
         with contextlib.suppress(ConsumerTimeoutException):  # between two generations
             stream.get(0.1)
         enough.wait(0.3)  # what a slow reader does with it
