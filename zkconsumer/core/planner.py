@@ -69,6 +69,15 @@ def topics_wanted(threads: Threads) -> frozenset[str]:
     return frozenset(topic for by_topic in threads.values() for topic in by_topic)
 
 
+def topics_of(view: GroupView, member: ConsumerId, *, exclude_internal_topics: bool) -> frozenset[str]:
+    """The topics that have partitions which may become the member's."""
+    registration = view.members.get(member)
+    if registration is None:
+        return frozenset()
+    wanted = thread_ids(member, registration, view.topics, exclude_internal_topics)
+    return frozenset(topic for topic in wanted if view.partitions.get(topic))
+
+
 def plan(
     view: GroupView,
     me: ConsumerId,

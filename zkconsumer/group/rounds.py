@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible
+from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible, topics_of
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, OffsetCommitError, RegistryError
@@ -160,7 +160,7 @@ class Rounds:
         ahead = self._give_up(todo)
         superseded = bool(todo.release and todo.claim) and self._newer() and self._superseded < SUPERSEDED_MOST
         self._superseded = self._superseded + 1 if superseded else 0
-        claimed = Claimed() if superseded else self._take_over(todo, self._wanted(view, todo), ahead, lose)
+        claimed = Claimed() if superseded else self._take_over(todo, view, ahead, lose)
         registered, self._registered = self._registered, False
         freed = self._ownership.free(claimed.held) if claimed.held else frozenset()
         return Round(todo, view, claimed, registered, trouble, monotonic() - began, superseded, freed)
@@ -292,21 +292,15 @@ class Rounds:
             if not positions or limit.expired:
                 return
 
-    def _wanted(self, view: GroupView, todo: Plan) -> set[str]:
-        """The topics of which partitions may become ours."""
-        topics = {tp.topic for tp in todo.assignment}
-        ours = view.members.get(self._consumer)
-        return topics if ours is None or ours.is_wildcard else topics & ours.subscription.keys()
-
-    def _take_over(self, todo: Plan, wanted: set[str], ahead: Seen, lose: Lose) -> Claimed:
+    def _take_over(self, todo: Plan, view: GroupView, ahead: Seen, lose: Lose) -> Claimed:
         claimed = Claimed()
         if todo.claim:
             self._holdings.leftover.update(todo.claim)
             claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout), ahead)
             self._holdings.leftover.difference_update(todo.claim)
             self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
-            if {tp.topic for tp in claimed.refused} == wanted and not self._holdings.owned:
-                raise next(iter(claimed.refused.values()))  # nothing can flow, and waiting does not cure it
+            if claimed.refused and self._hopeless(claimed, view):
+                raise next(iter(claimed.refused.values()))
         if self._listening.exists and (claimed.ours or todo.assignment != self._told):
             self._told = todo.assignment
             starts = self._call_listener("before_starting_fetchers", self._consumer, dict(todo.assignment))
@@ -319,6 +313,11 @@ class Rounds:
             if gone:
                 lose(gone, "their owner nodes are gone")
         return claimed
+
+    def _hopeless(self, claimed: Claimed, view: GroupView) -> bool:
+        """Whether nothing flows and nothing can: all topics that we might own something of are refused."""
+        topics = topics_of(view, self._consumer, exclude_internal_topics=self._settings.exclude_internal_topics)
+        return not self._holdings.owned and topics <= {tp.topic for tp in claimed.refused}
 
     def _begin_elsewhere(self, starts: object, claimed: Claimed) -> None:
         """Start where the listener says."""

@@ -109,16 +109,18 @@ def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPar
         raise ConfigException(option, f"its JSON names {describe(strange)}, which is not read")
 
 
-def at_time(cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def at_time(
+    cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPartition], *, begun: bool = False
+) -> dict[TopicPartition, int]:
     """Where ``startingTimestamp`` lies, if it is given; in which partitions it lies nowhere the options say whether
-    that is an error. Raises ConfigException.
+    that is an error, unless the query has ``begun``. Raises ConfigException.
     """
     time = None if options.starting is None else options.starting.time
-    found = offsets_of_time(cluster, "startingTimestamp", time, partitions)
+    found = _looked_up(cluster, "startingTimestamp", time, partitions)
     if time is None:
         return found
     later = sorted(set(partitions).difference(found))
-    if later and not options.end_where_time_is_not_reached:
+    if later and not begun and not options.end_where_time_is_not_reached:
         raise ConfigException(
             "startingTimestamp",
             f"{str(time)!r}: {describe(later)} has no message of that time or later; "
@@ -127,7 +129,7 @@ def at_time(cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPa
     return found
 
 
-def offsets_of_time(
+def _looked_up(
     cluster: Cluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Where the time of an option lies, if it is given. Raises ConfigException where the brokers cannot tell."""
@@ -148,7 +150,7 @@ def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartitio
     asks_group = "group" in (starting.word, ending.word)
     committed = cluster.committed(options.group, partitions) if asks_group else {}
     start_times = at_time(cluster, options, partitions)
-    end_times = offsets_of_time(cluster, "endingTimestamp", ending.time, partitions)
+    end_times = _looked_up(cluster, "endingTimestamp", ending.time, partitions)
     ranges = []
     for tp in partitions:
         span = spans[tp]

@@ -24,7 +24,7 @@ from zkconsumer.errors import (
     SessionLostError,
 )
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.batch import at_time, check_given, offsets_of_time
+from zkconsumer.spark.batch import at_time, check_given
 from zkconsumer.spark.cluster import Cluster, describe
 from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import ReadOptions
@@ -169,7 +169,7 @@ class StreamRun:
         committed = self._membership.committed(partitions)
         starting = [tp for tp in unknown if tp not in committed]
         spans = self._cluster.log_spans(starting)
-        times = self._times(starting, begun=bool(done))
+        times = at_time(self._cluster, self._options, starting, begun=bool(done)) if starting else {}
         positions = {}
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
@@ -184,15 +184,6 @@ class StreamRun:
         away = {tp: at for tp, at in self._waiting.items() if tp in existing and tp not in positions}
         self._waiting = {**away, **{tp: positions[tp] for tp in starting if tp not in stored}}
         return {tp: position for tp, position in positions.items() if tp in committed or tp in stored}
-
-    def _times(self, partitions: Sequence[TopicPartition], *, begun: bool) -> dict[TopicPartition, int]:
-        """Where ``startingTimestamp`` lies. That it lies nowhere is an error before a query has begun, if at all."""
-        if not partitions:
-            return {}
-        if not begun:
-            return at_time(self._cluster, self._options, partitions)
-        time = None if self._options.starting is None else self._options.starting.time
-        return offsets_of_time(self._cluster, "startingTimestamp", time, partitions)
 
     def _not_beyond(self, tp: TopicPartition, position: int) -> int:
         """A position that the log has not reached means that the log lost messages, or is another topic's."""
