@@ -115,9 +115,15 @@ class Delivery:
             if not queue.wait_let_go(of_queue, drain) and drain.at is not None:
                 log.debug("a message of %s is still in the user's hands", of_queue[0].tp)
 
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """The partition goes on at ``new``, in the same stream; hand out nothing more of ``old``."""
+        self.stream_of(old).queue.replace(old, new)
+        self._fetching.forget()
+        self._lease.wake()
+
     def retire(self, streams: Collection[KafkaStream[Any, Any]]) -> None:
         """End these streams; nothing will flow into them any more."""
-        for key in [key for key, stream in self._streams.items() if stream in streams]:
+        for key in [key for key, stream in list(self._streams.items()) if stream in streams]:
             del self._streams[key]
         for stream in streams:
             stream.queue.close()

@@ -60,8 +60,8 @@ class InlineCommitter(Committer):
         meanwhile()
         return super().surrender(*arguments, meanwhile=meanwhile, **options)
 
-    def _ask(self, request: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
+    def _ask(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
+        future = Future[T]() if answer is None else answer
         try:
             future.set_result(request())
         except Exception as e:
@@ -91,6 +91,10 @@ class RecordingDelivery:
             position.revoked = True
             if self.flowing.get(position.tp) is position:
                 del self.flowing[position.tp]
+
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        new.paused = new.halted = old.paused
+        self.revoke([old], Deadline(0.0))
 
     def wake(self) -> None:
         self.log.append(("wake", ()))

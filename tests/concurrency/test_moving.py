@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
 from zkconsumer.group.events import StartsResolved
 from zkconsumer.model import TopicPartition
@@ -97,6 +104,86 @@ def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: Stepp
     settle([member])
     assert done.result(0) == {tp(7)}
     assert member.owned[tp(0)].fetched == 1
+
+
+@pytest.fixture
+def draining(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Draining:
+    """Thread 1 holds a message of a partition that leaves."""
+    member = SteppedMember(server, "a")
+    settle([member])
+    rounds = member.rebalancer._rounds
+    monkeypatch.setattr(rounds, "_settings", replace(rounds._settings, drain=60.0))
+    return Draining(member, member.owned[tp(1)], monkeypatch)
+
+
+class Draining:
+    """``ask`` is called by thread 1 while its message is waited for; ``until`` says when it then finishes it."""
+
+    def __init__(self, member: SteppedMember, position: PartitionPosition, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.member, self.position = member, position
+        position.start_at(10)
+        position.held_until = 11
+        self.slices = 0
+        self.ask: Callable[[], Future[Any]] = Future
+        self.asked: Future[Any] | None = None
+        self._revoke = member.delivery.revoke
+        monkeypatch.setattr(member.delivery, "revoke", self._revoked)
+
+    def _revoked(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        self._revoke(positions, drain)
+        if self.position in positions and (drain.remaining() or 0.0) > 0.0:
+            self.slices += 1
+            if self.asked is None:
+                self.asked = self.ask()
+            elif self.asked.done():
+                self.position.consumed = 11  # the handler goes on, and ends
+            assert self.slices < 5, "it is waited for the thread that waits for us"
+
+
+def test_a_seek_by_who_is_waited_for_is_done_at_once(server: FakeZooKeeper, draining: Draining) -> None:
+    """A handler that seeks while its partition leaves waited for the drain, which waited for that handler."""
+    draining.ask = lambda: draining.member.seek({tp(0): 3, tp(1): 3})
+    second = SteppedMember(server, "b")
+    settle([second, draining.member])
+    assert draining.asked is not None
+    assert draining.asked.result(0) == {tp(1)}, "that one is not to be moved any more"
+    assert (draining.member.owned[tp(0)].consumed, offsets(server)[1]) == (3, 11)
+
+
+@pytest.mark.parametrize("leaving", [(), ("t",)])
+def test_a_subscription_by_who_is_waited_for_comes_later(
+    server: FakeZooKeeper, draining: Draining, leaving: tuple[str, ...]
+) -> None:
+    """As above, with ``add_topics`` and ``unsubscribe``. What the thread holds later does not count as finished."""
+    topics = {"other": 1} if leaving else {"t": 1, "other": 1}
+    draining.ask = lambda: draining.member.subscribe(topics, leaving=leaving, holder=1)
+    member, second = draining.member, SteppedMember(server, "b")
+    settle([second, member], 2)
+    assert draining.asked is not None
+    assert draining.asked.result(0) is None
+    assert offsets(server)[1] == 11
+    settle([second, member])
+    assert {owned.topic for owned in member.owned} == set(topics)
+    assert member.retired == list(leaving)
+
+
+def test_a_subscription_by_another_thread_is_answered_when_it_is_so(server: FakeZooKeeper, draining: Draining) -> None:
+    draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1}, holder=2)
+    member, second = draining.member, SteppedMember(server, "b")
+    slices, draining_revoked = [], draining._revoked
+
+    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        draining_revoked(positions, drain)
+        slices.append(draining.asked is not None and draining.asked.done())
+        if draining.slices == 3:
+            draining.position.consumed = 11
+
+    member.delivery.revoke = revoked  # type: ignore[method-assign]
+    settle([second, member])
+    assert not any(slices[: slices.index(True)] if True in slices else slices)
+    assert draining.asked is not None
+    assert draining.asked.result(0) is None
+    assert {owned.topic for owned in member.owned} == {"t", "other"}
 
 
 def test_a_pause_outlives_a_seek_but_not_the_ownership(server: FakeZooKeeper, member: SteppedMember) -> None:

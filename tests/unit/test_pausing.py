@@ -10,6 +10,7 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.test_streams import Bench, position, take
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams.queue import Chunk
 
 
 @pytest.fixture
@@ -93,6 +94,61 @@ def test_a_waiting_reader_goes_on_when_it_is_resumed() -> None:
     eventually(lambda: got == [0], 5, "the reader goes on")
     reader.join()
     bench.queue.close()
+
+
+def test_a_pause_that_is_taken_back_at_once_drops_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader saw the pause, and put the rest of its chunk nowhere since the partition was resumed before it looked
+    again. The next ask went on behind the rest, which was then committed.
+    """
+    where = position()
+    bench.put(where, 0, 3)
+    bench.put(where, 3, 1)
+    take(bench.stream, 1)
+    bench.queue.pause(where)
+    finish = bench.stream._reader.finish
+
+    def resumed_before(chunk: Chunk) -> None:
+        bench.queue.resume(where)
+        finish(chunk)
+
+    monkeypatch.setattr(bench.stream._reader, "finish", resumed_before)
+    assert [offset for _, offset in rest(bench)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_rows_in_hand_then_a_pause_taken_back_drop_nothing(
+    bench: Bench, columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, where the reader of columns finishes what is in hand."""
+    where = position()
+    bench.put(where, 0, 5)
+    assert next(bench.stream.batches(max_rows=2))["offset"].to_pylist() == [0, 1]
+    bench.queue.pause(where)
+    finish = bench.stream._reader.finish
+
+    def resumed_before(chunk: Chunk) -> None:
+        bench.queue.resume(where)
+        finish(chunk)
+
+    monkeypatch.setattr(bench.stream._reader, "finish", resumed_before)
+    got = bench.stream.to_arrow(timeout=0)["offset"].to_pylist() if columns else [o for _, o in rest(bench)]
+    assert got == [2, 3, 4]
+
+
+def test_a_pause_of_a_place_that_was_left_means_the_new_one(bench: Bench) -> None:
+    """A partition went on at a new position whose flags were copied without the lock: a pause in between was undone."""
+    old, new, last = position(), position(), position()
+    bench.queue.pause(old)
+    bench.queue.replace(old, new)
+    assert (new.paused, new.halted, old.revoked) == (True, True, True)
+    bench.queue.resume(old)
+    assert (new.paused, new.halted) == (False, False)
+    bench.queue.replace(new, last)
+    bench.queue.pause(old)
+    bench.put(last, 0, 1)
+    assert (last.paused, rest(bench)) == (True, [])
+    bench.queue.resume(new)
+    assert rest(bench) == [(0, 0)]
 
 
 def test_a_revocation_ends_a_pause_for_good(bench: Bench) -> None:

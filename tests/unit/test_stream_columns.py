@@ -47,7 +47,7 @@ def nothing_comes(bench: Bench) -> bool:
 
 
 def test_a_batch_has_the_columns_of_sparks_source(bench: Bench) -> None:
-    bench.put(position(3), 7, 2)
+    bench.put(position(3, 7), 7, 2)
     batch = next(bench.stream.batches())
     assert batch.schema.names == list(NAMES)
     first = batch.to_pylist()[0]
@@ -367,12 +367,15 @@ def test_a_table_that_is_not_handed_out_leaves_what_comes_after_it_behind_it(ben
     assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [100, 101, 7]
 
 
-def test_a_gap_between_chunks_ends_a_table_and_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gap_between_chunks_is_read_again_from_its_start(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     where = position()
     bench.put(where, 0, 2)
     bench.put(where, 10, 2)
     assert offsets(bench.stream.to_arrow(timeout=0)) == [0, 1]
-    assert offsets(bench.stream.to_arrow(timeout=0)) == [10, 11]
+    assert bench.stream.to_arrow(timeout=0).num_rows == 0
+    assert (where.consumed, where.fetch_from, len(bench.queue)) == (2, 2, 0)
+    bench.put(where, 2, 10)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [*range(2, 12)]
     assert "expected offset 2 but the next chunk begins at 10" in caplog.text
 
 

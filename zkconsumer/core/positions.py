@@ -4,9 +4,10 @@ A :class:`PartitionPosition` belongs to one ownership: a partition that leaves a
 whatever still refers to the old one (an answer under way, a queued chunk, a message in the user's hands) can be told
 apart and dropped.
 
-Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed`` and
-``held_until`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked`` (only ever set) by
-the group's thread; ``paused`` and ``halted`` under the lock of the stream's queue. The pair (``held``, ``halted``) is
+Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed``,
+``held_until`` and ``fetch_from`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked``
+(only ever set) by the group's thread. ``paused``, ``halted`` and ``successor`` are written under the lock of the
+stream's queue. The pair (``held``, ``halted``) is
 the hand-over protocol: the stream announces the message it is about to hand out *before* it looks at ``halted``, the
 group's thread sets ``revoked`` and with it ``halted`` *before* it looks whether a message is held. One of the two
 always sees the other. That a message is held is told by ``consumed`` itself, so that finishing the last message of a
@@ -32,8 +33,9 @@ class PartitionPosition:
     ``paused`` says that the application wants none of it for now; ``halted`` that it is revoked or paused, which is
     what the hand-out path looks at; ``held_until`` is the end of the batch that is being handed out, ``batch_until``
     the end of the rows in the user's hands where these are more than one message (columns), else never beyond
-    ``consumed``; ``fetched`` is the next offset to ask the broker for; ``committed`` what was last written or read;
-    ``log_end`` the broker's high watermark (-1: unknown).
+    ``consumed``; ``fetched`` is the next offset to ask the broker for; ``fetch_from`` where the fetcher shall go on
+    instead, None where it shall not; ``committed`` what was last written or read; ``log_end`` the broker's high
+    watermark (-1: unknown); ``successor`` the position at which the partition goes on in the same stream, if it does.
     """
 
     __slots__ = (
@@ -41,12 +43,14 @@ class PartitionPosition:
         "batch_until",
         "committed",
         "consumed",
+        "fetch_from",
         "fetched",
         "halted",
         "held_until",
         "log_end",
         "partition",
         "paused",
+        "successor",
         "thread",
         "topic",
         "tp",
@@ -59,6 +63,7 @@ class PartitionPosition:
         self.thread = thread
         self.consumed: int | None = start
         self.fetched: int | None = start
+        self.fetch_from: int | None = None
         self.committed: int | None = start
         self.held_until = NOTHING_HELD
         self.batch_until = NOTHING_HELD
@@ -66,6 +71,7 @@ class PartitionPosition:
         self._revoked = False
         self.paused = False
         self.halted = False
+        self.successor: PartitionPosition | None = None
 
     @property
     def revoked(self) -> bool:

@@ -65,7 +65,7 @@ class Fetcher:
         self._give_back = give_back
         self._resolved = resolved
         self._flows: dict[TopicPartition, Flow] = {}
-        self._lock = RLock()
+        self._lock = RLock()  # entered as itself, see streams.queue
         self._changed = Condition(self._lock)
         self._woken = False
         self._stopping = False
@@ -82,7 +82,7 @@ class Fetcher:
 
     def stop(self) -> None:
         """Ask the thread to end and interrupt what it waits for; returns at once."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
             self._changed.notify_all()
         self._broker.close()
@@ -96,7 +96,7 @@ class Fetcher:
 
     def add(self, flows: Sequence[Flow]) -> None:
         """Fetch these too; one that is fetched already keeps its place."""
-        with self._changed:
+        with self._lock:
             for flow in flows:
                 self._flows[flow.tp] = flow
             self._woken = True
@@ -104,26 +104,26 @@ class Fetcher:
 
     def wake(self) -> None:
         """Something changed (a stream has room, a position was resolved): look again."""
-        with self._changed:
+        with self._lock:
             self._woken = True
             self._changed.notify_all()
 
     @property
     def trouble(self) -> str:
         """Why some partition here could not be fetched when it was tried last; empty where all go well."""
-        with self._changed:
+        with self._lock:
             return next((flow.trouble for flow in self._flows.values() if flow.trouble), "")
 
     @property
     def partitions(self) -> int:
         """How many partitions are fetched here."""
-        with self._changed:
+        with self._lock:
             return len(self._flows)
 
     @property
     def idle(self) -> bool:
         """Whether no partition of ours is left here."""
-        with self._changed:
+        with self._lock:
             self._drop_revoked()
             return not self._flows
 
@@ -177,6 +177,8 @@ class Fetcher:
         ready, unresolved, ended = [], [], False
         for flow in flows:
             position = flow.position
+            if position.fetch_from is not None:  # the reader wants it again from there
+                position.fetched, position.fetch_from = position.fetch_from, None
             if position.halted and position.revoked:
                 ended = True
             elif position.fetched is None:
@@ -207,7 +209,7 @@ class Fetcher:
         return [flow for flow in ready if rooms[flow.sink]]
 
     def _wait(self, seconds: float) -> None:
-        with self._changed:
+        with self._lock:
             if not self._woken and not self._stopping:
                 self._changed.wait(seconds)
 
@@ -216,7 +218,7 @@ class Fetcher:
         if self._stopping:
             return
         pause = self._logins.refused(self, error)
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._stopping, pause)
         if self._stopping:
             self._logins.forget(self)
@@ -228,7 +230,7 @@ class Fetcher:
         self._return_all(trouble)
 
     def _return_all(self, trouble: str = "") -> None:
-        with self._changed:
+        with self._lock:
             flows = list(self._flows.values())
             self._flows.clear()
         self._return(flows, trouble)
@@ -236,7 +238,7 @@ class Fetcher:
     def _return(self, flows: Sequence[Flow], trouble: str = "") -> None:
         """Give these back to the leader finder. ``trouble`` says why, where the flows do not say it themselves."""
         returned = []
-        with self._changed:
+        with self._lock:
             for flow in flows:
                 flow.trouble = trouble or flow.trouble
                 if self._flows.get(flow.tp) is flow:

@@ -36,7 +36,7 @@ class Sink(Protocol):
 
     def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
         """Raise ``error`` to the application when it comes to this point of the partition; if that gives the place up,
-        ``position.fetched`` is set to where to go on.
+        ``position.fetch_from`` is set to where to go on.
         """
 
     def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:

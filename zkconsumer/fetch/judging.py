@@ -40,7 +40,7 @@ class Judge:
     def judge(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told) -> None:
         """Take one partition's data, or find out what to do about it instead."""
         position = flow.position
-        if position.revoked or position.fetched != asked.offset:
+        if position.revoked or position.fetched != asked.offset or position.fetch_from is not None:
             return  # it left, or moved, while the answer was under way
         if part.error == codes.NONE:
             flow.trouble = ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from time import monotonic
 
 from zkconsumer.brokers import BrokerChannel
@@ -76,7 +76,8 @@ class FetchManager:
         self._directory = directory
         self._per_broker = fetchers_per_broker
         self._resolved = resolved
-        self._changed = Condition()
+        self._lock = RLock()  # entered as itself, see streams.queue
+        self._changed = Condition(self._lock)
         self._leaderless: dict[TopicPartition, Flow] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
@@ -93,14 +94,14 @@ class FetchManager:
 
     def start(self, partitions: Iterable[tuple[PartitionPosition, Sink]]) -> None:
         """Fetch these partitions from now on."""
-        with self._changed:
+        with self._lock:
             for position, sink in partitions:
                 self._leaderless[position.tp] = Flow(position, sink)
             self._changed.notify_all()
 
     def forget(self) -> None:
         """Some positions were revoked: stop fetching them. What is under way for them is dropped when it arrives."""
-        with self._changed:
+        with self._lock:
             for tp in [tp for tp, flow in self._leaderless.items() if flow.position.revoked]:
                 del self._leaderless[tp]
             fetchers = list(self._fetchers.values())
@@ -109,14 +110,14 @@ class FetchManager:
 
     def wake(self) -> None:
         """A stream has room again, or a start position is known."""
-        with self._changed:
+        with self._lock:
             fetchers = list(self._fetchers.values())
         for fetcher in fetchers:
             fetcher.wake()
 
     def close(self, deadline: Deadline) -> None:
         """End all threads, together and not one after the other (KAFKA-4319); never waits beyond the deadline."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
             self._leaderless.clear()
             fetchers = list(self._fetchers.values())
@@ -135,19 +136,19 @@ class FetchManager:
     @property
     def slowest_rate(self) -> float:
         """Requests per second of the fetcher that makes the fewest (``MinFetchRate``); 0 without fetchers."""
-        with self._changed:
+        with self._lock:
             fetchers = list(self._fetchers.values())
         return min((fetcher.measures.request_rate for fetcher in fetchers), default=0.0)
 
     @property
     def leaderless(self) -> frozenset[TopicPartition]:
         """The partitions that nobody is known to lead now, or whose leader cannot be reached."""
-        with self._changed:
+        with self._lock:
             return frozenset(self._leaderless)
 
     def load(self) -> Mapping[int, int]:
         """For each broker that is fetched from, by id, how many partitions: what we ask of it all the time."""
-        with self._changed:
+        with self._lock:
             fetchers = list(self._fetchers.items())
         load: dict[int, int] = {}
         for (broker, _), fetcher in fetchers:
@@ -157,7 +158,7 @@ class FetchManager:
     @property
     def trouble(self) -> str:
         """Why partitions are not fetched, in words for the user; empty where all are."""
-        with self._changed:
+        with self._lock:
             waiting = next((flow.trouble for flow in self._leaderless.values() if flow.trouble), "")
             fetchers = list(self._fetchers.values())
         told = (self._trouble, self._logins.trouble, waiting, *(fetcher.trouble for fetcher in fetchers))
@@ -186,7 +187,7 @@ class FetchManager:
                 log.warning("looking for partition leaders: %s", trouble)
 
     def _back_off(self) -> None:
-        with self._changed:
+        with self._lock:
             if not self._stopping:
                 self._changed.wait(self._settings.backoff)
 
@@ -194,12 +195,12 @@ class FetchManager:
         """No broker lets us in. The user hears of it, unless partitions still flow over older connections."""
         pause = self._logins.refused(self, error)
         self._trouble = str(error)
-        with self._changed:
+        with self._lock:
             flowing = any(not fetcher.idle for fetcher in self._fetchers.values())
         if not flowing and not self._shut_out and not self._stopping:
             self._shut_out = True
             self._refused(error)
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._stopping, pause)
 
     def _let_in(self) -> None:
@@ -212,7 +213,7 @@ class FetchManager:
         """One round: find the leaders of the partitions that have none and hand them to fetchers; or wait for such
         partitions.
         """
-        with self._changed:
+        with self._lock:
             wanted = self._due()
             if not wanted and not self._stopping:
                 self._changed.wait(self._until_due())
@@ -267,7 +268,7 @@ class FetchManager:
                 receive_buffer=self._settings.receive_buffer,
                 security=self._settings.security,
             )
-            with self._changed:
+            with self._lock:
                 if self._stopping:
                     return {}
                 self._asking = channel
@@ -294,7 +295,7 @@ class FetchManager:
             fetcher = self._fetcher(key, endpoints[key[0]])
             if fetcher is None:
                 return
-            with self._changed:
+            with self._lock:
                 handed = [flow for flow in flows if self._leaderless.get(flow.tp) is flow]
                 for flow in handed:
                     del self._leaderless[flow.tp]
@@ -314,7 +315,7 @@ class FetchManager:
             metrics=self._metrics,
             budget=self._budget,
         )
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 return None
             fetcher.start()  # first: partitions given to one that could not be started would stall
@@ -324,7 +325,7 @@ class FetchManager:
         return fetcher
 
     def _take_back(self, flows: Sequence[Flow]) -> None:
-        with self._changed:
+        with self._lock:
             if self._stopping:
                 return
             self._put_off(flows)
@@ -334,7 +335,7 @@ class FetchManager:
             self._changed.notify_all()
 
     def _retire_idle(self) -> None:
-        with self._changed:
+        with self._lock:
             idle = [key for key, fetcher in self._fetchers.items() if fetcher.idle]
             fetchers = [self._fetchers.pop(key) for key in idle]
         self._stop(fetchers)
@@ -343,7 +344,7 @@ class FetchManager:
         """End fetchers that are no longer in the table, and the metrics of brokers that none is left for (in the
         original they stay).
         """
-        with self._changed:
+        with self._lock:
             live = {fetcher.endpoint for fetcher in self._fetchers.values()}
         for fetcher in fetchers:
             fetcher.stop()

@@ -266,6 +266,9 @@ class Shadow:
         del drain
         self._bridge.taken([position.tp for position in positions])
 
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """Nothing is read here, so nothing goes on elsewhere."""
+
     def wake(self) -> None:
         """Nobody waits here."""
 

@@ -20,6 +20,9 @@ from zkconsumer.registry.fenced import ABSENT, Outcome
 log = logging.getLogger(__name__)
 
 
+Gone = dict[PartitionPosition, str]
+"""What cannot stay ours, and why, in words for the log."""
+_UNREADABLE = "their offset nodes cannot be read"
 MOST_TOLD = 8
 """Partitions that a line of the log names; an operator may rewind a whole group."""
 
@@ -43,6 +46,7 @@ class Conflicts:
         self.count = 0
         """Partitions so far whose offsets somebody else wrote."""
         self._overwriting = False
+        self._unread: list[PartitionPosition] = []
         self._stopped: dict[PartitionPosition, int] = {}
         """Positions of which nothing is handed out until somebody seeks, with where we were."""
 
@@ -52,28 +56,31 @@ class Conflicts:
         overwriting, self._overwriting = self._overwriting, False
         return overwriting
 
-    def resolve(self, outcomes: Mapping[PartitionPosition, Outcome], deadline: Deadline) -> Sequence[PartitionPosition]:
-        """Deal with what was refused; returns what turned out to be no longer ours. Raises RegistryError."""
+    def resolve(self, outcomes: Mapping[PartitionPosition, Outcome], deadline: Deadline) -> Gone:
+        """Deal with what was refused; returns what cannot stay ours. Raises RegistryError."""
         ours = {position: outcome for position, outcome in outcomes.items() if self._holdings.holds(position)}
-        gone = [position for position, outcome in ours.items() if outcome is Outcome.NOT_OURS]
+        gone = {position: "their owner nodes are gone" for position, is_ in ours.items() if is_ is Outcome.NOT_OURS}
         moved = [position for position, outcome in ours.items() if outcome is Outcome.OFFSET_MOVED]
         if moved:
             self.count += len(moved)
-            if self._way == "adopt":
-                self.adopt(moved, deadline)
-            else:
-                self._keep(moved, deadline)
+            gone |= self.adopt(moved, deadline) if self._way == "adopt" else self._keep(moved, deadline)
         return gone
 
-    def adopt(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> Sequence[PartitionPosition]:
-        """Keep the ownership but take the offset anew from its node. Raises RegistryError; what has not begun, or could
-        not be read, is then leftover.
+    def adopt_unread(self, deadline: Deadline) -> Gone:
+        """Adopt what could not be read before. Raises RegistryError; it is then tried again."""
+        positions = [p for p in self._unread if self._holdings.holds(p) and p.consumed is None]
+        self._unread.clear()
+        return self.adopt(positions, deadline) if positions else {}
+
+    def adopt(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> Gone:
+        """Keep the ownership but take the offset anew from its node; returns what cannot stay ours. Raises
+        RegistryError; nothing has changed then.
         """
         try:
             read = self._ownership.read_offsets([position.tp for position in positions], deadline)
         except RegistryError:
             # what has begun hears of it again at its next commit; of what has not nobody would
-            self._holdings.lose([position for position in positions if position.consumed is None])
+            self._unread += [position for position in positions if position.consumed is None]
             raise
         known = {position: read[position.tp] for position in positions if position.tp in read}
         moves = [f"{p.tp} to {offset.offset}{_from(p)}" for p, offset in known.items() if offset.version is not None]
@@ -81,27 +88,27 @@ class Conflicts:
             more = f" and {len(moves) - MOST_TOLD} more" if len(moves) > MOST_TOLD else ""
             log.warning("somebody else set %s%s; going on there", ", ".join(moves[:MOST_TOLD]), more)
         # where nothing stands any more, going by auto.offset.reset could skip what was not consumed
-        gone = {p for p, offset in known.items() if offset.offset is None and p.consumed is not None}
-        for position in gone:
+        deleted = {p for p, offset in known.items() if offset.offset is None and p.consumed is not None}
+        for position in deleted:
             log.warning("%s: its offset node was deleted; it is made again at %d", position.tp, position.consumed)
             self._holdings.insist(position, ABSENT)
-        self._overwriting = bool(gone)
-        self._holdings.read_again([position for position in positions if position not in gone], deadline, read)
-        return ()
+        self._overwriting = bool(deleted)
+        self._holdings.begin_anew({p: offset for p, offset in known.items() if p not in deleted})
+        return {position: _UNREADABLE for position in positions if position not in known}
 
-    def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> None:
+    def _keep(self, positions: Sequence[PartitionPosition], deadline: Deadline) -> Gone:
+        gone = {}
         read = self._ownership.read_offsets([position.tp for position in positions], deadline)
         for position in positions:
             known = read.get(position.tp)
             ours, theirs = position.consumed, None if known is None else known.offset
             if ours is None:
                 ours = self._stopped.get(position)  # somebody wrote once more: that decides nothing either
-            if known is None or ours is None:
-                self._holdings.read_again(
-                    [position], deadline
-                )  # unreadable, or nothing was read of it: nothing to build on
-                continue
-            if self._way == "overwrite":
+            if known is None:
+                gone[position] = _UNREADABLE
+            elif ours is None:
+                self._holdings.begin_anew({position: known})  # nothing was read of it: nothing to insist on
+            elif self._way == "overwrite":
                 log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
                 self._holdings.insist(position, known)
                 self._overwriting = True
@@ -110,3 +117,4 @@ class Conflicts:
                 log.error("%s", error)
                 self._stopped = {p: at for p, at in self._stopped.items() if self._holdings.holds(p)}
                 self._stopped[self._holdings.stop_at(position, known, error)] = ours
+        return gone

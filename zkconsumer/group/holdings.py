@@ -32,6 +32,9 @@ class Delivery(Protocol):
     def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
         """Hand out nothing more of these; wait for the messages in the user's hands until the deadline."""
 
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """Hand out nothing more of ``old``; the partition goes on at ``new``, paused where ``old`` is."""
+
     def wake(self) -> None:
         """A start position is known now."""
 
@@ -213,10 +216,7 @@ class Holdings:
         new = PartitionPosition(tp, old.thread)
         new.committed = old.committed
         waits = old in self._unstarted
-        self._drop(old)
-        self._delivery.revoke([old], Deadline(0.0))
-        self.owned[tp] = new
-        new.paused = new.halted = old.paused  # after the line above: who pauses looks there again
+        self._replace(old, new)
         self._offsets.succeed(old, new)
         if new.committed is not None:
             new.start_at(offset)
@@ -230,36 +230,25 @@ class Holdings:
             self._store({new: offset})
         return True
 
-    def read_again(
-        self,
-        positions: Sequence[PartitionPosition],
-        deadline: Deadline,
-        read: Mapping[TopicPartition, KnownOffset] | None = None,
-    ) -> None:
-        """Keep the ownership but take the offset anew from its node (``read``: as it was read just now). What had begun
-        goes on at what its node says, also where another store says something else: somebody has written it there.
-
-        Raises: RegistryError; what was not read is then leftover.
+    def begin_anew(self, known: Mapping[PartitionPosition, KnownOffset]) -> None:
+        """Keep the ownership but take the offset anew from its node, which says ``known``. What had begun goes on at
+        what its node says, also where another store says something else: somebody has written it there.
         """
-        begun = {old.tp for old in positions if old.consumed is not None}
-        self._delivery.revoke(positions, Deadline(0.0))
-        self._offsets.forget(positions)
-        for old in positions:
-            self._drop(old)
-            self.leftover.add(old.tp)
-        known = read if read is not None else self._ownership.read_offsets([old.tp for old in positions], deadline)
-        found = {old.tp: (old.thread, known[old.tp]) for old in positions if old.tp in known}
-        paused = {old.tp: old.paused for old in positions}
+        news = {old: PartitionPosition(old.tp, old.thread, self._start_in(offset)) for old, offset in known.items()}
+        for old, new in news.items():
+            self._replace(old, new)
+            self._unstarted.add(new)
+        self._offsets.forget(list(news))
+        self._offsets.track([(new, known[old]) for old, new in news.items()])
         told = []
-        for new in self.add(found):
-            new.paused = new.halted = paused[new.tp]
-            offset = known[new.tp].offset
-            if self._offsets.asks and new.tp in begun and offset is not None and offset >= 0:
+        for old, new in news.items():
+            offset = known[old].offset
+            if self._offsets.asks and old.consumed is not None and offset is not None and offset >= 0:
                 new.begin(offset)
                 told.append(new)
         if told:
             self._offsets.level(told)
-        self.start(found)
+        self.start([new.tp for new in news.values()])
 
     def insist(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Go on as before, and let the next commit write over what somebody else wrote."""
@@ -269,12 +258,9 @@ class Holdings:
         """Hand out nothing more of it and have its reader told, until somebody seeks. Returns its new position."""
         new = PartitionPosition(old.tp, old.thread)
         new.committed = known.offset  # None: a seek stores its place first, also where it is the one we were at
-        self._drop(old)
-        self._delivery.revoke([old], Deadline(0.0))
+        self._replace(old, new)
         self._offsets.forget([old])
         self._offsets.track([(new, known)])
-        self.owned[new.tp] = new
-        new.paused = new.halted = old.paused
         self._delivery.fail(new, error)
         return new
 
@@ -295,6 +281,14 @@ class Holdings:
         self._offsets.forget(positions)
         for position in positions:
             self._drop(position)
+
+    def _replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """The partition goes on at a new position. There is one at each moment, for whoever pauses it or asks for it
+        meanwhile.
+        """
+        self._delivery.replace(old, new)
+        self.owned[new.tp] = new
+        self._drop(old)
 
     def _drop(self, position: PartitionPosition) -> None:
         if self.holds(position):

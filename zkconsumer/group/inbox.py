@@ -56,13 +56,6 @@ class Inbox(Generic[Event]):
         came, self._examined = self._postponed[self._examined :], len(self._postponed)
         return any(map(matters, came))
 
-    def expects(self, kind: type[Event]) -> bool:
-        """Whether an event of that kind is among all that came; it stays to be dealt with, and :meth:`newer` tells of
-        it all the same.
-        """
-        self._postponed += self._arrived()
-        return self.holds(kind)
-
     def holds(self, kind: type[Event]) -> bool:
         """Whether an event of that kind is among what was postponed."""
         return any(isinstance(event, kind) for event in self._postponed)

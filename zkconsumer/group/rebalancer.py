@@ -23,7 +23,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.rebalance import CONNECTED, DISCONNECTED, Effect, State, Trigger, transition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError, RegistryError
-from zkconsumer.group.conflicts import Conflicts
+from zkconsumer.group.conflicts import Conflicts, Gone
 from zkconsumer.group.contact import Contact
 from zkconsumer.group.events import (
     CommitsRefused,
@@ -127,7 +127,6 @@ class Rebalancer:
             serve=self._serve,
             held_by_who_asked=self._changes.held_by_who_asked,
             newer=lambda: self._inbox.newer(self._meanings.matters_to_a_round),
-            stopping=lambda: self._inbox.expects(StopRequested),
         )
         self._progress = Progress(group, consumer)
         self._state = State.JOINING
@@ -271,10 +270,11 @@ class Rebalancer:
             self._schedule.not_before = self._contact.register_from
         self._on(trigger, reason)
 
-    def _found_gone(self, positions: Sequence[PartitionPosition]) -> None:
-        self._lose(positions, "their owner nodes are gone")
+    def _found_gone(self, gone: Gone) -> None:
+        why = ", ".join(sorted({*gone.values()}))
+        self._lose(list(gone), why)
         self._cache.refresh()
-        self._on(Trigger.DEMANDED, "owner nodes are gone")
+        self._on(Trigger.DEMANDED, why)
 
     # ---- the table ----
 
@@ -341,6 +341,7 @@ class Rebalancer:
         # they are events again: the table knows no others while a round is performed
         self._inbox.postpone(*self._changes.apply())
         self._rebalanced(done.seconds)
+        self._repositioning.retry()
         self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
 
     def _failed(self, error: Exception, trouble: str) -> None:
@@ -358,13 +359,17 @@ class Rebalancer:
             self.first_round.set_result(None)
 
     def _serve(self, seconds: float) -> bool:
-        """While the listener is waited for: do what it may ask of us, and let everything else wait its turn."""
+        """While the listener or a message in hand is waited for: do what may be asked of us there, and let everything
+        else wait its turn.
+        """
         self._touch()
         event = self._inbox.wait(seconds)
-        if isinstance(event, SeekRequested):
-            self._repositioning.seek(event)
-        elif event is not None and not isinstance(event, ListenerReturned):
-            self._inbox.postpone(event)
+        while event is not None:
+            if isinstance(event, SeekRequested):
+                self._repositioning.seek(event)
+            elif not isinstance(event, ListenerReturned):
+                self._inbox.postpone(self._changes.unless_awaited(event, self._holdings.owned.values()))
+            event = self._inbox.wait(0.0)
         return self._inbox.holds(StopRequested)
 
     def _reconcile(self) -> None:

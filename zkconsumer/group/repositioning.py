@@ -5,12 +5,11 @@ Called by the group's thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
-from zkconsumer.group.conflicts import Conflicts
+from zkconsumer.group.conflicts import Conflicts, Gone
 from zkconsumer.group.events import CommitsRefused, SeekRequested, StartsFound, StartsResolved, StartsStored
 from zkconsumer.group.holdings import Holdings, Offsets
 
@@ -22,7 +21,7 @@ class Repositioning:
     """Deals with them.
 
     Arguments: ``limit`` in seconds for reading offsets anew; ``demand`` asks for a round, with the reason; ``gone`` is
-    told of what turned out to be no longer ours.
+    told of what cannot stay ours.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class Repositioning:
         *,
         limit: float,
         demand: Callable[[str], None],
-        gone: Callable[[Sequence[PartitionPosition]], None],
+        gone: Callable[[Gone], None],
     ) -> None:
         self._holdings = holdings
         self._conflicts = conflicts
@@ -54,9 +53,7 @@ class Repositioning:
                 if doubtful:
                     self._take_up(lambda deadline: self._conflicts.adopt(doubtful, deadline))
             case CommitsRefused(outcomes):
-                gone = self._take_up(lambda deadline: self._conflicts.resolve(outcomes, deadline))
-                if gone:
-                    self._gone(gone)
+                self._take_up(lambda deadline: self._conflicts.resolve(outcomes, deadline))
             case SeekRequested():
                 self.seek(event)
 
@@ -65,17 +62,20 @@ class Repositioning:
         strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
         request.done.set_result(frozenset(strange))
 
-    def _take_up(self, take_up: Callable[[Deadline], Sequence[PartitionPosition]]) -> Sequence[PartitionPosition]:
-        """Take offsets anew from their nodes. Where that fails the partitions are given back in the next round and
-        claimed anew.
+    def retry(self) -> None:
+        """ZooKeeper answers: take up the offsets that could not be read before."""
+        self._take_up(self._conflicts.adopt_unread)
+
+    def _take_up(self, take_up: Callable[[Deadline], Gone]) -> None:
+        """Take offsets anew from their nodes. Where ZooKeeper does not answer, that is tried again after the round that
+        this demands. A partition whose node cannot be read is given up, and claimed anew in the next round.
         """
-        gone: Sequence[PartitionPosition] = ()
         try:
             gone = take_up(Deadline(self._limit))
         except RegistryError as e:
             self._demand(str(e))
-        if self._holdings.leftover:
-            self._demand("an offset cannot be read")
+        else:
+            if gone:
+                self._gone(gone)
         if self._conflicts.settled_by_us:
             self._offsets.hurry()
-        return gone

@@ -40,8 +40,8 @@ LEAVING = 0.5
 """Seconds before the end of a shutdown from which on the application's code is waited for no more, so that what is
 finished can be committed.
 """
-DRAIN_SLICE = 0.5
-"""Seconds after which a wait for messages in the user's hands looks whether it is of use still."""
+DRAIN_SLICE = 0.1
+"""Seconds after which a wait for messages in the user's hands looks what else is asked of the member."""
 SUPERSEDED_MOST = 3
 """Times in a row that newer events make a round begin anew; then it goes through, or a group that never rests would
 leave its partitions without owners.
@@ -90,8 +90,7 @@ class Rounds:
 
     Arguments: ``serve`` is called while the application's listener is waited for (see :class:`Listening`);
     ``held_by_who_asked`` whether the thread that asks for another subscription holds a position's message, which then
-    counts as finished; ``newer`` whether something of the group changed since it was last asked; ``stopping`` whether
-    the member is to be shut down.
+    counts as finished; ``newer`` whether something of the group changed since it was last asked.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Rounds:
         serve: Callable[[float], bool],
         held_by_who_asked: Callable[[PartitionPosition], bool],
         newer: Callable[[], bool],
-        stopping: Callable[[], bool],
     ) -> None:
         self._consumer = consumer
         self._settings = settings
@@ -127,7 +125,6 @@ class Rounds:
         self._serve = serve
         self._held_by_who_asked = held_by_who_asked
         self._newer = newer
-        self._stopping = stopping
         self._in_force: Assignment = {}
         self._orphaned: set[TopicPartition] = set()
         self._told: Assignment | None = None
@@ -286,7 +283,8 @@ class Rounds:
         while True:
             self._session.touch()
             self._delivery.revoke(positions, Deadline(limit.bounded(min(DRAIN_SLICE, self._session.timeout / 6))))
-            if not hurried and self._stopping():
+            # a seek or a subscription by a thread whose message is waited for would wait for us
+            if self._serve(0.0) and not hurried:
                 limit, hurried = Deadline(limit.bounded(CLOSING_DRAIN)), True
             positions = [position for position in positions if position.held]
             if not positions or limit.expired:

@@ -5,11 +5,17 @@ The group's thread's only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.group.events import SubscriptionChanged
+
+E = TypeVar("E")
+NOBODY = 0
+"""No thread's identifier."""
 
 
 class Readers(Protocol):
@@ -34,6 +40,19 @@ class Changes:
         now = not any(asked.leaving for asked in self._asked)
         (self._asked if now else self._later).append(change)
         return now
+
+    def unless_awaited(self, event: E, owned: Iterable[PartitionPosition]) -> E | SubscriptionChanged:
+        """An event came while messages in hand are waited for. A thread that holds one of them must not wait for us: it
+        is answered now, before the change is in force, and no message of it counts as finished then. Returns the event
+        that is to be dealt with later.
+        """
+        if not isinstance(event, SubscriptionChanged):
+            return event
+        leaving = [position for position in owned if position.revoked and position.held]
+        if not any(self._readers.held_by(position, event.holder) for position in leaving):
+            return event
+        event.done.set_result(None)
+        return replace(event, holder=NOBODY, done=Future())
 
     @property
     def asked(self) -> int:

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
+from zkconsumer.interruptible import Answer
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.ledger import Ledger, Refused
 from zkconsumer.offsets.owned import OwnedOffsets
@@ -169,7 +170,10 @@ class Committer:
         Raises: :class:`OffsetCommitError` naming the partitions that could not be written, and why.
         """
         self._wait(
-            self._ask(lambda: self._ledger.commit(self._ledger.positions.values(), count_held, deadline, patient=True)),
+            self._ask(
+                lambda: self._ledger.commit(self._ledger.positions.values(), count_held, deadline, patient=True),
+                Answer(),
+            ),
             deadline,
             "commit",
         )
@@ -180,7 +184,7 @@ class Committer:
         A partition of ours is written as its owner; one that nobody owns is written as well.
         Raises: :class:`OffsetCommitError` naming what could not be written, and why.
         """
-        self._wait(self._ask(lambda: self._ledger.commit_given(offsets, deadline)), deadline, "commit")
+        self._wait(self._ask(lambda: self._ledger.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
         """Somebody else wrote ``known``: the next commit writes over it. Returns at once."""
@@ -225,8 +229,9 @@ class Committer:
         """These partitions are lost: write nothing of them any more. Returns at once."""
         self._ask(lambda: self._ledger.untrack(positions))
 
-    def _ask(self, request: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
+    def _ask(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
+        """Have the thread do something; whoever waits for it in a thread of the application brings an ``Answer``."""
+        future = Future[T]() if answer is None else answer
         self._requests.put((request, future))
         return future
 

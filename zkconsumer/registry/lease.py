@@ -11,7 +11,7 @@ reading ``until`` is a plain attribute, the writes happen under a small lock tha
 
 from __future__ import annotations
 
-from threading import Condition
+from threading import Condition, RLock
 from time import monotonic
 
 from zkconsumer.deadline import Deadline
@@ -26,13 +26,14 @@ class Lease:
     ``monotonic() >= lease.until`` must hand out nothing and may call :meth:`wait`.
     """
 
-    __slots__ = ("_changed", "_connected", "_stamped", "epoch", "safe_until", "until")
+    __slots__ = ("_changed", "_connected", "_lock", "_stamped", "epoch", "safe_until", "until")
 
     def __init__(self) -> None:
         self.until = CLOSED
         self._stamped = CLOSED
         self._connected = False
-        self._changed = Condition()
+        self._lock = RLock()  # entered as itself, see streams.queue
+        self._changed = Condition(self._lock)
         self.epoch = 0
         self.safe_until = CLOSED
         """Until when an answer that came in time made hand-outs safe, the last one that did. An answer that took longer
@@ -43,7 +44,7 @@ class Lease:
         """A request sent at ``sent_at`` (monotonic seconds) was answered; the session's timeout is ``timeout``
         seconds.
         """
-        with self._changed:
+        with self._lock:
             self._stamped = max(self._stamped, sent_at + timeout)
             if self._stamped > monotonic():
                 self.safe_until = self._stamped
@@ -62,7 +63,7 @@ class Lease:
         by the connection, messages of a session that has ended could be handed out until the group's thread hears of
         the end.
         """
-        with self._changed:
+        with self._lock:
             if epoch != self.epoch:
                 return
             self._connected = True
@@ -71,14 +72,14 @@ class Lease:
 
     def suspend(self) -> None:
         """The connection is gone: nothing is handed out until it is back, though the session may live on."""
-        with self._changed:
+        with self._lock:
             self._connected = False
             self.epoch += 1
             self.until = CLOSED
 
     def void(self) -> None:
         """The session ended: what it proved counts no more."""
-        with self._changed:
+        with self._lock:
             self._connected = False
             self.epoch += 1
             self._stamped = CLOSED
@@ -87,7 +88,7 @@ class Lease:
 
     def lapse(self, ago: float = 0.0) -> None:
         """Count it as over since ``ago`` seconds, as though so much time had passed (to test what then happens)."""
-        with self._changed:
+        with self._lock:
             self._stamped = self.safe_until = monotonic() - ago
             self.until = min(self.until, self._stamped)
 
@@ -103,12 +104,12 @@ class Lease:
 
     def wait(self, deadline: Deadline) -> bool:
         """Block until the lease is valid, something changed, or the deadline passed; returns whether it is valid."""
-        with self._changed:
+        with self._lock:
             if not self.valid:
                 self._changed.wait(deadline.remaining())
             return self.valid
 
     def wake(self) -> None:
         """Wake everybody in :meth:`wait`, so that they look at what changed."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

@@ -69,6 +69,11 @@ class BatchDelivery(Delivery):
         for position in positions:
             position.revoked = True
 
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """The next batch finds the new one."""
+        new.paused = new.halted = old.paused
+        self.revoke([old], Deadline(0.0))
+
     def wake(self) -> None:
         """Who waits for a start looks by himself."""
 

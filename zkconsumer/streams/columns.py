@@ -6,7 +6,9 @@ How it goes together with messages: both read the chunk in ``queue.taken`` from 
 asked first finishes what the other has handed out. A batch of rows in the user's hands is announced as a message is:
 ``consumed`` is its first offset, ``batch_until`` its end, and it is finished by the one write that moves ``consumed``
 there. Rows that were read and not handed out yet are in nobody's hands: they are announced all together, when they are
-handed out, so that a revocation meanwhile waits for nothing and takes them away.
+handed out, so that a revocation meanwhile waits for nothing and takes them away. They count as handed out when the
+function that the user has called returns, which sets ``handed_out`` as its last act. An ask that was interrupted before
+that leaves ``handed_out`` unset, and the next ask takes its rows back.
 
 The original has nothing of the kind.
 """
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 class ColumnReader:
     """Hands the rows of a stream out. Arguments: ``reader`` is the stream's.
 
-    ``in_hand`` are the rows in the user's hands, without the rows themselves.
+    ``in_hand`` is what was read for the user and not finished yet; ``handed_out`` says whether it has reached him.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
@@ -38,11 +40,16 @@ class ColumnReader:
         self._queue = reader.queue
         self._decoding: Decoding | None = None
         self.in_hand: Sequence[Piece] = ()
+        self.handed_out = False
+        self._released = False
 
     # ---- what was handed out
 
     def settle(self) -> None:
-        """The rows in the user's hands, if there are any, are finished."""
+        """The rows in the user's hands, if there are any, are finished; what has not reached him comes again."""
+        if not self.handed_out:
+            self.take_back()
+            return
         for piece in self.in_hand:
             position, chunk = piece.position, piece.chunk
             # one write: no longer held and consumed up to here, so that who waits for them to be let go commits them
@@ -53,16 +60,31 @@ class ColumnReader:
                 self._reader.finish(chunk)
             elif position.revoked:
                 self._queue.let_go()
-        self.in_hand = ()
+        self._clear()
 
     def take_back(self) -> None:
-        """The rows that were announced last did not reach the user: they come again."""
-        pieces, self.in_hand = self.in_hand, ()
-        self._retract(pieces)
-        self._put_back(pieces)
+        """What was read for the user did not reach him: it comes again."""
+        self.handed_out = False
+        pieces = self.in_hand
+        if pieces:
+            self._retract(pieces)
+            if self._released:
+                for position in {piece.position: None for piece in pieces}:
+                    self._queue.read_again(position)
+            else:
+                self._put_back(pieces)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.in_hand = ()
+        # after the line above: an interrupt between the two must not count what is in hand for something else
+        self.handed_out = self._released = False
 
     def release(self) -> None:
-        """The rows have reached the user: what they were made of need not be kept (``take_back`` is over)."""
+        """The rows were made into what the user gets: what was fetched of them need not be kept. Should they have to
+        come again after this, they are fetched again.
+        """
+        self._released = True
         kept = []
         for piece in self.in_hand:
             if piece.chunk is not self._queue.taken:
@@ -85,13 +107,10 @@ class ColumnReader:
             if piece.rows is None:
                 self._pass(piece)
                 continue
-            pieces = [piece]
-            try:
-                if self._hand_over(pieces, ask):
-                    return piece.rows
-            except ConsumerTimeoutException:
-                self._put_back(pieces)
-                raise
+            self.in_hand = pieces = [piece]
+            if self._hand_over(pieces, ask):
+                return piece.rows
+            self._clear()
 
     def collect(
         self, schema: pa.Schema, rows: int, ask: Ask, quiet: Ask, patience: float | None
@@ -102,18 +121,15 @@ class ColumnReader:
         Raises: what cannot be read where there are no rows before it; what made the connector fail.
         """
         pieces: list[Piece] = []
+        self.in_hand = pieces
         try:
             self._gather(pieces, schema, rows, ask, quiet, patience)
             if not self._hand_over(pieces, _sooner(ask, Ask(patience))):
+                self._clear()
                 return []
         except ConsumerTimeoutException:  # at the gate
-            self._put_back(pieces)
+            self.take_back()
             return []
-        except BaseException:
-            self.in_hand = ()
-            self._retract(pieces)
-            self._put_back(pieces)
-            raise
         return [piece.rows for piece in pieces if piece.rows is not None]
 
     def _gather(
@@ -174,12 +190,12 @@ class ColumnReader:
                 return None
             position = chunk.position
             start = reached.get(position)
-            if start is not None and (chunk.jump or chunk.error or chunk.fetch_offset > start or position.halted):
+            if start is None:
+                start = reader.begin(chunk)
+                if start is None:
+                    continue
+            elif chunk.jump or chunk.error or chunk.fetch_offset > start or position.halted:
                 return None
-            if position.halted:
-                reader.finish(chunk)
-                continue
-            start = reader.begin(chunk) if start is None else start
             if not reader.lease.valid:
                 reader.wait_at_gate(ask)
                 continue
@@ -200,22 +216,18 @@ class ColumnReader:
         """
         reader = self._reader
         while pieces and not self._queue.closed:
-            announced = [piece._replace(rows=None) for piece in pieces]
-            try:
-                for piece in announced:
-                    position = piece.chunk.position
-                    position.batch_until = position.held_until = piece.end
-                # in this order, or a token would be taken for nothing
-                if not any(piece.chunk.position.halted for piece in announced) and reader.lets_through():
-                    self.in_hand = announced
-                    reader.handed_out(sum(piece.rows.num_rows for piece in pieces if piece.rows is not None))
-                    return True
-            except BaseException:  # an interrupt: nobody saw these rows
-                self._retract(announced)
-                raise
-            self._retract(announced)
-            self._put_back([piece for piece in pieces if piece.position.halted])
-            pieces[:] = [piece for piece in pieces if not piece.position.halted]
+            for piece in pieces:
+                position = piece.chunk.position
+                position.batch_until = position.held_until = piece.end
+            # in this order, or a token would be taken for nothing
+            if not any(piece.chunk.position.halted for piece in pieces) and reader.lets_through():
+                reader.handed_out(sum(piece.rows.num_rows for piece in pieces if piece.rows is not None))
+                self.in_hand = [piece._replace(rows=None) for piece in pieces]  # the rows are the user's to keep
+                return True
+            self._retract(pieces)
+            halted = {piece.position for piece in pieces if piece.position.halted}
+            self._put_back([piece for piece in pieces if piece.position in halted])
+            pieces[:] = [piece for piece in pieces if piece.position not in halted]
             if pieces and not reader.lease.valid:
                 reader.wait_at_gate(deadline)
         return False

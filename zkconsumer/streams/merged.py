@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
-from threading import Event, get_native_id
+from threading import get_native_id
 from time import monotonic
-from typing import Any, Generic, NoReturn
+from typing import Any, NoReturn
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.interruptible import WakeFlag
+from zkconsumer.streams.message_iterator import MessageIterator, NotReturned
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.stream import KafkaStream
 
@@ -44,7 +46,7 @@ class _Raise:
         raise self._error
 
 
-class MergedStreams(Generic[K, V]):
+class MergedStreams(MessageIterator[K, V]):
     """The messages of several streams, in the order of each partition; iterate it like one stream.
 
     A message is finished when the next one is asked for, from whichever stream that comes. Iteration raises
@@ -65,12 +67,11 @@ class MergedStreams(Generic[K, V]):
         ended: Callable[[], None] = lambda: None,
         lasting: Callable[[], bool] = lambda: False,
     ) -> None:
+        super().__init__(timeout, ends_on_timeout)
         self._lasting = lasting
         self._streams = streams
-        self._timeout = self._patience = timeout
-        self._ends_on_timeout = self._ends = ends_on_timeout
         self._ended = ended
-        self._wake = Event()
+        self._wake = WakeFlag()
         self._stopped = False
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
@@ -78,30 +79,13 @@ class MergedStreams(Generic[K, V]):
         self._messages = self._hand_out()
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        self._patience = self._timeout
+        if not self._returned:
+            self._take_back()
+        self._patience, self._ends = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
         if getgeneratorstate(self._messages) == GEN_CLOSED and not self._stopped:
             self._messages = self._hand_out()  # an interrupt ended it, or all streams had ended
         return filter(None, self._messages)
-
-    def __next__(self) -> MessageAndMetadata[K, V]:
-        return next(iter(self))
-
-    def get(self, timeout: float | None = None) -> MessageAndMetadata[K, V]:
-        """The next message of any stream.
-
-        Arguments: ``timeout`` in seconds; None waits for ever, 0 looks only at what was fetched already.
-        Raises: :class:`ConsumerTimeoutException` when none came in time, :class:`ConnectorClosedException` when all
-        streams have ended.
-        """
-        messages = iter(self)
-        self._patience, self._ends = timeout, False
-        try:
-            return next(messages)
-        except StopIteration:
-            raise ConnectorClosedException("all streams have ended: the connector was shut down") from None
-        finally:
-            self._patience, self._ends = self._timeout, self._ends_on_timeout
 
     def skip(self) -> int:
         """Give up what the last ask raised, as :meth:`KafkaStream.skip` does."""
@@ -122,7 +106,7 @@ class MergedStreams(Generic[K, V]):
 
     def left_to_parent(self) -> None:
         """In a forked process: go on, to raise what the streams raise there."""
-        self._wake = Event()
+        self._wake = WakeFlag()
         if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
             self._messages, self._last = self._hand_out(), None
 
@@ -131,11 +115,15 @@ class MergedStreams(Generic[K, V]):
 
     # ---- the generator
 
-    def _hand_out(self) -> Generator[Any, None, None]:
-        if self._last is not None:
-            self._last.settle()  # an interrupt ended the generator before this one
+    def _closed_error(self) -> ConnectorClosedException:
+        return ConnectorClosedException("all streams have ended: the connector was shut down")
+
+    def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
+        self._take_back_last()  # an interrupt may have ended the generator before this one
+        self._turned = False
         deadline: Deadline | None = None
         idle, got = 0, False
+        message = None  # what a stream has handed out and this has not yet
 
         def wait_for_token(seconds: float) -> bool:
             nonlocal deadline, idle, got
@@ -146,6 +134,7 @@ class MergedStreams(Generic[K, V]):
             return False
 
         while not self._stopped:
+            failure: _Raise | None = None
             try:
                 deadline = deadline or Deadline(self._patience)
                 stream = self._ready(deadline)
@@ -154,6 +143,7 @@ class MergedStreams(Generic[K, V]):
                 until, got = monotonic() + TURN, False
                 for message in stream.turn(wait_for_token):
                     yield message
+                    message = None
                     deadline, got = None, True
                     if self._stopped or (monotonic() >= until and self._others_wait(stream)):
                         break
@@ -162,16 +152,28 @@ class MergedStreams(Generic[K, V]):
                 if idle > len(self._watched):  # all have something, and none may hand it out
                     stream.wait_at_gate(deadline or Deadline(self._patience))
                     idle = 0
-            except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
+                continue
+            except NotReturned:
+                self._take_back_last()
+            except BaseException as e:
+                if message is not None:
+                    self._take_back_last()
+                if not isinstance(e, Exception):
+                    raise
+                # whatever it is, the user's next ask raises it
                 ends = self._ends and isinstance(e, ConsumerTimeoutException)
                 failure = _Raise(StopIteration() if ends else e)
-            else:
-                continue
-            deadline, idle = None, 0
+            deadline, idle, message = None, 0, None
+            self._turned = True
             yield failure
+            self._turned = False
         self._unwatch(self._watched)
         if not self._stopped:
             self._ended()
+
+    def _take_back_last(self) -> None:
+        if self._last is not None:
+            self._last.take_back()
 
     def _waited(self, seconds: float, deadline: Deadline) -> bool:
         """In a turn only the pace is missing, which is that of all streams. So it is waited for in the turn: whoever

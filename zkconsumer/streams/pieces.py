@@ -67,11 +67,13 @@ class Piece(NamedTuple):
 
 
 class Decoding:
-    """What is made of a chunk from offset ``at`` on, a piece at a time."""
+    """What is made of a chunk from offset ``at`` on, a piece at a time. ``at`` is None after an interrupt: then nobody
+    knows how far it came, and the chunk is decoded anew.
+    """
 
     def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, schema: pa.Schema) -> None:
         self.chunk = chunk
-        self.at = at
+        self.at: int | None = at
         self.schema = schema
         self._reader = reader
         self._batches: Iterator[RecordBatch] | None = None
@@ -89,12 +91,12 @@ class Decoding:
         """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
         before what cannot be read, or what was before it was handed out last (``failure``).
         """
-        first = self.at
+        first, self.at = self.at, None
+        assert first is not None
         if self.failure is not None and self._rest is None:
-            failure, self.failure = self.failure, None
-            raise failure
+            raise self.failure
         if self._rest is None:
-            self._rest, self._rest_end = self._decoded(limits)
+            self._rest, self._rest_end = self._decoded(first, limits)
         rows, self._rest, end = self._rest, None, self._rest_end
         if rows is not None and (rows.num_rows > limits.rows or rows.nbytes > limits.size):
             count = _fitting(rows, limits)
@@ -107,11 +109,11 @@ class Decoding:
         whole = self._rest is None and self.failure is None and (self._exhausted or end >= self.chunk.next_offset)
         return Piece(self.chunk, first, end, rows, whole)
 
-    def _decoded(self, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
+    def _decoded(self, first: int, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
         builder = ColumnBuilder(self.schema.names)
         if self._batches is None:
-            self._batches = self._reader.batches(self.chunk, self.at)
-        end = self.at
+            self._batches = self._reader.batches(self.chunk, first)
+        end = first
         try:
             for batch in self._batches:
                 builder.add_batch(batch)
@@ -124,23 +126,20 @@ class Decoding:
             return self._made(builder), end
         except UnreadableMessageError:
             self._batches = None
-        except BaseException:
-            self._batches = None  # half-way through: never go on behind what was not handed out
-            raise
-        return self._decoded_carefully()
+        return self._decoded_carefully(first)
 
-    def _decoded_carefully(self) -> tuple[pa.RecordBatch | None, int]:
+    def _decoded_carefully(self, first: int) -> tuple[pa.RecordBatch | None, int]:
         """What can be read before the place that cannot, as whoever takes messages gets it; the place is the next."""
         builder = ColumnBuilder(self.schema.names)
-        end = self.at
+        end = first
         try:
-            for batch in self._reader.batches(self.chunk, self.at):
+            for batch in self._reader.batches(self.chunk, first):
                 for slab in slabs(batch):
                     builder.add(batch.where, slab)
                     end = slab[-1].offset + 1
                 end = batch.next_offset
         except UnreadableMessageError as failure:
-            if end == self.at:
+            if end == first:
                 raise
             self.failure = failure
         return self._made(builder), end

@@ -1,7 +1,9 @@
 """The chunks that wait for one stream.
 
 Threads: fetchers offer chunks and never wait; the group's thread revokes partitions; the application's thread takes.
-The queue's lock (its condition's) guards its chunks alone; nobody blocks, and nothing is called, while it is held.
+The queue's lock guards its chunks and the flags of their positions; nobody blocks, and nothing is called, while it is
+held. It is entered as itself and never through its condition: that is entered by a function in Python, in which an
+interrupt between the lock and the ``with`` block would leave the lock held for ever.
 """
 
 from __future__ import annotations
@@ -206,14 +208,21 @@ class StreamQueue:
 
     def count_skipped(self, error: UnreadableMessageError) -> None:
         """A place in a partition was given up: log and count it."""
-        with self._changed:
+        with self._lock:
             self.skipped += 1
         log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
 
-    def give_up(self, chunk: Chunk) -> None:
-        """The reader gives up the place at which fetching stopped, and fetching goes on after it."""
-        self.taken = None
-        chunk.position.fetched = chunk.position.consumed
+    def read_again(self, position: PartitionPosition) -> None:
+        """Drop what was fetched of the partition, and have it fetched from where it is consumed."""
+        with self._lock:
+            # first: an interrupt after this line costs another fetch, one before it has changed nothing
+            position.fetch_from = position.consumed
+            self._chunks = deque(chunk for chunk in self._chunks if chunk.position is not position)
+            self._aside.pop(position, None)
+            self._recount()
+            if self._taken is not None and self._taken.position is position:
+                self._taken = None
+        self._freed()
         self._on_room()
 
     def _offer(self, chunk: Chunk) -> None:
@@ -267,9 +276,19 @@ class StreamQueue:
             self._on_room()
         return chunk
 
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """The partition goes on at ``new``, paused where ``old`` is; hand out nothing more of ``old``. Whoever still
+        pauses or resumes ``old`` means ``new``.
+        """
+        with self._lock:
+            new.paused = new.halted = old.paused
+            old.successor = new
+            old.revoked = True
+            self._discard_revoked()
+
     def revoke(self, positions: Collection[PartitionPosition]) -> None:
         """These have ended: hand out nothing more of them, and drop what is queued."""
-        with self._changed:
+        with self._lock:
             for position in positions:
                 position.revoked = True
             self._discard_revoked()
@@ -284,7 +303,8 @@ class StreamQueue:
 
     def pause(self, position: PartitionPosition) -> None:
         """Hand out nothing more of it until :meth:`resume`; what is queued waits aside and takes no room."""
-        with self._changed:
+        with self._lock:
+            position = _latest(position)
             position.paused = position.halted = True
             mine = deque(chunk for chunk in self._chunks if chunk.position is position)
             if mine:
@@ -294,7 +314,8 @@ class StreamQueue:
 
     def resume(self, position: PartitionPosition) -> None:
         """Hand it out again, from where it stopped."""
-        with self._changed:
+        with self._lock:
+            position = _latest(position)
             position.paused = False
             # under the lock, or a revocation at the same time could be undone
             position.halted = position.revoked
@@ -304,31 +325,33 @@ class StreamQueue:
         self._on_room()
 
     def put_back(self, chunk: Chunk) -> None:
-        """The reader was interrupted, perhaps by a pause: the chunk's rest comes first (once it is resumed)."""
-        with self._changed:
+        """The reader was interrupted, perhaps by a pause: the chunk's rest comes first (once it is resumed). Of a
+        partition that has left, or of a closed stream, it is dropped.
+        """
+        position = chunk.position
+        with self._lock:
+            if not self._closed and not position.revoked:
+                waiting = self._aside.setdefault(position, deque()) if position.paused else self._chunks
+                waiting.appendleft(chunk)
+                self._recount()
+            # last: an interrupt before this line repeats the chunk, of which nothing is then handed out twice
             if self._taken is chunk:
                 self._taken = None
-            if self._closed or chunk.position.revoked:
-                return
-            self.bytes += len(chunk.records)
-            if chunk.position.paused:
-                self._aside.setdefault(chunk.position, deque()).appendleft(chunk)
-            else:
-                self._chunks.appendleft(chunk)
+        self._freed()
 
     def let_go(self) -> None:
         """A revoked partition's message is no longer in the user's hands: wake who waits for that."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def wait_let_go(self, positions: Collection[PartitionPosition], deadline: Deadline) -> bool:
         """Wait until no message of the given revoked partitions is in the user's hands; returns whether that is so."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
 
     def fail_readers(self, error: Exception | None) -> None:
         """Make every reader raise ``error`` from its next ask on; None takes it back."""
-        with self._changed:
+        with self._lock:
             self._failure = error
             self._changed.notify_all()
         self._tell()
@@ -347,7 +370,7 @@ class StreamQueue:
 
     def close(self) -> None:
         """End the stream: waiting readers wake and end, what is queued is dropped."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._chunks.clear()
             self._aside.clear()
@@ -362,3 +385,10 @@ class StreamQueue:
     def closed(self) -> bool:
         """Whether the stream has ended."""
         return self._closed
+
+
+def _latest(position: PartitionPosition) -> PartitionPosition:
+    """The position at which the partition goes on now. The caller holds the queue's lock."""
+    while position.successor is not None:
+        position = position.successor
+    return position

@@ -94,28 +94,35 @@ class ChunkReader:
             chunk = queue.take(ask)
         return chunk
 
-    def begin(self, chunk: Chunk) -> int:
-        """Reconcile what the chunk holds with where we stand; returns the first offset to hand out.
+    def begin(self, chunk: Chunk) -> int | None:
+        """Reconcile what the chunk holds with where we stand; returns the first offset to hand out, or None where
+        nothing of the chunk is to be read now.
 
         Raises the chunk's error, where it stands for one.
         """
         self.queue.asks += 1
         position = chunk.position
+        if position.halted:
+            # before anything is decoded: what cannot be read would hold up all other partitions of the stream
+            self.finish(chunk)
+            return None
         if chunk.jump or position.consumed is None:
             position.consumed = chunk.fetch_offset
             position.batch_until = NOTHING_HELD
             chunk.jump = False
         elif position.consumed < chunk.fetch_offset:
             log.error(
-                "%s: expected offset %d but the next chunk begins at %d",
+                "%s: expected offset %d but the next chunk begins at %d; reading again from %d",
                 position.tp,
                 position.consumed,
                 chunk.fetch_offset,
+                position.consumed,
             )
-            position.consumed = chunk.fetch_offset
+            self.queue.read_again(position)  # never on behind the gap: its messages were not handed out
+            return None
         if chunk is not self._current:
             self._current, self._counted_to = chunk, position.consumed
-        if chunk.error is not None and not position.revoked:
+        if chunk.error is not None:
             raise chunk.error
         return position.consumed
 
@@ -132,17 +139,19 @@ class ChunkReader:
 
     def finish(self, chunk: Chunk) -> None:
         """Every message of the chunk is finished, or the partition is no longer ours or paused, or the stream has
-        ended.
+        ended. What is not finished waits again, also where the partition was resumed a moment ago.
         """
         position = chunk.position
         position.held_until = NOTHING_HELD
         reached = position.consumed or 0
-        whole = reached >= chunk.next_offset
-        self.passed(chunk, self._counted_to, reached, closing=whole)
+        whole = chunk.error is None and not chunk.jump and reached >= chunk.next_offset
+        if chunk is self._current:
+            self.passed(chunk, self._counted_to, reached, closing=whole)
         self._current = None
-        if position.paused and not whole:
+        if whole:
+            self.queue.taken = None
+        else:
             self.queue.put_back(chunk)
-        self.queue.taken = None
         if position.revoked:
             self.queue.let_go()
 
@@ -179,34 +188,57 @@ class ChunkReader:
             position.consumed += 1
         position.held_until = NOTHING_HELD
 
-    def passes_over(self, error: Exception) -> bool:
-        """What was handed out before the error is finished; whether to go on after the error instead of raising it."""
+    def retract(self) -> None:
+        """The message that was announced last was not handed out: it comes again."""
+        chunk = self.queue.taken
+        if chunk is not None:
+            chunk.position.held_until = NOTHING_HELD
+            self.queue.let_go()
+
+    def passes_over(self, error: Exception, *, in_hand: bool = True) -> bool:
+        """Deal with an error of an ask; returns whether to go on after it instead of raising it.
+
+        The message announced last is finished if it was ``in_hand``, else it comes again.
+        """
         chunk = self.queue.taken
         if chunk is None:
             return False
         position = chunk.position
-        self.finish_message(position)
-        if chunk.error is None and (position.consumed or 0) >= chunk.next_offset:
-            # all that counts as fetched was read; what follows is the fetcher's to deal with, which asks for it anew
+        if in_hand:
+            self.finish_message(position)
+        else:
+            self.retract()
+        if not (isinstance(error, UnreadableMessageError) or error is chunk.error):
+            return False
+        if position.halted or (chunk.error is None and (position.consumed or 0) >= chunk.next_offset):
+            # not to be read now, or all that counts as fetched was read: what follows the fetcher asks for anew
             self.finish(chunk)
             return True
         self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
         if not self._settings.skip_corrupt or not isinstance(error, InvalidMessageException):
             return False
-        self.skip()
+        self._give_up(chunk, error)
         return True
 
     def skip(self) -> int:
         """Give up what could not be read, and go on after it; see ``KafkaStream.skip``."""
         chunk, error = self._unreadable or (None, None)
-        self._unreadable = None
-        if chunk is None or error is None or chunk is not self.queue.taken or chunk.position.revoked:
+        if chunk is None or error is None or chunk is not self.queue.taken:
             raise ValueError(f"{self._name}: nothing to skip; it did not just raise that something cannot be read")
+        return self._give_up(chunk, error)
+
+    def _give_up(self, chunk: Chunk, error: UnreadableMessageError) -> int:
+        """Go on after the place that cannot be read; returns where. Of a partition that has left nothing is given up:
+        its next owner decides.
+        """
+        self._unreadable = None
         position = chunk.position
+        if position.revoked:
+            return position.consumed or 0
         self.queue.count_skipped(error)
         if chunk.error is error:
             position.consumed = max(error.next_offset, position.consumed or 0)
-            self.queue.give_up(chunk)
+            self.queue.read_again(position)
         else:
             # a corrupt head may name any offset: never beyond what was fetched
             position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)

@@ -19,12 +19,13 @@ from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
 from time import monotonic
-from typing import Any, Generic, NoReturn
+from typing import Any, NoReturn
 
-from zkconsumer.core.positions import NOTHING_HELD
+from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams.message_iterator import NotReturned
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.pace import Gate
 from zkconsumer.streams.queue import StreamQueue
@@ -44,7 +45,7 @@ class _Raise:
         raise self._error
 
 
-class KafkaStream(ColumnStream, Generic[K, V]):
+class KafkaStream(ColumnStream[K, V]):
     """The messages of the partitions that one thread of this member owns, in the order of each partition.
 
     Iterate it (``for message in stream``) or ask :meth:`get`; it is always the same single pass, also over several
@@ -74,9 +75,7 @@ class KafkaStream(ColumnStream, Generic[K, V]):
         reader = ChunkReader(name, queue, lease, ReadSettings(check_crc, read_committed, skip_corrupt), count)
         super().__init__(name, reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
         self._lease = lease
-        self._patience = timeout
         self._message_class = message_class
-        self._ends = ends_on_timeout
         self._wait_for_token: Wait | None = None
         self._messages = self._hand_out()
 
@@ -85,31 +84,14 @@ class KafkaStream(ColumnStream, Generic[K, V]):
         return self._message_class is not MessageAndMetadata
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+        if not self._returned:
+            self._take_back()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self._holder = get_native_id()
         if getgeneratorstate(self._messages) == GEN_CLOSED and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
-            self._messages, self._turned = self._hand_out(), False
+            self._messages = self._hand_out()
         return map(self._message_class, self._messages)
-
-    def __next__(self) -> MessageAndMetadata[K, V]:
-        return next(iter(self))
-
-    def get(self, timeout: float | None = None) -> MessageAndMetadata[K, V]:
-        """The next message.
-
-        Arguments: ``timeout`` in seconds; None waits for ever, 0 looks only at what was fetched already.
-        Raises: :class:`ConsumerTimeoutException` when none came in time, :class:`ConnectorClosedException` at the end
-        of the stream.
-        """
-        messages = iter(self)
-        self._patience, self._ends = timeout, False
-        try:
-            return next(messages)
-        except StopIteration:
-            raise self._closed_error() from None
-        finally:
-            self._patience, self._ends = self._timeout, self._ends_on_timeout
 
     # ---- in turn with other streams (MergedStreams)
 
@@ -127,13 +109,18 @@ class KafkaStream(ColumnStream, Generic[K, V]):
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self.queue.let_go()
 
+    def take_back(self) -> None:
+        """What was handed out last did not reach the caller of :class:`MergedStreams`: it comes again."""
+        self._take_back()
+        self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
+
     def wait_at_gate(self, deadline: Deadline) -> None:
         """Wait until something may be handed out, or something changed. Raises: ConsumerTimeoutException."""
         self._reader.wait_at_gate(deadline)
 
     def held_by(self, thread: int) -> bool:
         """Whether that thread (its native identifier) was the last to ask this stream, and is not asking now."""
-        return self._holder == thread and not self._asked
+        return self._holder == thread and self._returned and not self._asked
 
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is asking this stream for a message: then a signal handler calls."""
@@ -143,76 +130,92 @@ class KafkaStream(ColumnStream, Generic[K, V]):
         """In a forked process: raise ``error`` from each ask on."""
         self._asking = False
         if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
-            self._messages, self._turned = self._hand_out(), False
+            self._messages = self._hand_out()
         self._reader.left_to_parent(error)
 
     def __repr__(self) -> str:
         # never iterates (KAFKA-1146: printing a stream blocked for ever)
         return f"<KafkaStream {self.name} queued={len(self.queue)}>"
 
-    def _hand_out(self) -> Generator[Any, None, None]:
+    def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
         # one function for speed: whatever it calls for each message costs more than all it does itself
         queue, lease, reader = self.queue, self._lease, self._reader
         ask: Ask | None = None
         # The first offset of a batch of which something was handed out, so that another ask has begun since ``ask`` was
         # made; nothing is done for each message to tell that
         first: int | None = None
-        self._columns.settle()
-        while not queue.closed:
-            failure: _Raise | None = None
-            try:
-                # if an ask has begun there was no message in the chunk before
-                chunk = reader.next_chunk(ask) if ask else queue.taken or queue.take(ask := Ask(self._patience))
-                if chunk is None:
-                    break
-                self._holder = get_native_id()
-                position = chunk.position
-                start = reader.begin(chunk)
-                for batch in reader.batches(chunk, start):
-                    if position.halted or queue.closed:
+        position: PartitionPosition | None = None
+        message = None  # what is announced and not handed out yet
+        self._turned = False
+        try:
+            self._columns.settle()
+            while not queue.closed:
+                failure: _Raise | None = None
+                try:
+                    # if an ask has begun there was no message in the chunk before
+                    chunk = reader.next_chunk(ask) if ask else queue.taken or queue.take(ask := Ask(self._patience))
+                    if chunk is None:
                         break
-                    for record in batch:
-                        # the clock first: from the announcement to the yield nothing is called, so no interrupt and no
-                        # signal handler finds a message announced that was never handed out, and counts it
-                        now = monotonic()
-                        message = (record, position, record.value)
-                        position.consumed = record.offset
-                        if first is None:
-                            first = record.offset
-                            position.held_until = batch.next_offset
-                        if position.halted or now >= lease.until:
-                            position.held_until = NOTHING_HELD
-                            ask, first = ask if ask and first == record.offset else Ask(self._patience), None
-                            if not reader.may_go_on(position, batch.next_offset, ask, self._wait_for_token):
-                                break
-                            ask = None
-                        yield message
+                    self._holder = get_native_id()
+                    position = chunk.position
+                    start = reader.begin(chunk)
+                    if start is None:
+                        continue
+                    for batch in reader.batches(chunk, start):
+                        if position.halted or queue.closed:
+                            break
+                        for record in batch:
+                            # the clock first: from the announcement to the yield nothing is called, so no interrupt and
+                            # no signal handler finds a message announced that was never handed out, and counts it
+                            now = monotonic()
+                            message = (record, position, record.value)
+                            position.consumed = record.offset
+                            if first is None:
+                                first = record.offset
+                                position.held_until = batch.next_offset
+                            if position.halted or now >= lease.until:
+                                position.held_until = NOTHING_HELD
+                                ask, first = ask if ask and first == record.offset else Ask(self._patience), None
+                                if not reader.may_go_on(position, batch.next_offset, ask, self._wait_for_token):
+                                    break
+                                ask = None
+                            yield message
+                            message = None
+                        else:
+                            # the last message is finished: at once "no longer held" and "consumed up to here", so that
+                            # who waits for it to be let go commits it as well
+                            position.consumed = batch.next_offset
+                            ask, first = ask if first is None else None, None
+                            continue
+                        break
                     else:
-                        # the last message is finished: at once "no longer held" and "consumed up to here", so that
-                        # who waits for it to be let go commits it as well
-                        position.consumed = batch.next_offset
+                        # what follows was compacted away, or a chunk came twice
+                        position.consumed = max(chunk.next_offset, position.consumed or 0)
+                    message = None
+                    reader.finish(chunk)
+                    continue
+                except TurnToColumns:
+                    reader.turn_over()
+                except NotReturned:
+                    reader.retract()
+                except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
+                    # the chunk stays taken: its error comes again rather than a silent gap
+                    if reader.passes_over(e, in_hand=message is None):
                         ask, first = ask if first is None else None, None
                         continue
-                    break
-                else:
-                    # what follows was compacted away, or a chunk came twice
-                    position.consumed = max(chunk.next_offset, position.consumed or 0)
-                reader.finish(chunk)
-                continue
-            except TurnToColumns:
-                reader.turn_over()
-            except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
-                # the chunk stays taken: its error comes again rather than a silent gap
-                if reader.passes_over(e):
-                    ask, first = ask if first is None else None, None
-                    continue
-                # raised through the map, which ends this loop and neither the generator nor the stream
-                failure = _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
-            self._turned = True
-            yield failure
-            self._turned = False
-            ask = first = None
-            self._columns.settle()
+                    # raised through the map, which ends this loop and neither the generator nor the stream
+                    failure = _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
+                position = message = None
+                self._turned = True
+                yield failure
+                self._turned = False
+                ask = first = None
+                self._columns.settle()
+        except BaseException:
+            # an interrupt: what was announced and not handed out comes again, and is in nobody's hands
+            if position is not None and message is not None:
+                position.held_until = NOTHING_HELD
+            raise
         self._ended()
 
     def skip(self) -> int:

@@ -8,13 +8,15 @@ chunk and begins anew there when it is asked again; it costs messages nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
+from collections.abc import Callable, Iterator
+from inspect import GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams.columns import ColumnReader
+from zkconsumer.streams.message_iterator import MessageIterator
 from zkconsumer.streams.pieces import (
     ANY,
     MAX_BYTES,
@@ -41,24 +43,31 @@ class TurnToColumns(BaseException):
 class _Batches(Iterator[Any]):
     """What ``KafkaStream.batches`` returns."""
 
-    def __init__(self, stream: ColumnStream, schema: pa.Schema, limits: Limits, patience: float | None) -> None:
+    def __init__(
+        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: Limits, patience: float | None
+    ) -> None:
         self._stream = stream
         self._schema = schema
         self._limits = limits
         self._patience = patience
 
     def __next__(self) -> pa.RecordBatch:
-        return self._stream._next_batch(self._schema, self._limits, self._patience)
+        columns = self._stream._columns
+        try:
+            rows = self._stream._next_batch(self._schema, self._limits, self._patience)
+            columns.handed_out = True
+            return rows
+        except BaseException:
+            columns.take_back()
+            raise
 
 
-class ColumnStream:
+class ColumnStream(MessageIterator[K, V]):
     """The part of ``KafkaStream`` that hands out columns.
 
-    Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``, after which a loop ends with ``ends_on_timeout``;
-    ``ended`` is called at the end of the stream.
+    Arguments: ``timeout`` and ``ends_on_timeout`` as for :class:`MessageIterator`; ``ended`` is called at the end of
+    the stream.
     """
-
-    _messages: Generator[Any, None, None]
 
     def __init__(
         self,
@@ -69,14 +78,12 @@ class ColumnStream:
         ends_on_timeout: bool,
         ended: Callable[[], None],
     ) -> None:
+        super().__init__(timeout, ends_on_timeout)
         self.name = name
         self.queue = reader.queue
         self._reader = reader
         self._columns = ColumnReader(reader)
-        self._timeout = timeout
-        self._ends_on_timeout = ends_on_timeout
         self._ended = ended
-        self._turned = False
         self._asking = False
         self._holder = 0
 
@@ -131,7 +138,14 @@ class ColumnStream:
         Returns: a table, without rows if nothing came.
         Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of the stream.
         """
-        return self._collect(max_messages, timeout, headers, lambda table: table)
+        columns = self._columns
+        try:
+            table = self._collect(max_messages, timeout, headers, lambda table: table)
+            columns.handed_out = True
+            return table
+        except BaseException:
+            columns.take_back()
+            raise
 
     def to_dataframe(
         self,
@@ -149,8 +163,17 @@ class ColumnStream:
         Arguments: ``spark`` is the session; the others as for :meth:`to_arrow`. Raises: as :meth:`to_arrow`, and what
         Spark raises.
         """
-        columns = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
-        return self._collect(max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=columns))
+        names = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
+        columns = self._columns
+        try:
+            frame = self._collect(
+                max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=names)
+            )
+            columns.handed_out = True
+            return frame
+        except BaseException:
+            columns.take_back()
+            raise
 
     def _schema(self, headers: bool, timeout: float | None, **limits: int | None) -> pa.Schema:
         for name, limit in limits.items():
@@ -206,30 +229,34 @@ class ColumnStream:
             try:
                 return ask()
             except Exception as e:
-                if not self._reader.passes_over(e):
+                if not self._reader.passes_over(e, in_hand=False):
                     raise
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """Columns are asked for: finish what is in hand, and get the next. Unless this returns, nothing was handed
-        out.
+        """Columns are asked for: finish what is in hand, and get the next. They are handed out when the caller sets
+        ``handed_out``; until then the next ask takes them back.
         """
         if self._asked:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
-        self._holder = get_native_id()
-        self._asking = True
         try:
+            self._asking = True
+            self._holder = get_native_id()
             self._finish_in_hand()
             made = ask()
             self._asking = False
             return made
         except BaseException:
-            self._columns.take_back()
-            self._asking = False
+            try:
+                self._columns.take_back()
+            finally:
+                self._asking = False
             raise
 
     def _finish_in_hand(self) -> None:
         """What was handed out, as message or columns, is finished."""
-        if getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned:
+        if not self._returned:
+            self._take_back()
+        if self._yielded:
             self._messages.throw(TurnToColumns())
         self._columns.settle()
 

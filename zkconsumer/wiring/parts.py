@@ -44,6 +44,7 @@ from zkconsumer.group.events import (
 )
 from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.group.state import ConnectorState
+from zkconsumer.interruptible import Answer
 from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
@@ -299,7 +300,7 @@ class MemberParts:
 
     def seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> frozenset[TopicPartition]:
         """Go on at these offsets; returns the partitions that are not ours. Raises TimeoutError."""
-        request = SeekRequested(dict(offsets), Future())
+        request = SeekRequested(dict(offsets), Answer())
         self.events.put(request)
         return request.done.result(deadline.remaining())
 
@@ -314,7 +315,7 @@ class MemberParts:
             frozenset(leaving),
             get_native_id(),
             lambda: self.delivery.retire(retired),
-            Future(),
+            Answer(),
         )
         self.events.put(change)
         return change.done

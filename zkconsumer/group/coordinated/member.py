@@ -354,10 +354,14 @@ class CoordinatedMember:
     # ---- while others are waited for ----
 
     def _serve(self, seconds: float) -> bool:
-        """While the listener is waited for: do what it may ask of us, and let everything else wait its turn."""
+        """While the listener or a message in hand is waited for: do what may be asked of us there, and let everything
+        else wait its turn.
+        """
         event = self._inbox.wait(seconds)
-        if isinstance(event, SeekRequested):
-            self._seek(event)
-        elif event is not None and not isinstance(event, ListenerReturned):
-            self._inbox.postpone(event)
+        while event is not None:
+            if isinstance(event, SeekRequested):
+                self._seek(event)
+            elif not isinstance(event, ListenerReturned):
+                self._inbox.postpone(self._changes.unless_awaited(event, self._shares.owned.values()))
+            event = self._inbox.wait(0.0)
         return self._inbox.holds(StopRequested)

@@ -1,0 +1,60 @@
+"""Waiting that an interrupt (Ctrl-C, a signal handler that raises) may end at any point without harm to other threads.
+
+The conditions, events and futures of the standard library enter their locks by functions in Python. An interrupt that
+comes between the lock and the ``with`` block leaves the lock held for ever, and the thread that is to wake the waiter
+then hangs. What waits in an application's thread therefore waits here, where each step is one call in C.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Lock
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class WakeFlag:
+    """A flag that one thread waits for and others set, like ``threading.Event``."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # locked: the flag is down
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Raise the flag, and wake the waiting thread."""
+        with suppress(RuntimeError):  # it is up already
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Take the flag down."""
+        self._lock.acquire(blocking=False)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait until the flag is up, and take it down; returns False where that took longer than so many seconds."""
+        return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, min(seconds, _LONGEST)))
+
+
+class Answer(Future[T]):
+    """A future whose waiter may be interrupted. One thread waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flag = WakeFlag()
+        self.add_done_callback(lambda _: self._flag.set())  # nobody else knows this future yet
+
+    def result(self, timeout: float | None = None) -> T:
+        """Return the result. Raises TimeoutError after ``timeout`` seconds (None: never), and what was set."""
+        if not self._flag.wait(timeout):
+            raise TimeoutError
+        self._flag.set()  # for the next one who asks
+        return super().result(0)
+
+
+_LONGEST = 1_000_000.0
+"""Seconds that a lock can be waited for, and less than what its wait overflows at."""

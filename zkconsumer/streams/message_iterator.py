@@ -1,0 +1,94 @@
+"""One message at a time: ``get`` and ``next`` of streams, of one as of several merged.
+
+Threads: exactly one application thread at a time.
+
+A generator announces a message right before it yields it, and counts it as finished when it is resumed. A ``for`` loop
+takes the message in C, so that nothing comes between. Here a function in Python does, and an interrupt (Ctrl-C, a
+signal handler that raises) in it may throw away a message that its caller never got. So a message counts as handed out
+only when this function returns; until then the next ask hands it out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from inspect import GEN_SUSPENDED, getgeneratorstate
+from typing import Any, Generic
+
+from zkconsumer.decoders import K, V
+from zkconsumer.streams.messages import MessageAndMetadata
+
+
+class NotReturned(BaseException):
+    """Thrown into the generator: the message that it yielded last did not reach its caller, and comes again."""
+
+
+class MessageIterator(Generic[K, V]):
+    """The part of streams that hands out one message.
+
+    Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``, after which a loop ends with ``ends_on_timeout``.
+    ``_patience`` and ``_ends`` are the same for the ask that goes on.
+    """
+
+    _messages: Generator[Any, None, None]
+
+    def __init__(self, timeout: float | None, ends_on_timeout: bool) -> None:
+        self._timeout = self._patience = timeout
+        self._ends_on_timeout = self._ends = ends_on_timeout
+        self._returned = True
+        """Whether what the generator yielded last has reached its caller."""
+        self._turned = False
+        """Whether the generator yielded an error, or nothing, in place of a message last."""
+
+    def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+        raise NotImplementedError
+
+    def __next__(self) -> MessageAndMetadata[K, V]:
+        message = None
+        try:
+            messages = iter(self)
+            self._returned = False
+            message = next(messages)
+            self._returned = True
+            return message
+        except BaseException:
+            if message is not None or not self._returned:
+                self._take_back()
+            raise
+
+    def get(self, timeout: float | None = None) -> MessageAndMetadata[K, V]:
+        """The next message.
+
+        A ``for`` loop is faster, and repeats less after an interrupt.
+        Arguments: ``timeout`` in seconds; None waits for ever, 0 looks only at what was fetched already.
+        Raises: :class:`ConsumerTimeoutException` when none came in time, :class:`ConnectorClosedException` at the end.
+        """
+        message = None
+        try:
+            messages = iter(self)
+            self._patience, self._ends = timeout, False
+            self._returned = False
+            message = next(messages)
+            self._patience, self._ends = self._timeout, self._ends_on_timeout
+            self._returned = True
+            return message
+        except BaseException as e:
+            if message is not None or not self._returned:
+                self._take_back()
+            self._patience, self._ends = self._timeout, self._ends_on_timeout
+            if isinstance(e, StopIteration):
+                raise self._closed_error() from None
+            raise
+
+    @property
+    def _yielded(self) -> bool:
+        """Whether the generator has yielded a message, and was not asked since."""
+        return getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned
+
+    def _take_back(self) -> None:
+        """What was yielded last has not reached its caller."""
+        if self._yielded:
+            self._messages.throw(NotReturned())
+        self._returned = True
+
+    def _closed_error(self) -> Exception:
+        raise NotImplementedError
