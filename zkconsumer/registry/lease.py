@@ -11,10 +11,11 @@ reading ``until`` is a plain attribute, the writes happen under a small lock tha
 
 from __future__ import annotations
 
-from threading import Condition, RLock
+from threading import RLock
 from time import monotonic
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.interruptible import WakeFlag
 
 CLOSED = float("-inf")
 
@@ -26,14 +27,14 @@ class Lease:
     ``monotonic() >= lease.until`` must hand out nothing and may call :meth:`wait`.
     """
 
-    __slots__ = ("_changed", "_connected", "_lock", "_stamped", "epoch", "safe_until", "until")
+    __slots__ = ("_connected", "_lock", "_stamped", "_waiting", "epoch", "safe_until", "until")
 
     def __init__(self) -> None:
         self.until = CLOSED
         self._stamped = CLOSED
         self._connected = False
-        self._lock = RLock()  # entered as itself, see streams.queue
-        self._changed = Condition(self._lock)
+        self._lock = RLock()
+        self._waiting: set[WakeFlag] = set()
         self.epoch = 0
         self.safe_until = CLOSED
         """Until when an answer that came in time made hand-outs safe, the last one that did. An answer that took longer
@@ -52,7 +53,7 @@ class Lease:
                 lapsed = self.until < monotonic()
                 self.until = self._stamped
                 if lapsed:
-                    self._changed.notify_all()
+                    self.wake()
 
     def resume(self, epoch: int) -> None:
         """The session is connected (again), and whoever owns the group's state has dealt with what happened to it
@@ -68,7 +69,7 @@ class Lease:
                 return
             self._connected = True
             self.until = self._stamped
-            self._changed.notify_all()
+            self.wake()
 
     def suspend(self) -> None:
         """The connection is gone: nothing is handed out until it is back, though the session may live on."""
@@ -84,7 +85,7 @@ class Lease:
             self.epoch += 1
             self._stamped = CLOSED
             self.until = CLOSED
-            self._changed.notify_all()
+            self.wake()
 
     def lapse(self, ago: float = 0.0) -> None:
         """Count it as over since ``ago`` seconds, as though so much time had passed (to test what then happens)."""
@@ -104,12 +105,16 @@ class Lease:
 
     def wait(self, deadline: Deadline) -> bool:
         """Block until the lease is valid, something changed, or the deadline passed; returns whether it is valid."""
-        with self._lock:
+        flag = WakeFlag()
+        self._waiting.add(flag)  # before the look, or a change after it would wake nobody
+        try:
             if not self.valid:
-                self._changed.wait(deadline.remaining())
-            return self.valid
+                flag.wait(deadline.remaining())
+        finally:
+            self._waiting.discard(flag)
+        return self.valid
 
     def wake(self) -> None:
         """Wake everybody in :meth:`wait`, so that they look at what changed."""
-        with self._lock:
-            self._changed.notify_all()
+        for flag in tuple(self._waiting):
+            flag.set()

@@ -2,8 +2,8 @@
 
 Threads: fetchers offer chunks and never wait; the group's thread revokes partitions; the application's thread takes.
 The queue's lock guards its chunks and the flags of their positions; nobody blocks, and nothing is called, while it is
-held. It is entered as itself and never through its condition: that is entered by a function in Python, in which an
-interrupt between the lock and the ``with`` block would leave the lock held for ever.
+held. It is entered as itself and never through its condition, and the reader waits for a flag: see
+``zkconsumer.interruptible``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from zkconsumer.brokers.record_batch import DECODED_BYTES, DECODED_RECORDS
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError, UnreadableMessageError
+from zkconsumer.interruptible import WakeFlag
 from zkconsumer.streams.budget import QueueBudget
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,8 @@ class StreamQueue:
         self._budget = budget
         self._chunks: deque[Chunk] = deque()
         self._lock = RLock()
-        self._changed = Condition(self._lock)
+        self._let_go = Condition(self._lock)
+        self._arrived = WakeFlag()  # for the reader: there is something to look at
         self._closed = False
         self._failure: Exception | None = None
         self._taken: Chunk | None = None
@@ -235,7 +237,6 @@ class StreamQueue:
                 return
             self._chunks.append(chunk)
             self._hungry = False
-            self._changed.notify()
         self._tell()
 
     def watch(self, watcher: Callable[[], None] | None) -> None:
@@ -243,6 +244,7 @@ class StreamQueue:
         self._watcher = watcher
 
     def _tell(self) -> None:
+        self._arrived.set()
         watcher = self._watcher
         if watcher is not None:
             watcher()
@@ -255,25 +257,33 @@ class StreamQueue:
         self.asks += 1
         if not self._chunks:
             self.ask()
-        with self._lock:
-            while not self._chunks and not self._closed and self._failure is None:
-                left = deadline.remaining()
-                if left is not None and left <= 0:
-                    raise ConsumerTimeoutException(NOTHING_CAME)
+        while True:
+            with self._lock:
+                if self.ready:
+                    was_full = self._full
+                    chunk = self._take()
+                    break
                 self._hungry = True  # also where what was there, or has woken us, was revoked or paused meanwhile
-                self._changed.wait(left)
-            if self._closed:
-                return None
-            if self._failure is not None:
-                raise self._failure
-            was_full = self._full
-            # in this order an interrupt between the two repeats the chunk and does not lose it
-            chunk = self._taken = self._chunks[0]
-            self._chunks.popleft()
-            # where nothing is left this is known, whatever an interrupt may have left undone before
-            self.bytes = self.bytes - len(chunk.records) if self._chunks or self._aside else 0
+                self._arrived.clear()
+            left = deadline.remaining()
+            if left is not None and left <= 0:
+                raise ConsumerTimeoutException(NOTHING_CAME)
+            self._arrived.wait(left)
         if was_full:
             self._on_room()
+        return chunk
+
+    def _take(self) -> Chunk | None:
+        """What there is. The caller holds the lock."""
+        if self._closed:
+            return None
+        if self._failure is not None:
+            raise self._failure
+        # in this order an interrupt between the two repeats the chunk and does not lose it
+        chunk = self._taken = self._chunks[0]
+        self._chunks.popleft()
+        # where nothing is left this is known, whatever an interrupt may have left undone before
+        self.bytes = self.bytes - len(chunk.records) if self._chunks or self._aside else 0
         return chunk
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
@@ -320,7 +330,6 @@ class StreamQueue:
             # under the lock, or a revocation at the same time could be undone
             position.halted = position.revoked
             self._chunks.extendleft(reversed(self._aside.pop(position, ())))
-            self._changed.notify_all()
         self._tell()
         self._on_room()
 
@@ -342,18 +351,17 @@ class StreamQueue:
     def let_go(self) -> None:
         """A revoked partition's message is no longer in the user's hands: wake who waits for that."""
         with self._lock:
-            self._changed.notify_all()
+            self._let_go.notify_all()
 
     def wait_let_go(self, positions: Collection[PartitionPosition], deadline: Deadline) -> bool:
         """Wait until no message of the given revoked partitions is in the user's hands; returns whether that is so."""
         with self._lock:
-            return self._changed.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
+            return self._let_go.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
 
     def fail_readers(self, error: Exception | None) -> None:
         """Make every reader raise ``error`` from its next ask on; None takes it back."""
         with self._lock:
             self._failure = error
-            self._changed.notify_all()
         self._tell()
 
     def left_to_parent(self, error: Exception) -> None:
@@ -361,7 +369,8 @@ class StreamQueue:
         ``error`` to readers, and never touch what this shares with its fetchers.
         """
         self._lock = RLock()
-        self._changed = Condition(self._lock)
+        self._let_go = Condition(self._lock)
+        self._arrived = WakeFlag()
         self._budget, self._watcher, self._on_room = None, None, lambda: None
         self._chunks, self._aside = deque(), {}
         self._failure = error
@@ -375,7 +384,6 @@ class StreamQueue:
             self._chunks.clear()
             self._aside.clear()
             self.bytes = 0
-            self._changed.notify_all()
         if self._budget is not None:
             self._budget.leave(self)
         self._freed()
