@@ -122,3 +122,16 @@ def test_who_reads_several_streams_as_one_comes_back_to_all_of_them(house: House
     while merged.get(0.0).partition == 1:
         pass
     assert before.left(house.place(0))
+
+
+def test_streams_may_be_added_while_others_are_retired(house: House) -> None:
+    """An application's thread added topics while the group's thread looked through the table of streams."""
+
+    class Retired(list[KafkaStream[Any, Any]]):
+        def __contains__(self, stream: object) -> bool:
+            house.delivery.add(f"other-{len(house.delivery.streams())}", [house.streams[1]])
+            return super().__contains__(stream)
+
+    house.delivery.retire(Retired(house.streams[:1]))
+    assert house.streams[0].queue.closed
+    assert all(stream is house.streams[1] for _, _, stream in house.delivery.streams())

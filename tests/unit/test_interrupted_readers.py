@@ -7,6 +7,7 @@ after the call of the clock there). The message counted as one in the reader's h
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from threading import Thread, get_native_id
 from time import monotonic
 
@@ -16,7 +17,7 @@ from tests.unit.brokers.sets import Batch, Written
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, message_iterator
 from zkconsumer.streams import stream as module
 
 
@@ -86,3 +87,40 @@ def test_what_a_dead_reader_held_is_not_the_next_threads() -> None:
         thread.start()
         thread.join()
     assert seen == [0]
+
+
+Take = Callable[["Reading", MergedStreams[bytes, bytes]], int]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda reading, _: reading.stream.get(timeout=0).offset,
+        lambda reading, _: next(reading.stream).offset,
+        lambda _, merged: merged.get(timeout=0).offset,
+        lambda _, merged: next(merged).offset,
+    ],
+    ids=["get", "next", "merged get", "merged next"],
+)
+def test_a_message_that_was_not_returned_comes_again(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], take: Take
+) -> None:
+    """An interrupt right after the generator gave the message: nobody had it, and the next ask or commit, or a clean
+    leave, counted it as finished.
+    """
+    reading = Reading()
+    merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [reading.stream], timeout=0)
+    assert take(reading, merged) == 0
+
+    def interrupted(messages: Iterator[object]) -> None:
+        next(messages)
+        raise kind
+
+    with monkeypatch.context() as patched:
+        patched.setattr(message_iterator, "next", interrupted, raising=False)
+        with pytest.raises(kind):
+            take(reading, merged)
+    assert (reading.committed, reading.position.held) == (1, False)
+    assert [take(reading, merged), take(reading, merged)] == [1, 2]
+    assert reading.committed == 3
