@@ -329,7 +329,8 @@ class StreamQueue:
             position.paused = False
             # under the lock, or a revocation at the same time could be undone
             position.halted = position.revoked
-            self._chunks.extendleft(reversed(self._aside.pop(position, ())))
+            self._chunks.extendleft(reversed(self._aside.get(position, ())))
+            self._aside.pop(position, None)  # after the line above: an interrupt between the two only repeats
         self._tell()
         self._on_room()
 

@@ -242,15 +242,12 @@ class ColumnStream(MessageIterator[K, V]):
             self._asking = True
             self._holder = get_native_id()
             self._finish_in_hand()
-            made = ask()
-            self._asking = False
-            return made
+            return ask()
         except BaseException:
-            try:
-                self._columns.take_back()
-            finally:
-                self._asking = False
+            self._columns.take_back()
             raise
+        finally:
+            self._asking = False
 
     def _finish_in_hand(self) -> None:
         """What was handed out, as message or columns, is finished."""
