@@ -50,6 +50,8 @@ class Ledger:
         self._refused = refused
         self._unlevel: set[TopicPartition] = set()
         self._written: dict[TopicPartition, float] = {}
+        self._ahead: set[TopicPartition] = set()
+        """Partitions of which a commit of this position counted what is still in the user's hands."""
         self.positions: dict[TopicPartition, PartitionPosition] = {}
         self.starts = Starts(
             store, timeout=timeout, retry=retry, barred=barred, settle=self._settle_starts, unlevel=self._unlevel
@@ -60,6 +62,7 @@ class Ledger:
         for position, known in claimed:
             self.positions[position.tp] = position
             self._written[position.tp] = monotonic()
+            self._ahead.discard(position.tp)
             self._store.track(position.tp, known)
 
     def check(self) -> None:
@@ -80,6 +83,7 @@ class Ledger:
         if self.positions.get(position.tp) is position:
             self._store.track(position.tp, known)
             position.committed = known.offset
+            self._ahead.discard(position.tp)
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
         """Write where these begin to all stores: one of them says so already, and the larger of what they hold would
@@ -95,6 +99,7 @@ class Ledger:
         if self.positions.get(old.tp) is old:
             new.committed = old.committed
             self.positions[old.tp] = new
+            self._ahead.discard(old.tp)
             self.starts.forget(old)
 
     def untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
@@ -104,6 +109,7 @@ class Ledger:
             if self.positions.get(position.tp) is position:
                 del self.positions[position.tp]
                 self._unlevel.discard(position.tp)
+                self._ahead.discard(position.tp)
                 self._written.pop(position.tp, None)
                 self.starts.forget(position)
                 known[position.tp] = self._store.untrack(position.tp)
@@ -161,10 +167,13 @@ class Ledger:
         changed: dict[TopicPartition, int] = {}
         unchanged: dict[TopicPartition, int] = {}
         for position in positions:
-            offset = self._due(position, counting_held=self._count_held or count_held(position))
+            counting = self._count_held or count_held(position)
+            offset = self._due(position, counting_held=counting, ahead=position.tp in self._ahead)
             if offset is not None:
                 changed[position.tp] = offset
             elif position.committed is not None:
+                if counting:  # nothing to write, but what is in hand counts from now on
+                    self._note_ahead(position, position.committed)
                 (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
         return changed, unchanged
 
@@ -206,7 +215,7 @@ class Ledger:
         if not self._lease.valid:
             return
         try:
-            self._settle(due, {}, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
+            self._settle({}, due, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
         except (RegistryError, OffsetCommitError) as e:
             log.info("unchanged offsets could not be written again: %s", e)
         except Exception:
@@ -219,6 +228,8 @@ class Ledger:
         for tp, offset in (*unchanged.items(), *changed.items()):
             if tp not in failures and tp in self.positions:
                 self._mark(self.positions[tp], offset)
+                if tp in changed:
+                    self._note_ahead(self.positions[tp], offset)
         if not failures:
             return
         self._tell_refused(self.positions, failures)
@@ -231,6 +242,10 @@ class Ledger:
         position.committed = offset
         self._unlevel.discard(position.tp)
         self._written[position.tp] = monotonic()
+
+    def _note_ahead(self, position: PartitionPosition, offset: int) -> None:
+        consumed = position.consumed
+        (self._ahead.add if consumed is None or consumed < offset else self._ahead.discard)(position.tp)
 
     def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
         """Store starts that were resolved; ``done`` is told of each whether it is stored."""
@@ -255,13 +270,17 @@ class Ledger:
             self._refused(refused)
 
     @staticmethod
-    def _due(position: PartitionPosition, *, counting_held: bool) -> int | None:
-        """The offset to write, None where nothing is new (unchanged offsets are not rewritten: KAFKA-987)."""
+    def _due(position: PartitionPosition, *, counting_held: bool, ahead: bool) -> int | None:
+        """Return the offset to write, None where nothing is new (unchanged offsets are not rewritten: KAFKA-987).
+
+        ``ahead`` says that a commit of this position counted what is in hand. What an earlier position committed, or
+        somebody else wrote, says nothing of it: after a seek back a crash would skip from the sought place to there.
+        """
         held, committed = position.held, position.committed
         offset = position.finished(including_held=counting_held)
         if offset is None or offset == committed:
             return None
-        if counting_held or not held or committed is None:
+        if counting_held or not held or committed is None or not ahead:
             return offset
         if offset < committed <= max(offset + 1, position.batch_until):
             return None  # the message in hand, or some of the rows, were committed explicitly before

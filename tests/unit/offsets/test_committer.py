@@ -273,6 +273,20 @@ def test_a_commit_that_keeps_failing_is_logged_once_and_shown(
     assert (member.committer.trouble, position.committed) == ("", 10)
 
 
+def test_what_is_in_hand_hides_no_offset_of_somebody_else(group: Group) -> None:
+    """Somebody wrote an offset within the rows in hand, and ``offset.conflict`` is ``overwrite``: ours is written."""
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    position = member.own(T0, 5)
+    position.batch_until = position.held_until = 10
+    group.server.put(paths.offset("g", T0), b"7")
+    node = group.server.node(paths.offset("g", T0))
+    assert node is not None
+    member.committer.overwrite(position, KnownOffset(7, node.version))
+    member.committer.step()
+    member.commit()
+    assert group.nodes == {0: 5}
+
+
 def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Group) -> None:
     quiet = Stepped(OwnedOffsets(group.zookeeper), group)
     quiet.own(T0, 5)
