@@ -53,7 +53,8 @@ class PartitionControl:
         """For each partition of ours how many messages it has beyond those that are finished.
 
         None where that is not known: nothing was fetched yet, or nobody leads the partition now. By the high watermark
-        of the last fetch, so that of a paused partition is as old as the pause.
+        of the last fetch, so that of a paused partition is as old as the pause. With ``isolation.level=read_committed``
+        it ends at the last stable offset: what a transaction that is still open holds back is not counted.
         """
         return {} if self._member is None else self._member.lags()
 

@@ -22,6 +22,7 @@ from zkconsumer import (
     TopicPartition,
     ZookeeperConsumerConnector,
 )
+from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerUnavailableError
 
 Make = Callable[..., ZookeeperConsumerConnector]
@@ -50,6 +51,32 @@ def test_a_strategy_of_the_users_choice_shares_a_real_group(
         '"zkconsumer":',
     ):
         assert said in node
+
+
+def test_lag_leaves_out_what_an_open_transaction_holds_back(
+    connector: Make, new_topic: NewTopic, new_group: NewGroup, cluster: DevCluster
+) -> None:
+    """After a seek as well: its end is told by the session, and not by an answer of its own."""
+    from confluent_kafka import Producer
+
+    topic = new_topic(1)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(scaled(30))
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(scaled(20)) == 0
+    where = TopicPartition(topic, 0)
+    members = {
+        level: connector(new_group(), **{"isolation.level": level}) for level in ("read_uncommitted", "read_committed")
+    }
+    for member in members.values():
+        member.create_message_streams({topic: 1})
+    eventually(lambda: members["read_uncommitted"].lag() == {where: 3}, 20, "the lag of everything")
+    eventually(lambda: members["read_committed"].lag() == {where: 0}, 20, "no lag")
+    members["read_committed"].seek(where, 0)
+    eventually(lambda: members["read_committed"].lag() == {where: 0}, 20, "no lag after a seek")
+    producer.abort_transaction(scaled(20))
 
 
 def test_seeking_pausing_and_looking(

@@ -33,6 +33,7 @@ class FetchedPartition(NamedTuple):
     """One partition of an answer.
 
     ``error`` is a code of ``brokers.errors``; ``high_watermark`` the log end as far as consumers may read, -1 unknown;
+    ``last_stable`` where the first open transaction begins, or as far, -1 unknown;
     ``log_start`` the first offset there is, -1 unknown; ``aborted`` the (producer id, first offset) of aborted
     transactions in the records, told only to read_committed; ``records`` the message set for ``records.batches``.
     """
@@ -44,6 +45,11 @@ class FetchedPartition(NamedTuple):
     log_start: int
     aborted: tuple[tuple[int, int], ...]
     records: bytes
+    last_stable: int = -1
+
+    def end(self, isolation_level: int) -> int:
+        """The log's end as far as that isolation level (0: read_uncommitted, 1: read_committed) is handed messages."""
+        return self.last_stable if isolation_level and self.last_stable >= 0 else self.high_watermark
 
 
 class FetchAnswer(NamedTuple):
@@ -159,12 +165,12 @@ def _read(window: Window, version: int) -> FetchAnswer:
 def _read_partition(window: Window, version: int, topic: str) -> FetchedPartition:
     window.fill(_HEAD)
     view, at = window.view, window.at  # one look at the window for what usually lies in one piece: there may be many
-    log_start = -1
+    log_start = last_stable = -1
     if version >= 5:
-        partition, error, high_watermark, _, log_start = _PARTITION_5.unpack_from(view, at)
+        partition, error, high_watermark, last_stable, log_start = _PARTITION_5.unpack_from(view, at)
         at += _PARTITION_5.size
     elif version == 4:
-        partition, error, high_watermark, _ = _PARTITION_4.unpack_from(view, at)
+        partition, error, high_watermark, last_stable = _PARTITION_4.unpack_from(view, at)
         at += _PARTITION_4.size
     else:
         partition, error, high_watermark = _PARTITION.unpack_from(view, at)
@@ -182,7 +188,7 @@ def _read_partition(window: Window, version: int, topic: str) -> FetchedPartitio
     (size,) = _INT32(view, at)
     window.at = at + 4
     records = bytes(window.take(size)) if _checked(size) else b""
-    return FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records)
+    return FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
 
 
 def _checked(count: int) -> int:

@@ -34,8 +34,9 @@ class PartitionPosition:
     what the hand-out path looks at; ``held_until`` is the end of the batch that is being handed out, ``batch_until``
     the end of the rows in the user's hands where these are more than one message (columns), else never beyond
     ``consumed``; ``fetched`` is the next offset to ask the broker for; ``fetch_from`` where the fetcher shall go on
-    instead, None where it shall not; ``committed`` what was last written or read; ``log_end`` the broker's high
-    watermark (-1: unknown); ``successor`` the position at which the partition goes on in the same stream, if it does.
+    instead, None where it shall not; ``committed`` what was last written or read; ``log_end`` the end of what may be
+    handed out: the high watermark, or, with ``isolation.level=read_committed``, the last stable offset (-1: unknown);
+    ``successor`` the position at which the partition goes on in the same stream, if it does.
     """
 
     __slots__ = (

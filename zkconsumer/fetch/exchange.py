@@ -128,9 +128,9 @@ class Exchange:
         """In a session the broker tells the log's end when it has changed. A position that is new (after a seek) learns
         it from what was told before.
         """
-        ends = self._ends
+        ends, level = self._ends, self._settings.isolation_level
         for part in answer.partitions:
-            ends[TopicPartition(part.topic, part.partition)] = part.high_watermark if part.error == codes.NONE else -1
+            ends[TopicPartition(part.topic, part.partition)] = part.end(level) if part.error == codes.NONE else -1
         for tp, flow in asked.items():
             if flow.position.log_end < 0:
                 flow.position.log_end = ends.get(tp, -1)

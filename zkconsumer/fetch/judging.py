@@ -64,7 +64,7 @@ class Judge:
         first batch can be told.
         """
         position = flow.position
-        position.log_end = part.high_watermark
+        position.log_end = part.end(self._settings.isolation_level)
         if not part.records:
             return False
         reach = extent(part.records, flow.tp, asked.offset)

@@ -21,6 +21,7 @@ PARTITION = st.builds(
     partition=st.integers(0, 2**31 - 1),
     error=st.integers(-1, 100),
     high_watermark=INT64,
+    last_stable=INT64,
     log_start=INT64,
     aborted=st.lists(st.tuples(INT64, INT64), max_size=3).map(tuple),
     records=st.binary(max_size=50),
@@ -35,7 +36,7 @@ def encoded(version: int, topics: list[tuple[str, list[FetchedPartition]]], *, n
     def partition(p: FetchedPartition) -> tuple[Any, ...]:
         aborted = (None if null and not p.aborted else list(p.aborted),)
         parts: list[Any] = [p.partition, p.error, p.high_watermark]
-        parts += [p.high_watermark] if version >= 4 else []
+        parts += [p.last_stable] if version >= 4 else []
         parts += [p.log_start] if version >= 5 else []
         parts += aborted if version >= 4 else ()
         parts += [-1] if version >= 11 else []
@@ -51,6 +52,7 @@ def expected(version: int, topics: list[tuple[str, list[FetchedPartition]]]) -> 
         p._replace(
             topic=topic,
             log_start=p.log_start if version >= 5 else -1,
+            last_stable=p.last_stable if version >= 4 else -1,
             aborted=p.aborted if version >= 4 else (),
         )
         for topic, parts in topics

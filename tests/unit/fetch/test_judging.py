@@ -32,6 +32,14 @@ def test_a_partition_that_is_told_twice_is_queued_once() -> None:
     assert (it.read(), it.position.fetched) == ([0, 1], 2)
 
 
+@pytest.mark.parametrize(("level", "stable", "lag"), [(0, 4, 9), (1, 4, 4), (1, -1, 9), (1, 0, 0)])
+def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int, lag: int) -> None:
+    """What happened: with read_committed an open transaction counted as lag that no reading could make less."""
+    it = OnePartition(isolation_level=level)
+    judged(it, part()._replace(records=b"", last_stable=stable))
+    assert it.position.lag == lag
+
+
 @pytest.mark.parametrize("error", [0, 1, 2, 6])
 def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
     """As after a seek: neither its records nor its error are of the place where we are now."""
