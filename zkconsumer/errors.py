@@ -300,13 +300,13 @@ class OffsetConflictError(ZkConsumerError):
     """Somebody else wrote the offset of a partition that this member owns, and ``offset.conflict`` is ``raise``.
 
     Raised by the partition's stream at each ask until ``connector.seek`` says where it goes on. ``partition`` is it,
-    ``ours`` the offset up to which messages are finished here, ``theirs`` what stands in ZooKeeper now; None: nothing.
+    ``ours`` the offset up to which messages are finished here, ``theirs`` what is stored now; None: nothing.
     """
 
     def __init__(self, partition: TopicPartition, ours: int | None, theirs: int | None) -> None:
         super().__init__(
             f"{partition}: somebody else wrote offset {theirs}, while {ours} is where we are; nothing of it is handed "
-            f"out until connector.seek({{{tuple(partition)!r}: offset}}) says where to go on"
+            f"out until connector.seek({partition!r}, offset) says where to go on"
         )
         self.partition = partition
         self.ours = ours

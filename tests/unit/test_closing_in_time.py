@@ -137,7 +137,8 @@ def test_a_committer_ends_in_time_though_the_store_neither_answers_nor_closes(
 ) -> None:
     standing = Standing(clock)
     monkeypatch.setattr(committers, "Thread", lambda **options: StandingThread(standing, options["name"]))
-    store = type("Store", (), {"releases": False, "close": staticmethod(lambda: standing.take("store", None))})()
+    close = staticmethod(lambda: standing.take("store", None))
+    store = type("Store", (), {"releases": False, "forgets": False, "close": close})()
     committer = Committer(
         "c",
         store,

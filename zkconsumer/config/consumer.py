@@ -177,14 +177,17 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     )
     offset_conflict: str = choice(
         "what to do where somebody else wrote the offset of a partition we own: `adopt` reads it and goes on from"
-        " there, `overwrite` commits ours over it, `raise` makes the stream raise OffsetConflictError until a seek",
+        " there, `overwrite` commits ours over it, `raise` makes the stream raise OffsetConflictError until a seek."
+        " Kafka keeps no version with an offset and refuses no write: there a reset is seen before the timer's commit"
+        " and within `rebalance.interval.ms`, while an explicit commit, or the last one, writes over it unseen",
         {"adopt": "adopt", "overwrite": "overwrite", "raise": "raise"},
         default="adopt",
         ours=True,
     )
     offsets_refresh_interval_ms: int = integer(
         "write a committed offset again when it is unchanged for so long, so that monitors can tell an idle member from"
-        " a stopped one; -1 does not. With `offsets.storage=kafka` every commit does so anyway, as in the original",
+        " a stopped one; -1 does not. Offsets in Kafka are written again at least every ten minutes anyway, also"
+        " without `auto.commit.enable`, since brokers forget them; none that somebody else wrote is written over",
         least=-1,
         default=-1,
         ours=True,

@@ -316,7 +316,7 @@ class Shadow:
     ) -> None:
         """Nothing starts here."""
 
-    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
+    def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Nothing is written here."""
 
     def level(self, positions: Collection[PartitionPosition]) -> None:

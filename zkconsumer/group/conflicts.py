@@ -1,5 +1,5 @@
 """Somebody else wrote the offset of a partition that we own: an operator, a Scala zombie, an old-style commit through a
-broker. What then happens is ``offset.conflict``.
+broker. What then happens is ``offset.conflict``, also where offsets are in Kafka.
 
 Called by the group's thread only. The original notices nothing and writes over it with its next commit; so the hand of
 an operator is undone, and a zombie's stale offset may be what stands when the owner dies.
@@ -15,7 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError, RegistryError
 from zkconsumer.group.holdings import Holdings
 from zkconsumer.group.ownership import Ownership
-from zkconsumer.registry.fenced import ABSENT, Outcome
+from zkconsumer.registry.fenced import ABSENT, KnownOffset, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,14 @@ MOST_TOLD = 8
 """Partitions that a line of the log names; an operator may rewind a whole group."""
 
 
-def _from(position: PartitionPosition) -> str:
-    return "" if position.consumed is None else f" (we were at {position.consumed})"
+def _tell(moves: Mapping[PartitionPosition, int | None]) -> None:
+    told = [
+        f"{p.tp} to {offset}" + ("" if p.consumed is None else f" (we were at {p.consumed})")
+        for p, offset in moves.items()
+    ]
+    if told:
+        more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        log.warning("somebody else set %s%s; going on there", ", ".join(told[:MOST_TOLD]), more)
 
 
 class Conflicts:
@@ -47,8 +53,14 @@ class Conflicts:
         """Partitions so far whose offsets somebody else wrote."""
         self._overwriting = False
         self._unread: list[PartitionPosition] = []
-        self._stopped: dict[PartitionPosition, int] = {}
-        """Positions of which nothing is handed out until somebody seeks, with where we were."""
+        self._stopped: Mapping[PartitionPosition, OffsetConflictError] = {}
+        """Positions of which nothing is handed out until somebody seeks; replaced and never changed."""
+
+    @property
+    def trouble(self) -> str:
+        """What waits for a seek, in words for the user; empty where nothing does. Any thread."""
+        told = [str(error) for position, error in self._stopped.items() if self._holdings.holds(position)]
+        return "" if not told else told[0] + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
 
     @property
     def settled_by_us(self) -> bool:
@@ -83,10 +95,7 @@ class Conflicts:
             self._unread += [position for position in positions if position.consumed is None]
             raise
         known = {position: read[position.tp] for position in positions if position.tp in read}
-        moves = [f"{p.tp} to {offset.offset}{_from(p)}" for p, offset in known.items() if offset.version is not None]
-        if moves:
-            more = f" and {len(moves) - MOST_TOLD} more" if len(moves) > MOST_TOLD else ""
-            log.warning("somebody else set %s%s; going on there", ", ".join(moves[:MOST_TOLD]), more)
+        _tell({p: offset.offset for p, offset in known.items() if offset.version is not None})
         # where nothing stands any more, going by auto.offset.reset could skip what was not consumed
         deleted = {p for p, offset in known.items() if offset.offset is None and p.consumed is not None}
         for position in deleted:
@@ -103,18 +112,40 @@ class Conflicts:
             known = read.get(position.tp)
             ours, theirs = position.consumed, None if known is None else known.offset
             if ours is None:
-                ours = self._stopped.get(position)  # somebody wrote once more: that decides nothing either
+                ours = self._stood(position)  # somebody wrote once more: that decides nothing either
             if known is None:
                 gone[position] = _UNREADABLE
             elif ours is None:
                 self._holdings.begin_anew({position: known})  # nothing was read of it: nothing to insist on
-            elif self._way == "overwrite":
-                log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
-                self._holdings.insist(position, known)
-                self._overwriting = True
             else:
-                error = OffsetConflictError(position.tp, ours, theirs)
-                log.error("%s", error)
-                self._stopped = {p: at for p, at in self._stopped.items() if self._holdings.holds(p)}
-                self._stopped[self._holdings.stop_at(position, known, error)] = ours
+                self._overwrite_or_stop(position, known, ours, theirs)
         return gone
+
+    def resolve_elsewhere(self, offsets: Mapping[PartitionPosition, int]) -> None:
+        """Deal with offsets that somebody else wrote outside ZooKeeper, as they were read there."""
+        ours = {position: theirs for position, theirs in offsets.items() if self._holdings.holds(position)}
+        self.count += len(ours)
+        if self._way == "adopt":
+            _tell(ours)
+            self._holdings.adopt_elsewhere({position.tp: theirs for position, theirs in ours.items()})
+            return
+        for position, theirs in ours.items():
+            at = position.consumed if position.consumed is not None else self._stood(position)
+            self._overwrite_or_stop(position, None, at, theirs)
+
+    def _stood(self, position: PartitionPosition) -> int | None:
+        return self._stopped[position].ours if position in self._stopped else None
+
+    def _overwrite_or_stop(
+        self, position: PartitionPosition, known: KnownOffset | None, ours: int | None, theirs: int | None
+    ) -> None:
+        if self._way == "overwrite":
+            log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
+            self._holdings.insist(position, known)
+            self._overwriting = True
+        else:
+            error = OffsetConflictError(position.tp, ours, theirs)
+            log.error("%s", error)
+            stopped = self._holdings.stop_at(position, known, error)
+            still = {p: told for p, told in self._stopped.items() if self._holdings.holds(p)}
+            self._stopped = {**still, stopped: error}

@@ -55,6 +55,13 @@ class CommitsRefused:
     outcomes: Mapping[PartitionPosition, Outcome]
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetsMoved:
+    """Somebody else wrote offsets of ours to the store outside ZooKeeper; these stand there now."""
+
+    offsets: Mapping[PartitionPosition, int]
+
+
 NEVER = Deadline(None)
 
 
@@ -116,6 +123,7 @@ Event = (
     | StartsResolved
     | StartsStored
     | CommitsRefused
+    | OffsetsMoved
     | SeekRequested
     | SubscriptionChanged
     | LookAgain

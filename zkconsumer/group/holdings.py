@@ -75,8 +75,8 @@ class Offsets(Protocol):
     ) -> None:
         """Store resolved start offsets; ``done`` is told of each once whether it is stored, of some before others."""
 
-    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
-        """Commit over what somebody else wrote, which is ``known``."""
+    def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
+        """Commit over what somebody else wrote, which is ``known``; None: elsewhere than in ZooKeeper."""
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
         """Write where these begin to every store: one of them says so already."""
@@ -250,17 +250,33 @@ class Holdings:
             self._offsets.level(told)
         self.start([new.tp for new in news.values()])
 
-    def insist(self, position: PartitionPosition, known: KnownOffset) -> None:
+    def adopt_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on at offsets that somebody else wrote outside ZooKeeper, and make its nodes match where they count."""
+        for tp, offset in offsets.items():
+            self.seek(tp, offset)
+        if self._offsets.reads_nodes:
+            self._offsets.level([self.owned[tp] for tp in offsets])
+
+    def insist(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Go on as before, and let the next commit write over what somebody else wrote."""
         self._offsets.overwrite(position, known)
 
-    def stop_at(self, old: PartitionPosition, known: KnownOffset, error: OffsetConflictError) -> PartitionPosition:
-        """Hand out nothing more of it and have its reader told, until somebody seeks. Returns its new position."""
+    def stop_at(
+        self, old: PartitionPosition, known: KnownOffset | None, error: OffsetConflictError
+    ) -> PartitionPosition:
+        """Hand out nothing more of it and have its reader told, until somebody seeks. Returns its new position.
+
+        ``known`` is its offset node, None where somebody wrote elsewhere and the committer has what.
+        """
         new = PartitionPosition(old.tp, old.thread)
-        new.committed = known.offset  # None: a seek stores its place first, also where it is the one we were at
         self._replace(old, new)
-        self._offsets.forget([old])
-        self._offsets.track([(new, known)])
+        if known is None:
+            new.committed = old.committed
+            self._offsets.succeed(old, new)
+        else:
+            new.committed = known.offset  # None: a seek stores its place first, also where it is the one we were at
+            self._offsets.forget([old])
+            self._offsets.track([(new, known)])
         self._delivery.fail(new, error)
         return new
 

@@ -31,6 +31,7 @@ from zkconsumer.group.events import (
     ListenerReturned,
     LookAgain,
     NodeChanged,
+    OffsetsMoved,
     SeekRequested,
     StartsFound,
     StartsResolved,
@@ -146,7 +147,7 @@ class Rebalancer:
     @property
     def state(self) -> ConnectorState:
         """Where the member stands."""
-        return self._standing.state
+        return self._standing.state.beside(self._conflicts.trouble)
 
     def start(self) -> None:
         """Start the thread; the first round begins at once."""
@@ -252,7 +253,9 @@ class Rebalancer:
                 self._on(Trigger.DEMANDED, reason)
             case SessionChanged():
                 self._session_changed(event)
-            case StartsFound() | StartsResolved() | StartsStored() | CommitsRefused() | SeekRequested():
+            case (
+                StartsFound() | StartsResolved() | StartsStored() | CommitsRefused() | OffsetsMoved() | SeekRequested()
+            ):
                 self._repositioning.handle(event)
             case SubscriptionChanged():
                 if self._changes.ask(event):
@@ -351,7 +354,9 @@ class Rebalancer:
     def _conclude(self, done: Round, why: str) -> None:
         self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.view)
         trouble = "; ".join(filter(None, (done.trouble, self._listening.trouble, self._unowned.report())))
-        self._standing.state = self._progress.concluded(done, self.state, len(self._holdings.owned), trouble, why)
+        self._standing.state = self._progress.concluded(
+            done, self._standing.state, len(self._holdings.owned), trouble, why
+        )
         self._meanings.wait_for({*done.claimed.blocked, *done.view.kept})
         waits = done.claimed.blocked.keys() - done.claimed.refused.keys()
         patient = waits and monotonic() < self._started + self._settings.backoff_max

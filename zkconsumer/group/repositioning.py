@@ -10,10 +10,17 @@ from collections.abc import Callable
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.group.conflicts import Conflicts, Gone
-from zkconsumer.group.events import CommitsRefused, SeekRequested, StartsFound, StartsResolved, StartsStored
+from zkconsumer.group.events import (
+    CommitsRefused,
+    OffsetsMoved,
+    SeekRequested,
+    StartsFound,
+    StartsResolved,
+    StartsStored,
+)
 from zkconsumer.group.holdings import Holdings, Offsets
 
-Told = StartsFound | StartsResolved | StartsStored | CommitsRefused | SeekRequested
+Told = StartsFound | StartsResolved | StartsStored | CommitsRefused | OffsetsMoved | SeekRequested
 """The events that this module deals with."""
 
 
@@ -54,6 +61,9 @@ class Repositioning:
                     self._take_up(lambda deadline: self._conflicts.adopt(doubtful, deadline))
             case CommitsRefused(outcomes):
                 self._take_up(lambda deadline: self._conflicts.resolve(outcomes, deadline))
+            case OffsetsMoved(offsets):
+                self._conflicts.resolve_elsewhere(offsets)
+                self._hurry_if_ours()
             case SeekRequested():
                 self.seek(event)
 
@@ -77,5 +87,8 @@ class Repositioning:
         else:
             if gone:
                 self._gone(gone)
+        self._hurry_if_ours()
+
+    def _hurry_if_ours(self) -> None:
         if self._conflicts.settled_by_us:
             self._offsets.hurry()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from zkconsumer.model import TopicPartition
@@ -36,6 +36,12 @@ class ConnectorState:
     blocked: Mapping[TopicPartition, str] = field(default_factory=dict)
     detail: str = ""
     rebalances: int = 0
+
+    def beside(self, trouble: str) -> ConnectorState:
+        """The same with another trouble, where there is one and the member lives."""
+        if not trouble or self.phase is Phase.CLOSED:
+            return self
+        return replace(self, detail="; ".join(filter(None, (self.detail, trouble))))
 
     def __str__(self) -> str:
         text = self.phase.value

@@ -27,7 +27,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.interruptible import Answer
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ledger import Ledger, Refused
+from zkconsumer.offsets.ledger import Ledger, Moved, Refused
 from zkconsumer.offsets.owned import OwnedOffsets
 from zkconsumer.offsets.starts import NEVER, Barred, Found
 from zkconsumer.offsets.storing import Stored
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _IDLE = 60.0
 MEANWHILE = 0.2
+FORGOTTEN_AFTER = 480.0
+"""Seconds after which an unchanged offset is written again to a store that forgets it: ten minutes at most, with the
+quarter of it that may pass until the next look.
+"""
 TO_DRAIN = 1.0
 """Seconds that what was asked before the end may still take before the stores are closed under it."""
 
@@ -49,9 +53,10 @@ class Committer:
     Arguments: ``interval`` in seconds between automatic commits, None for none (``auto.commit.enable=false``);
     ``timeout`` in seconds for one automatic commit; ``count_held`` counts a message as consumed when it is handed out
     (``consumed.on=return``); ``retry`` in seconds before a start that could not be read or stored is tried again;
-    ``refresh`` in seconds after which an unchanged offset is written again (``offsets.refresh.interval.ms``);
+    ``refresh`` in seconds after which an unchanged offset is written again (``offsets.refresh.interval.ms``), which a
+    store that forgets (Kafka) needs after :data:`FORGOTTEN_AFTER` at the latest;
     ``barred`` is told when no partition can start since the store refuses us (a login, a permission), and, with None,
-    when that is over.
+    when that is over; ``moved`` is told of offsets that somebody else wrote outside ZooKeeper.
     """
 
     def __init__(
@@ -67,14 +72,23 @@ class Committer:
         retry: float = 1.0,
         refresh: float | None = None,
         barred: Barred = lambda _: None,
+        moved: Moved = lambda _: None,
     ) -> None:
         self._store = store
         self._lease = lease
         self._interval = interval
         self._timeout = timeout
-        self._refresh = refresh
+        self._everywhere = refresh is not None
+        self._refresh = min(NEVER if refresh is None else refresh, FORGOTTEN_AFTER if store.forgets else NEVER)
         self._ledger = Ledger(
-            store, lease, timeout=timeout, count_held=count_held, refused=refused, retry=retry, barred=barred
+            store,
+            lease,
+            timeout=timeout,
+            count_held=count_held,
+            refused=refused,
+            retry=retry,
+            barred=barred,
+            moved=moved,
         )
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._next_auto = self._next_refresh = NEVER
@@ -186,8 +200,10 @@ class Committer:
         """
         self._wait(self._ask(lambda: self._ledger.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
-    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
-        """Somebody else wrote ``known``: the next commit writes over it. Returns at once."""
+    def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
+        """Somebody else wrote ``known`` (None: elsewhere than in ZooKeeper): the next commit writes over it. Returns at
+        once.
+        """
         self._ask(lambda: self._ledger.overwrite(position, known))
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
@@ -276,15 +292,14 @@ class Committer:
             self._next_auto = NEVER if self._interval is None else monotonic() + self._interval
         if now >= self._ledger.starts.due:
             self._ledger.starts.try_all(len(self._ledger.positions))
-        if self._refresh is not None and now >= self._next_refresh:
-            self._ledger.rewrite(now - self._refresh)
+        if now >= self._next_refresh:
+            self._ledger.rewrite(now - self._refresh, everywhere=self._everywhere)
             self._next_refresh = now + self._refresh / 4
 
     def _schedule(self) -> None:
         if self._interval is not None:
             self._next_auto = monotonic() + self._interval
-        if self._refresh is not None:
-            self._next_refresh = monotonic() + self._refresh / 4
+        self._next_refresh = monotonic() + self._refresh / 4
 
     def _auto_commit(self) -> None:
         if not self._lease.valid:

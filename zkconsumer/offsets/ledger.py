@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 """Told, on the committer's thread, of the partitions whose commit ZooKeeper refused."""
+Moved = Callable[[Mapping[PartitionPosition, int]], None]
+"""Told, on the committer's thread, of offsets that somebody else wrote to the store outside ZooKeeper."""
 
 
 class Ledger:
@@ -42,12 +44,16 @@ class Ledger:
         refused: Refused,
         retry: float,
         barred: Barred,
+        moved: Moved = lambda _: None,
     ) -> None:
         self._store = store
         self._lease = lease
         self._timeout = timeout
         self._count_held = count_held
         self._refused = refused
+        self._moved = moved
+        self._undecided: dict[TopicPartition, int] = {}
+        """What somebody else wrote elsewhere, until the group's thread has decided: nothing is written over it."""
         self._unlevel: set[TopicPartition] = set()
         self._written: dict[TopicPartition, float] = {}
         self._ahead: set[TopicPartition] = set()
@@ -63,12 +69,14 @@ class Ledger:
             self.positions[position.tp] = position
             self._written[position.tp] = monotonic()
             self._ahead.discard(position.tp)
+            self._undecided.pop(position.tp, None)
             self._store.track(position.tp, known)
 
     def check(self) -> None:
         """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``."""
         if not self._lease.valid:
             return
+        self.look_elsewhere()
         try:
             moved = self._store.moved(Deadline(self._timeout))
         except RegistryError as e:
@@ -78,12 +86,34 @@ class Ledger:
         if found:
             self._refused(found)
 
-    def overwrite(self, position: PartitionPosition, known: KnownOffset) -> None:
-        """Somebody else wrote ``known``, over which the next commit writes."""
+    def look_elsewhere(self, deadline: Deadline | None = None) -> Collection[TopicPartition]:
+        """See whether somebody else wrote offsets of ours to a store outside ZooKeeper, and tell ``moved``. What that
+        store has forgotten is written again. Returns the partitions of which that could not be seen.
+        """
+        known = {tp: p for tp, p in self.positions.items() if p.committed is not None and tp not in self._undecided}
+        looked = self._store.looked(known, deadline or Deadline(self._timeout))
+        for tp, offset in looked.ours.items():
+            self._mark(known[tp], offset)
+        for tp, offset in looked.theirs.items():
+            known[tp].committed = offset
+            self._undecided[tp] = offset
+            self._ahead.discard(tp)
+        if looked.forgotten:
+            forgotten = ", ".join(map(str, sorted(looked.forgotten)))
+            log.warning("nothing is stored of %s any more; it is written again", forgotten)
+            self.level([known[tp] for tp in looked.forgotten])
+        if looked.theirs:
+            self._moved({known[tp]: offset for tp, offset in looked.theirs.items()})
+        return looked.untold
+
+    def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
+        """Somebody else wrote ``known`` (None: elsewhere than in ZooKeeper), over which the next commit writes."""
         if self.positions.get(position.tp) is position:
-            self._store.track(position.tp, known)
-            position.committed = known.offset
+            if known is not None:
+                self._store.track(position.tp, known)
+                position.committed = known.offset
             self._ahead.discard(position.tp)
+            self._undecided.pop(position.tp, None)
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
         """Write where these begin to all stores: one of them says so already, and the larger of what they hold would
@@ -100,6 +130,7 @@ class Ledger:
             new.committed = old.committed
             self.positions[old.tp] = new
             self._ahead.discard(old.tp)
+            self._undecided.pop(old.tp, None)
             self.starts.forget(old)
 
     def untrack(self, positions: Collection[PartitionPosition]) -> Mapping[TopicPartition, KnownOffset]:
@@ -110,6 +141,7 @@ class Ledger:
                 del self.positions[position.tp]
                 self._unlevel.discard(position.tp)
                 self._ahead.discard(position.tp)
+                self._undecided.pop(position.tp, None)
                 self._written.pop(position.tp, None)
                 self.starts.forget(position)
                 known[position.tp] = self._store.untrack(position.tp)
@@ -153,7 +185,7 @@ class Ledger:
         released: set[TopicPartition],
     ) -> None:
         """The last commit with the release in one request; notes in ``released`` of what that was done."""
-        changed, _ = self._progress(positions, count_held)
+        changed = self._progress(positions, count_held)
         if not changed:
             return
         failures, done = self._store.release(changed, [p.tp for p in positions if p.tp not in changed], deadline)
@@ -162,11 +194,12 @@ class Ledger:
 
     def _progress(
         self, positions: Collection[PartitionPosition], count_held: Callable[[PartitionPosition], bool]
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """What is to be written, and what is written already."""
+    ) -> dict[TopicPartition, int]:
+        """Return what is to be written."""
         changed: dict[TopicPartition, int] = {}
-        unchanged: dict[TopicPartition, int] = {}
         for position in positions:
+            if position.tp in self._undecided:
+                continue
             counting = self._count_held or count_held(position)
             offset = self._due(position, counting_held=counting, ahead=position.tp in self._ahead)
             if offset is not None:
@@ -174,8 +207,9 @@ class Ledger:
             elif position.committed is not None:
                 if counting:  # nothing to write, but what is in hand counts from now on
                     self._note_ahead(position, position.committed)
-                (changed if position.tp in self._unlevel else unchanged)[position.tp] = position.committed
-        return changed, unchanged
+                if position.tp in self._unlevel:
+                    changed[position.tp] = position.committed
+        return changed
 
     def commit(
         self,
@@ -185,15 +219,28 @@ class Ledger:
         *,
         patient: bool,
     ) -> None:
-        """Write what was finished since. Raises OffsetCommitError, RegistryError."""
-        changed, unchanged = self._progress(positions, count_held)
-        self._settle(changed, unchanged, self._store.commit(changed, unchanged, deadline, patient=patient))
+        """Write what was finished since. Raises OffsetCommitError, RegistryError.
+
+        Where nobody waits (not ``patient``), it is seen first whether somebody else wrote elsewhere, and what the
+        group's thread has not decided yet is no error.
+        """
+        changed = self._progress(positions, count_held)
+        if changed and not patient:
+            self.look_elsewhere(deadline)
+            if deadline.expired:
+                raise OffsetCommitError("where offsets are kept did not answer in time")
+            changed = self._progress(positions, count_held)
+        failures = self._store.commit(changed, {}, deadline, patient=patient) if changed else {}
+        undecided = {p.tp: p.consumed or 0 for p in positions if p.tp in self._undecided} if patient else {}
+        self._settle(changed, undecided, {**failures, **self._conflicting(undecided)})
 
     def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         """Write given offsets as they are, of partitions of ours or of nobody. Raises OffsetCommitError."""
         ours = {tp: offset for tp, offset in offsets.items() if tp in self.positions}
         others = {tp: offset for tp, offset in offsets.items() if tp not in ours}
-        failures = dict(self._store.commit(ours, {}, deadline, patient=True)) if ours else {}
+        failures = self._conflicting(ours)
+        ours = {tp: offset for tp, offset in ours.items() if tp not in failures}
+        failures |= self._store.commit(ours, {}, deadline, patient=True) if ours else {}
         if others:
             try:
                 failures |= self._store.commit_unowned(others, deadline)
@@ -201,21 +248,36 @@ class Ledger:
                 failures |= dict.fromkeys(others, e)
         self._settle(offsets, {}, failures)
 
-    def rewrite(self, before: float) -> None:
-        """Write again what was last written before that time: what is committed, not what was consumed since."""
-        self._write_again(
-            {
-                tp: position.committed
-                for tp, position in self.positions.items()
-                if position.committed is not None and self._written[tp] <= before
-            }
-        )
+    def _conflicting(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Exception]:
+        return {
+            tp: OffsetCommitError(f"somebody else wrote offset {self._undecided[tp]}, see offset.conflict")
+            for tp in wanted
+            if tp in self._undecided
+        }
 
-    def _write_again(self, due: Mapping[TopicPartition, int]) -> None:
+    def rewrite(self, before: float, *, everywhere: bool = True) -> None:
+        """Write again what was last written before that time: what is committed, not what was consumed since. What
+        somebody else wrote is left alone. ``everywhere``: not only where it would be forgotten.
+        """
+        if not self._lease.valid or not self._unchanged_since(before):
+            return
+        unseen = self.look_elsewhere()
+        due = {tp: offset for tp, offset in self._unchanged_since(before).items() if tp not in unseen}
+        self._write_again(due, everywhere=everywhere)
+
+    def _unchanged_since(self, before: float) -> dict[TopicPartition, int]:
+        return {
+            tp: position.committed
+            for tp, position in self.positions.items()
+            if position.committed is not None and self._written[tp] <= before and tp not in self._undecided
+        }
+
+    def _write_again(self, due: Mapping[TopicPartition, int], *, everywhere: bool = True) -> None:
         if not self._lease.valid:
             return
+        changed, unchanged = (due, {}) if everywhere else ({}, due)
         try:
-            self._settle({}, due, self._store.commit(due, {}, Deadline(self._timeout), patient=False))
+            self._settle({}, due, self._store.commit(changed, unchanged, Deadline(self._timeout), patient=False))
         except (RegistryError, OffsetCommitError) as e:
             log.info("unchanged offsets could not be written again: %s", e)
         except Exception:

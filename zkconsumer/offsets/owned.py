@@ -5,6 +5,10 @@ Called by one thread (the committer's); ``close`` from any. In ZooKeeper every w
 cannot be; there the owner nodes are looked at right before each try. With ``dual.commit.enabled`` what was written
 elsewhere is written to ZooKeeper too, and a partition starts at the larger of both.
 
+Kafka keeps no version with an offset, so a write by somebody else shows only in its value: :meth:`OwnedOffsets.looked`
+compares what stands there with what we last read or wrote. A commit of ours that comes between his write and that look
+writes over it unseen.
+
 Differs from the original on purpose in the number of tries: its documentation says that
 ``offsets.commit.max.retries`` is for the commit at shutdown and not for the timer's, its code from 0.9 on does the
 opposite. Here the timer's commit is one try (the next is due anyway) and any other commit is repeated, within its
@@ -14,9 +18,9 @@ deadline. As documented, a search for the coordinator that fails does not count.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from zkconsumer.brokers import errors
 from zkconsumer.core.offsets import Start, merged_start
@@ -70,6 +74,17 @@ class OwnerNodes(Protocol):
         """Those whose offset nodes somebody else wrote."""
 
 
+class Looked(NamedTuple):
+    """What is stored now and was not as we knew it: ``theirs`` somebody else wrote, ``ours`` a commit whose answer was
+    lost; the store has nothing any more of what is ``forgotten``, and did not tell of what is ``untold``.
+    """
+
+    theirs: dict[TopicPartition, int]
+    ours: dict[TopicPartition, int]
+    forgotten: set[TopicPartition]
+    untold: set[TopicPartition]
+
+
 class OwnedOffsets:
     """Offsets in one or two stores.
 
@@ -98,11 +113,20 @@ class OwnedOffsets:
         self._max_retries = max_retries
         self._zookeeper_first = zookeeper_first
         self._closing = Event()
+        self._stored: dict[TopicPartition, int] = {}
+        """What the store elsewhere holds of tracked partitions, as last read or written."""
+        self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
+        """The lowest and highest offset of tries whose outcome is unknown."""
 
     @property
     def asks(self) -> bool:
         """Whether a start is to be asked for; else it is the one of the offset node that was read at the claim."""
         return self._elsewhere is not None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether unchanged offsets must be written again from time to time, since the store elsewhere forgets them."""
+        return self._expires
 
     @property
     def keeps_refused(self) -> bool:
@@ -111,16 +135,21 @@ class OwnedOffsets:
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """The partition was claimed."""
+        self._stored.pop(partition, None)
+        self._doubtful.pop(partition, None)
         self._zookeeper.track(partition, known)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """The partition is given up or lost; returns its offset node as last seen."""
+        self._stored.pop(partition, None)
+        self._doubtful.pop(partition, None)
         return self._zookeeper.untrack(partition)
 
     def starts(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Start]:
         """Where tracked partitions begin. Raises whatever the store raises, where one is not known."""
         stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
         found = {}
+        self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
             held = [stored.get(tp)] if self._elsewhere is not None else []
             if self.in_zookeeper:
@@ -189,6 +218,48 @@ class OwnedOffsets:
         """
         return self._zookeeper.moved(deadline) if self.in_zookeeper else ()
 
+    def looked(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Looked:
+        """See what a store that forgets holds of tracked partitions; never raises. What was told once is known then.
+
+        In a group that moves nothing is looked at: ZooKeeper alone decides there, and the other store has a copy.
+        """
+        found = Looked({}, {}, set(), set())
+        wanted = [tp for tp in partitions if tp in self._stored]
+        if self._elsewhere is None or not self._expires or self._zookeeper_first or not wanted:
+            return found
+        stored, untold = self._fetch_what_is_told(wanted, deadline)
+        found.untold.update(untold)
+        for tp in wanted:
+            offset = stored.get(tp, -1)
+            if tp in untold or offset == self._stored[tp]:
+                continue
+            if offset < 0:
+                found.forgotten.add(tp)
+                del self._stored[tp]
+                continue
+            self._stored[tp] = offset
+            lowest, highest = self._doubtful.get(tp, (0, -1))
+            (found.ours if lowest <= offset <= highest else found.theirs)[tp] = offset
+        return found
+
+    def _fetch_what_is_told(
+        self, wanted: Sequence[TopicPartition], deadline: Deadline
+    ) -> tuple[Mapping[TopicPartition, int], frozenset[TopicPartition]]:
+        """Offsets, and the partitions that are not known. One that is refused must not hide the others for ever."""
+        assert self._elsewhere is not None
+        try:
+            return self._elsewhere.fetch(wanted, deadline.bounded(ONE_TRY)), frozenset()
+        except Exception as e:  # noqa: BLE001 (whatever a store raises: nothing is known)
+            topics = sorted({tp.topic for tp in wanted})
+            of_a_topic = isinstance(e, BrokerResponseError) and e.code == errors.TOPIC_AUTHORIZATION_FAILED
+            if not of_a_topic or len(topics) == 1 or deadline.expired:
+                log.info("whether somebody else wrote our offsets could not be seen: %s", e)
+                return {}, frozenset(wanted)
+        half = set(topics[: len(topics) // 2])
+        stored, untold = self._fetch_what_is_told([tp for tp in wanted if tp.topic in half], deadline)
+        more, also_untold = self._fetch_what_is_told([tp for tp in wanted if tp.topic not in half], deadline)
+        return {**stored, **more}, untold | also_untold
+
     def close(self) -> None:
         """Wake and fail whatever waits for a store."""
         self._closing.set()
@@ -219,13 +290,26 @@ class OwnedOffsets:
         if not offsets:
             return {}
         try:
-            failures = self._elsewhere.commit(offsets, deadline.bounded(ONE_TRY)) or {}
-            return {tp: failure for tp, failure in failures.items() if tp in offsets}
+            answered = self._elsewhere.commit(offsets, deadline.bounded(ONE_TRY)) or {}
+            failures = {tp: failure for tp, failure in answered.items() if tp in offsets}
         except ZkConsumerError as e:
-            return dict.fromkeys(offsets, e)
+            failures = dict.fromkeys(offsets, e)
         except Exception as e:
             log.exception("the store of offsets failed unexpectedly")
-            return dict.fromkeys(offsets, e)
+            failures = dict.fromkeys(offsets, e)
+        self._note(offsets, failures)
+        return failures
+
+    def _note(self, offsets: Mapping[TopicPartition, int], failures: Failures) -> None:
+        """Remember what the store holds now, and what it may hold."""
+        for tp, offset in offsets.items():
+            failure = failures.get(tp)
+            if failure is None:
+                self._stored[tp] = offset
+                self._doubtful.pop(tp, None)
+            elif not isinstance(failure, CoordinatorUnavailableError):  # else nothing was sent
+                lowest, highest = self._doubtful.get(tp, (offset, offset))
+                self._doubtful[tp] = min(lowest, offset), max(highest, offset)
 
     def _pause(self, deadline: Deadline) -> bool:
         """Wait before the next try; False where there is no time for one, or everything ends."""

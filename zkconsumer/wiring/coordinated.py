@@ -190,6 +190,7 @@ def member_settings(config: ConsumerConfig, request_timeout: float) -> MemberSet
             commit=request_timeout,
             auto_commit=config.auto_commit_enable,
         ),
+        conflict=config.offset_conflict,
     )
 
 

@@ -37,6 +37,7 @@ from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.group.events import (
     CommitsRefused,
     ListenerReturned,
+    OffsetsMoved,
     SeekRequested,
     StartsResolved,
     StopRequested,
@@ -351,6 +352,7 @@ class MemberParts:
             retry=config.offsets_channel_backoff_ms / 1000,
             refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
             barred=self.delivery.refuse,
+            moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
         )
 
     def _coordinator_channel(self, endpoint: Endpoint) -> BrokerChannel:

@@ -37,6 +37,7 @@ class Stepped:
         self.group = group
         self.refused: dict[TopicPartition, Outcome] = {}
         self.barred: list[Exception | None] = []
+        self.moved: dict[PartitionPosition, int] = {}
         self.found: SimpleQueue[Starts] = SimpleQueue()
         group.session.lease.resume(group.session.lease.epoch)
         self.committer = Committer(
@@ -50,6 +51,7 @@ class Stepped:
             retry=0.0,
             refresh=refresh,
             barred=self.barred.append,
+            moved=self.moved.update,
         )
         self.committer._schedule()
 
@@ -64,6 +66,13 @@ class Stepped:
         position = PartitionPosition(tp, THREAD, None if self.committer.asks else known.offset)
         self.committer.track([(position, known)])
         self.committer.step()
+        return position
+
+    def begin(self, tp: TopicPartition, offset: int) -> PartitionPosition:
+        """Own a partition that starts at an offset which the store outside ZooKeeper holds."""
+        self.group.store.offsets[tp] = offset
+        position = self.own(tp)
+        self.start(position)
         return position
 
     def start(self, *positions: PartitionPosition) -> Starts:

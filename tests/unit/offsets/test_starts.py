@@ -25,6 +25,7 @@ class Store:
     """Takes everything, once it is ``up``."""
 
     asks = False
+    forgets = False
     keeps_refused = False
     in_zookeeper = True
     releases = True

@@ -46,6 +46,7 @@ from zkconsumer.group.coordinated.shares import Shares
 from zkconsumer.group.coordinated.standing import Standing
 from zkconsumer.group.events import (
     ListenerReturned,
+    OffsetsMoved,
     SeekRequested,
     StartsFound,
     StartsResolved,
@@ -114,6 +115,8 @@ class CoordinatedMember:
             tell=events.put,
             held_by_who_asked=self._changes.held_by_who_asked,
         )
+        self._offsets = offsets
+        self._conflicts = self._shares.conflicts(settings.conflict)
         self._readers = ReaderWatch(settings.max_poll)
         self._look_at_readers = monotonic()
         self._standing = Standing(settings, delivery.refuse, rebalanced)
@@ -168,7 +171,7 @@ class CoordinatedMember:
             len(self._shares.owned),
             valid=self._lease.valid,
             away=bool(self._readers.stalled),
-            beside=(self._interest.trouble, self._interest.waiting, self._listening.trouble),
+            beside=(self._interest.trouble, self._interest.waiting, self._listening.trouble, self._conflicts.trouble),
         )
 
     # ---- the thread ----
@@ -260,6 +263,10 @@ class CoordinatedMember:
                 self._shares.holdings.starts_resolved(starts)
             case StartsStored(starts, refused):
                 self._starts_stored(starts, refused)
+            case OffsetsMoved(offsets):
+                self._conflicts.resolve_elsewhere(offsets)
+                if self._conflicts.settled_by_us:
+                    self._offsets.hurry()
 
     def _answered(self, event: Answered) -> None:
         match self._questions.take(event):

@@ -32,6 +32,7 @@ class MemberSettings:
 
     ``max_poll`` is ``max.poll.interval.ms``, ``interval`` how often topics are looked at, ``backoff`` the first pause
     after a failure. ``static_leaves``: also a static member leaves once it wants nothing, while it lives on.
+    ``conflict`` is ``offset.conflict``.
     """
 
     session: float
@@ -42,6 +43,7 @@ class MemberSettings:
     request_timeout: float
     shares: ShareSettings
     static_leaves: bool = False
+    conflict: str = "adopt"
 
 
 class Streams(Delivery, Protocol):

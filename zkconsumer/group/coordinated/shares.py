@@ -19,6 +19,7 @@ from typing import cast
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.group.conflicts import Conflicts
 from zkconsumer.group.events import Event, StopRequested
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
@@ -72,8 +73,12 @@ class Shares:
         self._listening = listening
         self._serve = serve
         self._held_by_who_asked = held_by_who_asked
-        # there are no owner nodes to read offsets from again: nobody but their owner writes them
+        # there are no owner nodes to read offsets from again
         self.holdings = Holdings(delivery, offsets, cast(Ownership, None), tell)
+
+    def conflicts(self, way: str) -> Conflicts:
+        """What is done where somebody else wrote an offset: a member of the group, since others are refused."""
+        return Conflicts(way, self.holdings, cast(Ownership, None))
 
     @property
     def owned(self) -> Mapping[TopicPartition, PartitionPosition]:

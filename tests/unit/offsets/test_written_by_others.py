@@ -1,0 +1,223 @@
+"""Offsets in Kafka that somebody else wrote: seen before anything is written over them, left alone until it is decided.
+
+Kafka keeps no version with an offset and refuses nobody's commit in a group that it does not coordinate. What happened:
+the timer's commit wrote unchanged offsets again, so that brokers do not forget them, and with them an idle member's old
+offset over an operator's reset, within seconds and without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import pytest
+
+from tests.unit.offsets.fakes import T0, T1, failing
+from tests.unit.offsets.test_committer import Stepped
+from tests.unit.offsets.test_owned import Group, soon
+from zkconsumer.brokers import errors
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.committer import FORGOTTEN_AFTER
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def in_kafka(group: Group, *, dual: bool = False) -> Stepped:
+    """A member whose timers are always due."""
+    return Stepped(group.owned(dual=dual, expires=True), group, interval=0.0, refresh=0.0)
+
+
+@pytest.mark.parametrize("reset", [2, 9])
+def test_an_idle_member_leaves_a_reset_alone_and_tells_of_it(group: Group, reset: int) -> None:
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    group.store.offsets[T0] = reset
+    for _ in range(3):
+        member.step()
+    assert (group.store.offsets, member.moved) == ({T0: reset}, {position: reset})
+    assert position.committed == reset
+
+
+def test_a_busy_member_sees_a_reset_before_its_timers_commit(group: Group) -> None:
+    member = in_kafka(group)
+    position, other = member.begin(T0, 5), member.begin(T1, 5)
+    group.store.offsets[T0] = 2
+    position.consumed = other.consumed = 8
+    member.step()
+    assert (group.store.offsets, member.moved) == ({T0: 2, T1: 8}, {position: 2})
+
+
+def test_a_commit_before_it_is_decided_names_the_reset(group: Group) -> None:
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    group.store.offsets[T0] = 2
+    member.step()
+    position.consumed = 8
+    with pytest.raises(OffsetCommitError, match="t-0 at 8 .somebody else wrote offset 2"):
+        member.commit()
+    with pytest.raises(OffsetCommitError, match="t-0 at 7 .somebody else wrote offset 2"):
+        member.commit_given({T0: 7})
+    assert group.store.offsets == {T0: 2}
+
+
+def test_what_is_decided_is_written_again(group: Group) -> None:
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    group.store.offsets[T0] = 2
+    member.step()
+    member.committer.overwrite(position, None)
+    member.step()
+    member.step()
+    assert (group.store.offsets, member.moved) == ({T0: 5}, {position: 2})
+
+
+def test_a_reset_to_within_what_is_in_hand_is_overwritten_too(group: Group) -> None:
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    position.batch_until = position.held_until = 10
+    group.store.offsets[T0] = 7
+    for _ in range(2):
+        member.step()
+        member.committer.overwrite(position, None)
+    for _ in range(3):
+        member.step()
+    assert group.store.offsets == {T0: 5}
+
+
+def test_nothing_changed_is_nobodys_reset(group: Group) -> None:
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    for offset in (5, 6, 6, 9):
+        position.consumed = offset
+        member.step()
+        member.committer.check()
+        member.step()
+    assert (group.store.offsets, member.moved) == ({T0: 9}, {})
+
+
+def test_a_check_sees_a_reset_although_nothing_is_due(group: Group) -> None:
+    member = Stepped(group.owned(expires=True), group)
+    position = member.begin(T0, 5)
+    group.store.offsets[T0] = 2
+    member.committer.check()
+    member.committer.step()
+    assert member.moved == {position: 2}
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_what_kafka_forgot_is_written_again(group: Group, dual: bool) -> None:
+    member = in_kafka(group, dual=dual)
+    member.begin(T0, 5)
+    member.commit()
+    del group.store.offsets[T0]
+    member.step()
+    member.step()
+    assert (group.store.offsets, member.moved) == ({T0: 5}, {})
+
+
+def test_a_commit_whose_answer_was_lost_is_nobodys_reset(group: Group) -> None:
+    """It is found to be stored, and the offset before it is not written again over it."""
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+
+    def lost() -> None:
+        group.store.offsets[T0] = 8
+        raise BrokerUnavailableError("the answer never came")
+
+    position.consumed = 8
+    group.store.trouble = steps(lambda: None, lost)  # what is stored is looked at first
+    member.step()
+    assert (group.store.offsets, member.moved, position.committed) == ({T0: 8}, {}, 8)
+
+
+def steps(*actions: Callable[[], None]) -> Callable[[], None]:
+    """Does these one after the other, then nothing."""
+    left = list(actions)
+    return lambda: left.pop(0)() if left else None
+
+
+def test_what_was_never_sent_explains_no_reset(group: Group) -> None:
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    position.consumed = 8
+    group.store.trouble = failing(None, CoordinatorUnavailableError("nobody knows it"))
+    member.step()
+    group.store.offsets[T0] = 8
+    member.step()
+    assert member.moved == {position: 8}
+
+
+def test_a_topic_that_is_refused_does_not_hide_the_others(group: Group) -> None:
+    other = TopicPartition("u", 0)
+    group.session.ensure(["/consumers/g/owners/u", "/consumers/g/offsets/u"], soon())
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    member.begin(other, 5)
+    fetch = group.store.fetch
+
+    def refusing(partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
+        if other in partitions:
+            raise errors.error(errors.TOPIC_AUTHORIZATION_FAILED, "the offset of u-0")
+        return fetch(partitions, timeout)
+
+    group.store.fetch = refusing  # type: ignore[method-assign]
+    group.store.offsets |= {T0: 2, other: 2}
+    member.step()
+    assert (group.store.offsets, member.moved) == ({T0: 2, other: 2}, {position: 2})
+
+
+def test_a_look_that_takes_all_the_time_is_no_commit(group: Group) -> None:
+    """The timer's commit has one time limit for both; what is due is due at the next one."""
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    position.consumed = 8
+    ledger = member.committer._ledger
+    with pytest.raises(OffsetCommitError, match="did not answer in time"):
+        ledger.commit([position], lambda _: False, Deadline(0.0), patient=False)
+    assert (group.store.commits, ledger._progress([position], lambda _: False)) == ([], {T0: 8})
+
+
+def test_a_store_that_does_not_answer_is_not_written_over(group: Group) -> None:
+    member = in_kafka(group)
+    member.begin(T0, 5)
+    group.store.offsets[T0] = 2
+    group.store.trouble = failing(*[BrokerUnavailableError("away")] * 2)
+    member.step()
+    member.step()
+    assert (group.store.offsets, group.store.commits) == ({T0: 2}, [])
+
+
+def test_a_store_of_the_users_own_is_not_watched(group: Group) -> None:
+    """It may hold what the application itself writes, with its results."""
+    member = Stepped(group.owned(), group, interval=0.0)
+    member.begin(T0, 5)
+    fetches = group.store.fetches
+    group.store.offsets[T0] = 2
+    member.committer.check()
+    member.committer.step()
+    member.step()
+    assert (member.moved, group.store.fetches) == ({}, fetches)
+
+
+def test_unchanged_offsets_reach_kafka_every_ten_minutes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without automatic commits: a broker forgets what is not written again. ZooKeeper's nodes are left alone."""
+    now = 1000.0
+    for module in ("committer", "ledger"):
+        monkeypatch.setattr(f"zkconsumer.offsets.{module}.monotonic", lambda: now)
+    member = Stepped(group.owned(dual=True, expires=True), group)
+    member.begin(T0, 5)
+    member.commit()
+    written = []
+    for _ in range(60):
+        now += 60.0
+        before = len(group.store.commits)
+        member.step()
+        written += [now] * (len(group.store.commits) - before)
+    assert group.nodes == {0: 5}
+    assert written
+    assert max(b - a for a, b in zip([1000.0, *written], [*written, now], strict=True)) <= 600.0
+    assert len(written) <= 3600 / FORGOTTEN_AFTER + 1

@@ -1,0 +1,188 @@
+"""A whole member whose offsets in Kafka somebody else resets: idle, on brokers in memory.
+
+What happened: the timer's commit wrote unchanged offsets again, and with them the old one over an operator's reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.brokers import BrokerChannel, CoordinatorChannel
+from zkconsumer.brokers.group_requests import GroupChannel, Membership
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError
+from zkconsumer.model import Endpoint
+from zkconsumer.registry import paths
+from zkconsumer.testing import FakeCluster
+
+TP = TopicPartition("t", 0)
+MESSAGES, THEIRS = 20, 5
+QUICK: dict[str, Any] = {
+    "group.id": "g",
+    "auto.offset.reset": "smallest",
+    "auto.commit.interval.ms": 50,
+    "rebalance.interval.ms": 200,
+    "fetch.wait.max.ms": 50,
+}
+KEPT: dict[str, dict[str, Any]] = {
+    "kafka": {"offsets.storage": "kafka"},
+    "dual": {"offsets.storage": "kafka", "dual.commit.enabled": True},
+    "brokers": {"group.coordination": "kafka"},
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("t", 1)
+        made.create_topic("u", 1)
+        made.append("t", 0, [b"%d" % number for number in range(MESSAGES)])
+        yield made
+
+
+@pytest.fixture(params=KEPT)
+def kept(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def make(cluster: FakeCluster, kept: str) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def one(**properties: Any) -> ZookeeperConsumerConnector:
+        place = {"zookeeper.connect": cluster.zookeeper_connect}
+        if kept == "brokers":
+            place = {"bootstrap.servers": cluster.bootstrap_servers}
+        given = {name.replace("_", "."): value for name, value in properties.items()}
+        made.append(ZookeeperConsumerConnector({**QUICK, **place, **KEPT[kept], **given}))
+        return made[-1]
+
+    yield one
+    for connector in made:
+        connector.shutdown()
+
+
+def write(cluster: FakeCluster, offset: int) -> None:
+    """What an operator's tool does; in a group with members, what one of them may do."""
+    broker = BrokerChannel(Endpoint(*cluster.addresses()[0]), client_id="tool", socket_timeout=scaled(5))
+    channel: Any
+    group = cluster.group("g")
+    if group.members:
+        channel, who = GroupChannel(broker), Membership("g", group.generation, next(iter(group.members)))
+    else:
+        channel, who = CoordinatorChannel(broker), "g"
+    channel.connect(Deadline(scaled(5)))
+    assert channel.commit(who, {TP: offset}, Deadline(scaled(5))) == {TP: 0}
+    channel.close()
+
+
+def in_kafka(cluster: FakeCluster) -> int | None:
+    return cluster.committed("g").get(("t", 0))
+
+
+def in_zookeeper(cluster: FakeCluster) -> int | None:
+    node = cluster.zookeeper.node(paths.offset("g", TP))
+    return None if node is None else int(node.data)
+
+
+def nothing_comes(stream: KafkaStream) -> None:
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+
+
+def read_all(stream: KafkaStream) -> None:
+    """Read to the end, so that the last message is finished."""
+    while stream.get(timeout=scaled(10)).offset < MESSAGES - 1:
+        pass
+    nothing_comes(stream)
+
+
+class Idle:
+    """A member that has read and committed all of ``t``, and reads another topic as well."""
+
+    def __init__(self, connector: ZookeeperConsumerConnector, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        streams = connector.create_message_streams({"t": 1, "u": 1})
+        self.stream, self._other = streams["t"][0], streams["u"][0]
+        read_all(self.stream)
+        eventually(lambda: in_kafka(cluster) == MESSAGES, 10, "the commit of all")
+
+    def reset(self) -> None:
+        """Somebody resets ``t``; then something of the other topic is finished, so that the timer's commit is due."""
+        write(self._cluster, THEIRS)
+        self._cluster.append("u", 0, [b"x"])
+        self._other.get(timeout=scaled(10))
+        nothing_comes(self._other)
+
+
+def test_a_reset_of_an_idle_partition_is_adopted(
+    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], kept: str
+) -> None:
+    """What comes again is what the operator wanted read again."""
+    member = Idle(make(), cluster)
+    member.reset()
+    assert (member.stream.get(timeout=scaled(10)).offset, in_kafka(cluster)) == (THEIRS, THEIRS)
+    if kept == "dual":
+        eventually(lambda: in_zookeeper(cluster) == THEIRS, 10, "the node")
+
+
+def test_a_reset_is_overwritten_where_that_is_wanted(
+    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], caplog: pytest.LogCaptureFixture
+) -> None:
+    member = Idle(make(offset_conflict="overwrite"), cluster)
+    member.reset()
+    eventually(lambda: in_kafka(cluster) == MESSAGES, 10, "our offset again")
+    assert f"t-0: somebody else wrote offset {THEIRS}; it is overwritten with ours" in caplog.text
+    nothing_comes(member.stream)
+
+
+def test_a_reset_stops_the_partition_where_that_is_wanted(
+    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], kept: str
+) -> None:
+    """The state says so before anybody asks the stream, and no longer after a seek."""
+    connector = make(offset_conflict="raise")
+    member = Idle(connector, cluster)
+    member.reset()
+    eventually(lambda: f"somebody else wrote offset {THEIRS}" in str(connector.state), 10, "the state")
+    with pytest.raises(OffsetConflictError) as caught:
+        member.stream.get(timeout=0)
+    assert (caught.value.ours, caught.value.theirs, in_kafka(cluster)) == (MESSAGES, THEIRS, THEIRS)
+    connector.seek(TP, 12)
+    assert "somebody else" not in str(connector.state)
+    assert member.stream.get(timeout=scaled(10)).offset == 12
+    eventually(lambda: in_kafka(cluster) == 12, 10, "the sought offset")
+    if kept == "dual":
+        eventually(lambda: in_zookeeper(cluster) == 12, 10, "the node")
+
+
+def test_an_idle_member_writes_nothing(
+    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector], kept: str
+) -> None:
+    """Not within an interval, with all partitions idle: an unchanged offset waits for its ten minutes."""
+    member = Idle(make(), cluster)
+    before = len(cluster.requests_of("OffsetCommit"))
+    write(cluster, MESSAGES)  # what stands there already: nobody's reset
+    looked = len(cluster.requests_of("OffsetFetch"))
+    if kept != "brokers":
+        eventually(lambda: len(cluster.requests_of("OffsetFetch")) >= looked + 2, 10, "two looks")
+    assert len(cluster.requests_of("OffsetCommit")) == before + 1
+    nothing_comes(member.stream)
+
+
+@pytest.mark.parametrize("kept", ["kafka", "dual"], indirect=True)
+def test_without_automatic_commits_a_reset_counts_too(
+    cluster: FakeCluster, make: Callable[..., ZookeeperConsumerConnector]
+) -> None:
+    """Nothing is due then: a look every ``rebalance.interval.ms`` finds it."""
+    connector = make(auto_commit_enable=False)
+    stream = connector.create_message_streams({"t": 1})["t"][0]
+    read_all(stream)
+    connector.commit_offsets()
+    write(cluster, THEIRS)
+    assert (stream.get(timeout=scaled(10)).offset, in_kafka(cluster)) == (THEIRS, THEIRS)
