@@ -68,11 +68,19 @@ class ConfigException(ZkConsumerError, ValueError):
         self.reason = reason
 
 
+_SYSTEM_PACKAGES = {
+    "kerberos": "it is built from source, which needs a C compiler and the headers of Python and Kerberos"
+    " (Debian: gcc python3-dev libkrb5-dev; Red Hat: gcc python3-devel krb5-devel)"
+}
+"""What pip alone cannot install, by extra."""
+
+
 class MissingExtraError(ZkConsumerError, ImportError):
-    """A feature needs an optional dependency; the message names the extra to install."""
+    """A feature needs an optional dependency; the message names the extra to install, and what that needs itself."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an optional dependency: pip install 'zkconsumer[{extra}]'")
+        needs = f"; {_SYSTEM_PACKAGES[extra]}" if extra in _SYSTEM_PACKAGES else ""
+        super().__init__(f"{feature} needs an optional dependency: pip install 'zkconsumer[{extra}]'{needs}")
         self.feature = feature
         self.extra = extra
 
