@@ -363,6 +363,27 @@ def test_an_expression_of_ours_is_understood_by_the_original(
     eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
 
 
+def test_a_backslash_at_scala_1_1_1_matches_nothing(
+    legacy_member: Callable[..., LegacyMember],
+    our_member: Callable[..., OurMember],
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    zookeeper: KazooClient,
+) -> None:
+    """It reads its own doubled escapes back. All agree that it owns nothing, and it can own with no backslash."""
+    topic, name = new_topic(4), new_group()
+    expression = topic.replace("-", r"\-")
+    old = legacy_member("1.1.1", name, whitelist=expression, properties={"consumer.id": "b"}).wait_ready()
+    node = json.loads(zookeeper.get(f"/consumers/{name}/ids/{old.consumer_id}")[0])
+    assert list(node["subscription"]) == [expression.replace("\\", "\\\\")]
+    ours = our_member(name, whitelist=expression, properties={"consumer.id": "a"}).wait_ready()
+    expected = by_range([f"{ours.consumer_id}-0"], range(4))
+    eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "all of it at ours")
+    plain = legacy_member("1.1.1", name, whitelist=topic, properties={"consumer.id": "~"}).wait_ready()
+    expected = by_range([f"{ours.consumer_id}-0", f"{plain.consumer_id}-0"], range(4))
+    eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a half for each that matches")
+
+
 def test_an_expression_of_the_original_is_understood_by_us(
     legacy_member: Callable[..., LegacyMember],
     our_member: Callable[..., OurMember],
