@@ -102,6 +102,9 @@ _CASED_CATEGORIES = r"[\p{Lu}\p{Ll}\p{Lt}]"
 _CASED_PROPERTIES = r"[\p{Lowercase}\p{Uppercase}\p{Lt}]"
 
 
+_FOLDED_BEYOND_LATIN_1 = frozenset(map(ord, "IiSsKk\xb5\xc5\xe5\xff"))
+
+
 class UnknownProperty(Exception):
     """Java knows no such property; the argument says which."""
 
@@ -136,6 +139,14 @@ def char(code: int) -> str:
 def single(code: int, *, fold: bool, fold_unicode: bool) -> str:
     """The set of one character and, where asked, of those that Java takes as equal without regard to case."""
     return char_range(code, code, fold=fold, fold_unicode=fold_unicode)
+
+
+def is_table_entry(code: int, *, fold_unicode: bool) -> bool:
+    """Return whether Java keeps a character of a class in its table for Latin-1.
+
+    ``fold_unicode`` is (?iu): then characters whose other case lies beyond Latin-1 are not in the table.
+    """
+    return code < 0x100 and not (fold_unicode and code in _FOLDED_BEYOND_LATIN_1)
 
 
 def char_range(first: int, last: int, *, fold: bool, fold_unicode: bool) -> str:

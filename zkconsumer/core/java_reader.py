@@ -110,6 +110,8 @@ class Reader:
             elif self._raw().char == "#":
                 while self._raw() is not END and self._raw().char not in "\n\r\x85\u2028\u2029":
                     self._at += 1
+                if self._raw().char in _SPACES:  # a quoted line end ends the comment too, and vanishes with it
+                    self._at += 1
             else:
                 return
 
@@ -267,47 +269,61 @@ class Reader:
             if not self._raw().quoted and self._raw().char == "^":
                 self._at += 1
                 negated = True
-        found: str | None = None
-        last: str | None = None
+        members = _Members()
         while True:
             char = self._peek()
             if self._raw() is END:
                 self._fail("unclosed character class", start)
-            if char == "]" and found is not None:
+            if char == "]" and members.any:
                 if consume:
                     self._at += 1
                 self._nesting -= 1
+                found = members.text()
                 return classes.complement(found) if negated else found
             if char == "[":
-                last = self._class()
-            elif char == "&" and self._raw(1).char == "&" and not self._raw(1).quoted:
-                found = self._class_and(found, last)
-                continue
+                members.add(self._class())
+            elif char == "&" and self._second_ampersand():
+                self._intersect(members)
             else:
-                last = self._class_item()
-            found = last if found is None else classes.union([found, last])
+                self._class_item(members)
 
-    def _class_and(self, left: str | None, last: str | None) -> str:
-        self._at += 2
-        right: str | None = None
+    def _second_ampersand(self) -> bool:
+        """Return whether & is followed by another, which is then next; blanks between them vanish under (?x).
+
+        Java forgets a lone & that stands before such blanks, and takes the character behind them for itself.
+        """
+        start = self._at
+        self._at += 1
+        found = self._peek() == "&"
+        if not found and self._at == start + 1:
+            self._at = start
+        if self._raw() is END:
+            self._fail("unclosed character class")
+        return found
+
+    def _intersect(self, members: _Members) -> None:
+        """Read the right side of &&, up to the bracket or the & that follows; the second & is next."""
+        start = self._position()
+        self._at += 1
+        right: list[str] = []
         while self._peek() not in ("]", "&"):
             if self._raw() is END:
                 self._fail("unclosed character class")
-            more = self._class() if self._peek() == "[" else self._class(consume=False)
-            right = more if right is None else classes.union([right, more])
-        other = right if right is not None else last
-        if left is None or other is None:
-            if right is None:
-                self._fail("bad class syntax")
-            return right
-        return classes.intersection(left, other)
+            right.append(self._class() if self._peek() == "[" else self._class(consume=False))
+        if not right and not members.any:
+            self._fail("bad class syntax")
+        if members.intersections == MAX_NESTING:
+            self._cannot(f"more than {MAX_NESTING} intersections in one class", start)
+        if not members.intersect(right):
+            self._cannot("&& without a right side: Java to 18 fails with it, and later ones refuse it", start)
 
-    def _class_item(self) -> str:
-        """One character, range, or escape inside a class."""
+    def _class_item(self, members: _Members) -> None:
+        """Read one character, range, or escape inside a class."""
         start = self._position()
         first = self._class_character(start=True)
         if isinstance(first, str):
-            return first
+            members.add(first)
+            return
         if self._peek() == "-" and not (not self._raw(1).quoted and self._raw(1).char in ("[", "]")):
             self._at += 1
             if self._peek() == "" and self._raw() is END:
@@ -315,8 +331,11 @@ class Reader:
             last = self._class_character(start=False)
             if isinstance(last, str) or last < first:
                 self._fail("illegal character range", start)
-            return classes.char_range(first, last, fold=self._flags.i, fold_unicode=self._flags.u)
-        return self._single(first)
+            members.add(classes.char_range(first, last, fold=self._flags.i, fold_unicode=self._flags.u))
+        elif classes.is_table_entry(first, fold_unicode=self._flags.i and self._flags.u):
+            members.add_to_table(self._single(first))
+        else:
+            members.add(self._single(first))
 
     def _class_character(self, *, start: bool) -> str | int:
         self._skip_comments()
@@ -326,6 +345,62 @@ class Reader:
             return self._class_escape(in_range=not start or (followed.char == "-" and not followed.quoted))
         self._at += 1
         return ord(token.char)
+
+
+class _Members:
+    """The members of one character class, combined in the order in which java.util.regex combines them.
+
+    Java puts single characters below 256 into one table for each class, and everything else into a predicate. An
+    intersection takes the table in, and a later union adds the whole table again, with characters that came before.
+    An intersection without a right side takes the last member that is not in the table.
+    """
+
+    _TABLE = "\0"  # stands for the table, which may still grow; no set contains this character
+
+    def __init__(self) -> None:
+        self._table: list[str] = []
+        self._table_waits = False
+        self._sets: list[str] = []
+        self._last: str | None = None
+        self.intersections = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether the class has a member, without which a closing bracket is a member itself."""
+        return self._table_waits or bool(self._sets)
+
+    def add(self, one: str) -> None:
+        """Add a set."""
+        self._sets.append(one)
+        self._last = one
+
+    def add_to_table(self, one: str) -> None:
+        """Add a character that Java keeps in the table."""
+        self._table.append(one)
+        self._table_waits = True
+        self._last = None
+
+    def intersect(self, right: list[str]) -> bool:
+        """Keep what the union of ``right`` holds too. Return False where Java finds nothing to intersect with."""
+        if self._table_waits:
+            if not self._sets:
+                self._last = self._TABLE
+            self._sets.append(self._TABLE)
+            self._table_waits = False
+        if right:
+            self._last = classes.union(right)
+        if self._last is None:
+            return False
+        self._sets = [classes.intersection(classes.union(self._sets), self._last)] if self._sets else [self._last]
+        self.intersections += 1
+        return True
+
+    def text(self) -> str:
+        """Return the set; the class must have a member."""
+        if self._table_waits:
+            self._sets.append(self._TABLE)
+        found = classes.union(self._sets)
+        return found.replace(self._TABLE, classes.union(self._table)) if self._table else found
 
 
 def is_digit(token: Token) -> bool:

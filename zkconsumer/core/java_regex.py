@@ -7,7 +7,8 @@ expression is read by Java's grammar and written anew in the few constructs that
 character classes are resolved on the way, nothing is left to the defaults of the package.
 
 The model is Java 9 to 18 (in 8, [^a&&b] negates only the first operand; from 19 on, \b knows ASCII only).
-Refused as untranslatable: references to groups under (?i), \b{g}, and the few classes that exist in Java only.
+Refused as untranslatable: references to groups under (?i), \b{g}, the few classes that exist in Java only, and an
+intersection without a right side where Java itself fails with it, as in [\d_&&].
 """
 
 from __future__ import annotations

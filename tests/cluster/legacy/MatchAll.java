@@ -3,7 +3,10 @@ import java.io.InputStreamReader;
 import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 
-/** One line in, one line out: an expression and texts, as hexadecimal UTF-16, to "10..." (matches or not) or "refused". */
+/**
+ * One line in, one line out: an expression and texts, as hexadecimal UTF-16, to "10..." (matches or not), "refused", or
+ * "fails" where the expression is accepted and an attempt to match throws.
+ */
 class MatchAll {
     static String text(String hex) {
         StringBuilder built = new StringBuilder();
@@ -22,7 +25,11 @@ class MatchAll {
         }
         StringBuilder built = new StringBuilder();
         for (int at = 1; at < fields.length; at++) {
-            built.append(pattern.matcher(text(fields[at])).matches() ? '1' : '0');
+            try {
+                built.append(pattern.matcher(text(fields[at])).matches() ? '1' : '0');
+            } catch (NullPointerException noRightSide) { // of "&&": the pattern is accepted and cannot be used
+                return "fails";
+            }
         }
         return built.toString();
     }

@@ -83,6 +83,13 @@ JAVA = [
     (r"[a-z&&[^b]]", ["a", "c"], ["b", "&"]),
     (r"[^a-c&&b]", ["a", "x"], ["b"]),
     (r"[a&b]", ["&"], ["x"]),
+    (r"[-_\.&&]+", ["-_."], ["&", "a"]),
+    (r"[^ab&&]", ["c", "&"], ["a", "b"]),
+    (r"[aЖ&&]", ["Ж"], ["a"]),
+    (r"[ac&&[ab]&]", ["a", "c", "&"], ["b"]),
+    (r"(?x)[a& &[ab]]", ["a"], ["b", "&"]),
+    (r"(?x)[& a]", ["a"], ["&"]),
+    (r"(?iu)[aK&&]", ["k", "\u212a"], ["a"]),
     (r"[[a]b]", ["a", "b"], ["[", "]"]),
     (r"[+--b]", ["+", ",", "-", "b"], ["a"]),
     (r"[a||b]", ["|"], []),
@@ -169,7 +176,17 @@ def test_what_java_refuses_is_refused_with_expression_position_and_reason(expres
 
 @pytest.mark.parametrize(
     "expression",
-    [r"(?i)(a)\1", r"\b{g}", r"\p{javaMirrored}", "(?<=a*)b", "(" * 101 + ")" * 101, "[" * 101 + "a" + "]" * 101],
+    [
+        r"(?i)(a)\1",
+        r"\b{g}",
+        r"\p{javaMirrored}",
+        "(?<=a*)b",
+        "(" * 101 + ")" * 101,
+        "[" * 101 + "a" + "]" * 101,
+        r"[\d_&&]",
+        "[a-cd&&]",
+        "[a" + "&&[a]" * 101 + "]",
+    ],
 )
 def test_what_cannot_be_translated_is_refused_as_such(expression: str) -> None:
     with pytest.raises(UntranslatableTopicFilterError):
