@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pickle
 import warnings
 from pathlib import Path
@@ -483,6 +484,88 @@ def test_repr_shows_what_was_given_but_no_secret() -> None:
         "ConsumerConfig({'zookeeper.connect': 'zk:2181', 'group.id': 'g', "
         "'ssl.keystore.password': '***', 'sasl.password': '***'})"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("db.pwd", "hunter2"),
+        ("my.passphrase", "hunter2"),
+        ("sasl.pasword", "hunter2"),
+        ("zookeeper.digest.passwrd", "hunter2"),
+        ("api_key", "hunter2"),
+        ("aws.access.id", "hunter2"),
+        ("basic.auth.user.info", "hunter2"),
+        ("connection.url", "https://ann:hunter2@host/"),
+        ("jdbc", "url?user=ann&password=hunter2"),
+        ("pem", "-----BEGIN PRIVATE KEY----- hunter2"),
+        ("header", "Bearer hunter2"),
+        ("x", "hunter2XuwqeMNBqweoi12398"),
+        ("pin", 4711),
+    ],
+)
+def test_repr_hides_an_unknown_value_that_looks_secret(name: str, value: str | int) -> None:
+    """The value of a misspelt or foreign property may be a secret, by its name or by itself."""
+    with pytest.warns(UnknownPropertyWarning):
+        made = ConsumerConfig({**LEAST, name: value})
+    assert repr(made).endswith(f"{name!r}: '***'}})")
+    assert made.unused[name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("auto.offset.rest", "smallest"),
+        ("group.name", "g"),
+        ("partition.asignment.strategy", "range"),
+        ("fetch.sise", 7),
+        ("metrics", True),
+        ("dir", "/var/lib/x"),
+    ],
+)
+def test_repr_shows_an_unknown_value_that_looks_harmless(name: str, value: str | int) -> None:
+    with pytest.warns(UnknownPropertyWarning):
+        made = ConsumerConfig({**LEAST, name: value})
+    assert repr(made).endswith(f"{name!r}: {value!r}}})")
+
+
+@pytest.mark.parametrize("key", ["zookeeper.connect", "bootstrap.servers", "broker.address.map"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "ann:hunter2@host:2181",
+        "zk://ann:hunter2@host:2181/a",
+        "ann:hun/ter2@host:2181",
+        "ann:hun,ter2@host:2181/a",
+        "hunter2@host:2181",
+        "hunter2@host:2181,host2/a//b",
+        "host:2181:x,b?password=hunter2",
+        "host:2181/a?password=hunter2",
+        b"ann:hunter2@host",
+    ],
+)
+def test_credentials_in_an_address_are_refused_unseen(
+    key: str, value: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No connect string takes credentials; the refusal and its context must not spread them."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ConfigException) as caught:
+        ConsumerConfig({**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value})  # type: ignore[dict-item]
+    assert caught.value.key == key
+    assert "sasl.username" in caught.value.reason
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hun" not in repr(error)
+        error = error.__context__
+    assert "hun" not in caplog.text
+
+
+def test_an_at_sign_elsewhere_is_shown() -> None:
+    assert "g@host" in refusal({"group.id": "g@host"}).reason
+
+
+def test_a_chroot_may_contain_an_at_sign() -> None:
+    assert ConsumerConfig({**LEAST, "zookeeper.connect": "host:2181/kafka@dc1"}).zookeeper_chroot == "/kafka@dc1"
 
 
 def test_no_warning_shows_a_value() -> None:

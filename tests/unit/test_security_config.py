@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.jaas import parse_jaas
-from zkconsumer.config.keys import is_secret, keys_of
+from zkconsumer.config.keys import keys_of
+from zkconsumer.config.secrets import is_secret
 from zkconsumer.config.security import Credentials, SecurityConfig
 from zkconsumer.errors import ConfigException
 

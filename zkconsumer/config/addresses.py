@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import re
 
-_HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,=]+)"
+from zkconsumer.config.secrets import NOT_SHOWN, address_may_hold_credentials
+
+_HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,=@]+)"
 _ADDRESS = re.compile(rf"({_HOST})(?::([0-9]{{1,5}}))?")
 
 
@@ -15,8 +17,9 @@ def parse_address_map(text: str) -> dict[str, str]:
 
     A host alone as a target keeps the registered port. IPv6 hosts stand in brackets; host names are compared without
     regard to case, so those of the keys come out in lower case. An empty text is an empty map.
-    Raises ValueError that quotes the part which is wrong.
+    Raises ValueError that quotes the part which is wrong, unless it may hold a password.
     """
+    _refuse_credentials(text)
     mapping: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         registered, equals, reachable = (word.strip() for word in part.partition("="))
@@ -36,6 +39,7 @@ def format_address_map(mapping: dict[str, str]) -> str:
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """The (host, port) of each server of a list, IPv6 hosts without their brackets. Raises ValueError."""
+    _refuse_credentials(text)
     servers = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = _address(part).rpartition(":")
@@ -45,6 +49,11 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     if not servers:
         raise ValueError(f"must name at least one server as host:port, not {text!r}")
     return tuple(servers)
+
+
+def _refuse_credentials(text: str) -> None:
+    if address_may_hold_credentials(text):
+        raise ValueError(NOT_SHOWN)
 
 
 def _address(word: str) -> str:

@@ -23,7 +23,6 @@ from zkconsumer.config.keys import (
     boolean,
     choice,
     integer,
-    is_secret,
     keys_of,
     legal_name,
     node_name,
@@ -33,6 +32,7 @@ from zkconsumer.config.keys import (
 )
 from zkconsumer.config.names import ALIASES, ELSEWHERE, is_unused, nearest
 from zkconsumer.config.properties import parse_properties
+from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security import SecurityConfig, check_security
 from zkconsumer.config.zookeeper import format_connect, parse_connect
 from zkconsumer.errors import ConfigException
@@ -253,17 +253,24 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         return config
 
     def as_dict(self) -> dict[str, str | int | bool]:
-        """The values in effect by dotted name, without those that are unset; ``ConsumerConfig`` takes them back."""
+        """Return the values in effect by dotted name, without those that are unset.
+
+        The result holds passwords and other secrets as they are, because ``ConsumerConfig`` takes it back. Do not log
+        it; :meth:`masked` is for logs. Properties without effect are not in it; :attr:`unused` has them.
+        """
         values = ((name, getattr(self, name.replace(".", "_"))) for name in keys_of(type(self)))
         return {name: value for name, value in values if value is not None}
 
     def masked(self) -> dict[str, str | int | bool]:
         """The values in effect as :meth:`as_dict`, with ``***`` for secrets: for logs."""
-        return {name: "***" if is_secret(name) else value for name, value in self.as_dict().items()}
+        return {name: HIDDEN if is_secret(name) else value for name, value in self.as_dict().items()}
 
     @property
     def unused(self) -> Mapping[str, Value]:
-        """Properties that were given and have no effect: unknown ones, and those of the original without a use here."""
+        """Properties that were given and have no effect: unknown ones, and those of the original without a use here.
+
+        The values are as given: a misspelt password is among them.
+        """
         known = keys_of(type(self))
         given: dict[str, Value] = self.__dict__["_given"]
         return MappingProxyType({n: v for n, v in given.items() if n not in known and v is not None})
@@ -297,12 +304,14 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
 
     def __repr__(self) -> str:
         # Only what was given, so that it can be read; the rest is the default.
-        shown = (
-            f"{name!r}: {'***' if is_secret(name) else value!r}"
-            for name, value in self.__dict__["_given"].items()
-            if value is not None
-        )
+        given = ((name, value) for name, value in self.__dict__["_given"].items() if value is not None)
+        shown = (f"{name!r}: {(HIDDEN if self._hides(name, value) else value)!r}" for name, value in given)
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
+
+    def _hides(self, name: str, value: Value) -> bool:
+        """Return whether a value must not be shown; an unknown property is judged by its value too."""
+        keys = keys_of(type(self))
+        return is_secret(name) or (name not in keys and looks_secret(name, value, keys))
 
     def _fill(self, given: dict[str, Value]) -> None:
         level = _outside()

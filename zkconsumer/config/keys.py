@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zkconsumer.config.secrets import NOT_SHOWN, holds_credentials, is_secret
 from zkconsumer.errors import ConfigException
 
 Value = str | int | bool | None
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _LEGAL_NAME = re.compile("[a-zA-Z0-9._-]*")
-_SECRET = re.compile(r"password|passwd|secret|token|credential|jaas|\.key$|private", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,12 @@ class Key:
         try:
             return self.read(value.strip() if isinstance(value, str) else value)
         except ValueError as error:
-            # such a reason quotes the value
-            reason = "has a value of the wrong type or form" if is_secret(name) else str(error)
-            raise ConfigException(name, reason) from None
+            reason = str(error)  # may quote the value
+        if is_secret(name):
+            reason = "has a value of the wrong type or form"
+        elif holds_credentials(value):
+            reason = NOT_SHOWN
+        raise ConfigException(name, reason)  # not inside the handler: the quoting error would be its context
 
 
 def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any) -> Any:
@@ -131,11 +134,6 @@ def not_empty(value: str) -> str:
     if not value:
         raise ValueError("must not be empty")
     return value
-
-
-def is_secret(name: str) -> bool:
-    """Whether a property of this name must not be shown."""
-    return _SECRET.search(name) is not None
 
 
 def keys_of(config: type) -> dict[str, Key]:

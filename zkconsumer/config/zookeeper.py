@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from zkconsumer.config.secrets import NOT_SHOWN, address_may_hold_credentials
 from zkconsumer.errors import ConfigException
 
 KEY = "zookeeper.connect"
 DEFAULT_PORT = 2181
-_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,]+)(?::(?P<port>.*))?")
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,@]+)(?::(?P<port>.*))?")
+_PARAMETER = re.compile(r"\?.*=")  # as in URLs; ZooKeeper takes none, so it would be a part of the chroot
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -17,8 +19,17 @@ def parse_connect(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
 
     Blanks around a server are dropped, a missing port is 2181, an IPv6 address stands in brackets, and a lone ``/`` is
     no chroot: all as ZooKeeper's own client has it.
-    Raises :class:`ConfigException` that quotes the part which is wrong.
+    Raises :class:`ConfigException` that quotes the part which is wrong, unless the text may hold a password.
     """
+    try:
+        return _parse(text)
+    except ConfigException:
+        if not address_may_hold_credentials(text):
+            raise
+    raise ConfigException(KEY, NOT_SHOWN)  # not inside the handler: the quoting error would be its context
+
+
+def _parse(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
     servers, slash, rest = text.partition("/")
     hosts = tuple(_host(server.strip()) for server in servers.split(","))
     return hosts, _chroot(slash + rest)
@@ -54,6 +65,8 @@ def _chroot(chroot: str) -> str:
     for element in chroot[1:].split("/"):
         if element in ("", ".", ".."):
             raise ConfigException(KEY, f"the chroot {chroot!r} has the element {element!r}, which is not a name")
+    if _PARAMETER.search(chroot):
+        raise ConfigException(KEY, NOT_SHOWN)
     if _UNPRINTABLE.search(chroot):
         raise ConfigException(KEY, f"the chroot {chroot!a} contains a control character")
     return chroot

@@ -16,7 +16,8 @@ from typing import Any, Final, NoReturn
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.coordination import BY_BROKERS
-from zkconsumer.config.keys import is_secret, keys_of
+from zkconsumer.config.keys import keys_of
+from zkconsumer.config.secrets import HIDDEN, holds_credentials, is_secret, looks_secret
 from zkconsumer.config.security import SecurityConfig
 from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
@@ -238,7 +239,7 @@ def _plain(options: Mapping[str, str]) -> dict[str, str]:
         short = name.removeprefix(_KAFKA)
         if name not in _ELSEWHERE and short in PROPERTIES and not short.startswith("zookeeper."):
             if options.get(short, value) != value:
-                shown = "***" if is_secret(short) else repr(options[short])
+                shown = _quoted(short, options[short])
                 _refuse(name, value, f"contradicts {short}={shown}; say one of them")
             name = short
         plain[name] = value
@@ -256,15 +257,20 @@ def _check_coordination(options: Mapping[str, str]) -> None:
 
 
 def _refuse(name: str, value: str, reason: str) -> NoReturn:
-    raise ConfigException(name, f"{'***' if is_secret(name) else repr(value)}: {reason}")
+    raise ConfigException(name, f"{_quoted(name, value)}: {reason}")
+
+
+def _quoted(name: str, value: str) -> str:
+    """Return the value for an error, unless it is or may hold a secret."""
+    known = name.lower() in NAMES
+    hidden = is_secret(name) or holds_credentials(value) or (not known and looks_secret(name, value, NAMES))
+    return HIDDEN if hidden else repr(value)
 
 
 def _refuse_unknown(name: str, value: str) -> NoReturn:
     if name in _ELSEWHERE:
         _refuse(name, value, f"unknown option; {_ELSEWHERE[name]}")
     close = difflib.get_close_matches(name.replace("_", "."), NAMES, n=1, cutoff=0.6)
-    if close and is_secret(close[0]):
-        value = "***"  # a password under a misspelt name is one too
     _refuse(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
 
 

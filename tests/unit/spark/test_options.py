@@ -180,6 +180,15 @@ def test_security_is_that_of_the_connector_and_secrets_are_not_shown() -> None:
     assert "hidden" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "option", [{"zookeeper.connect": "ann:hidden@h:1"}, {"db.pwd": "hidden"}, {"url": "http://ann:hidden@h/"}]
+)
+def test_no_refusal_quotes_credentials(option: dict[str, str]) -> None:
+    with pytest.raises(ConfigException) as caught:
+        parse({**BASE, **option})
+    assert "hidden" not in str(caught.value)
+
+
 def test_sparks_prefix_is_taken_for_the_connectors_properties() -> None:
     options = parse({**BASE, "kafka.security.protocol": "SSL", "kafka.client.id": "me", "client.id": "me"})
     assert (options.config.security_protocol, options.config.client_id) == ("SSL", "me")
