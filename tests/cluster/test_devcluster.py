@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -196,6 +197,28 @@ def test_two_processes_do_not_fetch_the_same_jars_at_once(tmp_path: Path) -> Non
     said = [process.communicate(timeout=scaled(120)) for process in both]
     assert [out.endswith("slf4j-api-1.7.36.jar\n") for out, _ in said] == [True, True], said
     assert sorted("fetched 1 jars" in progress for _, progress in said) == [False, True]
+
+
+def test_a_forged_or_unpublished_jar_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A repository that serves another jar, with a checksum that agrees, and one without any checksum."""
+    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", (tmp_path / "repository").as_uri() + "/")
+    for group, artifact, version in (("org.slf4j", "slf4j-api", "1.7.36"), ("org.x", "y", "1")):
+        place = tmp_path.joinpath("repository", *group.split("."), artifact, version)
+        place.mkdir(parents=True)
+        name = f"{artifact}-{version}"
+        identity = f"<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        (place / f"{name}.pom").write_text(f"<project><modelVersion>4.0.0</modelVersion>{identity}</project>")
+        (place / f"{name}.jar").write_bytes(b"forged")
+        if group == "org.slf4j":
+            (place / f"{name}.jar.sha1").write_text(hashlib.sha1(b"forged", usedforsecurity=False).hexdigest())
+    for coordinate, reason in (
+        ("org.slf4j:slf4j-api:1.7.36", "is not what was published"),
+        ("org.x:y:1", "no published checksum"),
+    ):
+        with pytest.raises(JarResolutionError, match=reason):
+            resolve(coordinate, progress=lambda text: None, deadline=scaled(60))
+    assert [entry.name for entry in (tmp_path / "cache" / "jars").iterdir()] == [".lock"]
 
 
 def test_jars_that_are_there_are_found_at_once() -> None:

@@ -3,7 +3,8 @@
 Responsible for turning Maven coordinates into local files. The work is done by the Apache Ivy that PySpark brings
 along, so that a machine needs neither Maven nor sbt. One directory in the cache for each set of coordinates; it appears
 by a rename when it is complete, so an interrupted download leaves nothing half done. A lock file keeps two processes
-from resolving at once. Functions only, callable from any thread; blocks until done or the deadline.
+from resolving at once. Every jar of Maven is compared with its checksum at each use, from the cache too; the jars
+inside PySpark are pip's to check. Functions only, callable from any thread; blocks until done or the deadline.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import checksums
 from zkconsumer.devcluster.cache import cache_directory, locked
+from zkconsumer.devcluster.checksums import Checksum
 from zkconsumer.devcluster.errors import JarResolutionError
 from zkconsumer.devcluster.java import is_bundled, java
 from zkconsumer.devcluster.maven import proxy_options, repository_settings
@@ -33,6 +36,7 @@ from zkconsumer.errors import MissingExtraError
 
 RESOLVE_TIMEOUT_S = 900.0
 _LAYOUT = "1"  # part of every directory's name: raise it when the content of the directories changes
+_FILE_NAME = "[artifact]-[revision](-[classifier]).[ext]"
 _COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+\Z")
 
 
@@ -65,9 +69,10 @@ def resolve(
 
     Arguments: ``coordinates`` as "group:artifact:version"; ``exclude`` as "group:artifact", left out with whatever
     only they need; ``progress`` is called with short texts, and is a line on stderr unless given; ``deadline`` in
-    seconds. From the cache this takes milliseconds.
+    seconds. From the cache this takes the time to read the jars once in a process.
 
-    Returns: paths of jars, sorted by name. Raises: JarResolutionError, JavaNotFoundError, MissingExtraError,
+    Returns: paths of jars, sorted by name. Raises: JarResolutionError, also for a jar that is not the published one,
+    JavaNotFoundError, MissingExtraError,
     ValueError for a malformed coordinate.
     """
     if not coordinates:
@@ -79,15 +84,23 @@ def resolve(
     deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
     root = cache_directory() / "jars"
     target = root / _directory_name(coordinates, excluded)
-    if not target.is_dir():
+    known = _known(target)
+    if known is None:
         report = progress or on_stderr()
         try:
             with locked(root / ".lock", deadline):
-                if not target.is_dir():  # another process may have resolved it while we waited
-                    _resolve_into(target, coordinates, excluded, report, deadline)
+                known = _known(target)  # another process may have resolved it while we waited
+                if known is None:
+                    known = _resolve_into(target, coordinates, excluded, report, deadline)
         except TimeoutError as late:
             raise JarResolutionError(f"{' '.join(coordinates)}: {late}") from late
-    return sorted(target.glob("*.jar"))
+    checksums.verify(target, known)
+    return [target / name for name in sorted(known)]
+
+
+def _known(target: Path) -> Mapping[str, Checksum] | None:
+    """Return the jars of a cached directory with their checksums; None where it is missing, or a checksum is."""
+    return checksums.expected(target) if target.is_dir() else None
 
 
 def _directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
@@ -129,14 +142,14 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
         *("-cache", str(cache_directory() / "ivy")),
         *("-ivy", str(work / "ivy.xml")),
         *("-confs", "default"),
-        *("-retrieve", str(work / "jars" / "[artifact]-[revision](-[classifier]).[ext]")),
+        *("-retrieve", str(work / "maven" / "[organisation]/[module]/[revision]" / _FILE_NAME)),
         *("-types", "jar", "bundle"),
     ]
 
 
 def _resolve_into(
     target: Path, coordinates: Sequence[str], excluded: Sequence[str], report: Progress, deadline: Deadline
-) -> None:
+) -> Mapping[str, Checksum]:
     for abandoned in target.parent.glob(".resolving-*"):  # we hold the lock: whoever made these was killed
         shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".resolving-") as name:
@@ -148,13 +161,36 @@ def _resolve_into(
         report(f"fetching {' '.join(coordinates)} from Maven (once)")
         command = _ivy_command(work, work / "settings.xml" if settings is not None else None)
         tail = _run(command, _IvyLines(report), deadline)
-        if tail is not None or not any((work / "jars").glob("*.jar")):
+        if tail is not None or not any((work / "maven").glob("*/*/*/*.jar")):
             said = "\n".join(tail or ["it brought no jars"])
             raise JarResolutionError(f"cannot fetch {' '.join(coordinates)}. The resolver said:\n{said}")
+        known = _gather(work / "maven", work / "jars", deadline)
+        checksums.verify(work / "jars", known)
         _share_disk(work / "jars", cache_directory() / "ivy")
+        if target.is_dir():  # without checksums: of an older release, or changed since
+            target.rename(work / "replaced")
         (work / "jars").rename(target)
         size = sum(jar.stat().st_size for jar in target.glob("*.jar"))
-        report(f"fetched {len(list(target.glob('*.jar')))} jars, {size / 1e6:.0f} MB, into {target}\n")
+        report(f"fetched {len(known)} jars, {size / 1e6:.0f} MB, into {target}\n")
+    return known
+
+
+def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksum]:
+    """Move jars from folders as in a repository into one, and record the published checksums of those not pinned."""
+    jars.mkdir()
+    places: dict[str, str] = {}
+    for jar in sorted(maven.glob("*/*/*/*.jar")):
+        group, artifact, version, name = jar.relative_to(maven).parts
+        path = "/".join([*group.split("."), artifact, version, name])
+        if name in places:
+            raise JarResolutionError(f"{places[name]} and {path} have the same file name")
+        places[name] = path
+        jar.rename(jars / name)
+    report = [path for name, path in places.items() if name not in checksums.pinned()]
+    if report:
+        told = checksums.published(report, deadline)
+        (jars / checksums.RECORD).write_text(checksums.render({Path(path).name: told[path] for path in report}))
+    return checksums.expected(jars) or {}
 
 
 class _IvyLines:

@@ -1,0 +1,117 @@
+"""Digests of jars, from the source, from a repository and from the cache, without fetching anything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import JarResolutionError, cache_directory, resolve
+from zkconsumer.devcluster.checksums import RECORD, Checksum, expected, pinned, published, render, verify
+from zkconsumer.devcluster.jars import _directory_name
+
+PINNED = "slf4j-api-1.7.36.jar"
+PATH = "org/x/y/1/y-1.jar"
+
+
+def checksum(content: bytes, algorithm: str = "sha1") -> Checksum:
+    return Checksum(algorithm, hashlib.new(algorithm, content).hexdigest())
+
+
+def cached(coordinate: str, **jars: bytes) -> Path:
+    """A directory of the cache as a download leaves it, with a record that agrees with the content."""
+    directory = cache_directory() / "jars" / _directory_name([coordinate], [])
+    directory.mkdir(parents=True)
+    contents = {name.replace("_", "-") + ".jar": content for name, content in jars.items()}
+    for name, content in contents.items():
+        (directory / name).write_bytes(content)
+    (directory / RECORD).write_text(render({name: checksum(content) for name, content in contents.items()}))
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ZKCONSUMER_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    (folder / PATH).parent.mkdir(parents=True)
+    monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", folder.as_uri() + "/")
+    return folder
+
+
+def test_pins_cover_the_versions_that_are_named() -> None:
+    assert {sum_.algorithm for sum_ in pinned().values()} == {"sha256"}
+    assert {"kafka_2.13-3.9.1.jar", "kafka_2.12-1.1.1.jar", "kafka_2.11-0.8.2.2.jar"} <= pinned().keys()
+    assert {"zookeeper-3.4.10.jar", "snappy-java-1.1.10.5.jar", "ecj-3.33.0.jar", PINNED} <= pinned().keys()
+
+
+def test_a_cached_jar_that_was_changed_is_refused() -> None:
+    directory = cached("org.x:y:1", y_1=b"published")
+    assert resolve("org.x:y:1") == [directory / "y-1.jar"]
+    (directory / "y-1.jar").write_bytes(b"forged, of another length")
+    with pytest.raises(JarResolutionError, match=r"y-1\.jar is not what was published.*Remove"):
+        resolve("org.x:y:1")
+
+
+def test_a_change_that_keeps_size_and_time_is_seen() -> None:
+    directory = cached("org.x:y:1", y_1=b"published")
+    resolve("org.x:y:1")
+    status = (directory / "y-1.jar").stat()
+    (directory / "y-1.jar").write_bytes(b"publishex")
+    os.utime(directory / "y-1.jar", ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(JarResolutionError, match="not what was published"):
+        resolve("org.x:y:1")
+
+
+def test_a_pin_counts_more_than_the_record_in_the_cache() -> None:
+    directory = cached("org.slf4j:slf4j-api:1.7.36")
+    (directory / PINNED).write_bytes(b"forged")
+    (directory / RECORD).write_text(render({PINNED: checksum(b"forged")}))
+    with pytest.raises(JarResolutionError, match=rf"{PINNED} is not what was published"):
+        resolve("org.slf4j:slf4j-api:1.7.36")
+
+
+def test_a_directory_with_an_unknown_jar_is_fetched_again() -> None:
+    directory = cached("org.x:y:1", y_1=b"published")
+    assert expected(directory) == {"y-1.jar": checksum(b"published")}
+    (directory / "planted.jar").write_bytes(b"x")
+    assert expected(directory) is None
+    (directory / "planted.jar").unlink()
+    (directory / RECORD).write_text("nonsense")
+    assert expected(directory) is None
+
+
+@pytest.mark.parametrize("algorithm", ["sha1", "sha512"])
+@pytest.mark.parametrize("form", ["{}", "{}\n", "{}  y-1.jar\n", "SHA(y-1.jar)= {}"])
+def test_published_checksums_are_read(repository: Path, algorithm: str, form: str) -> None:
+    wanted = checksum(b"content", algorithm)
+    (repository / f"{PATH}.{algorithm}").write_text(form.format(wanted.digest.upper()))
+    assert published([PATH], Deadline(10)) == {PATH: wanted}
+
+
+@pytest.mark.parametrize("content", [None, "", "not found", "a" * 39])
+def test_a_jar_without_a_published_checksum_is_refused(repository: Path, content: str | None) -> None:
+    if content is not None:
+        (repository / f"{PATH}.sha1").write_text(content)
+    with pytest.raises(JarResolutionError, match=re.escape(PATH)):
+        published([PATH], Deadline(10))
+
+
+def test_a_repository_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", "http://127.0.0.1:1/")
+    with pytest.raises(JarResolutionError, match=r"cannot ask http://127\.0\.0\.1:1/org/x"):
+        published([PATH], Deadline(10))
+
+
+def test_a_file_is_read_once_for_its_checksum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a.jar").write_bytes(b"1")
+    verify(tmp_path, {"a.jar": checksum(b"1")})
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    verify(tmp_path, {"a.jar": checksum(b"1")})

@@ -1,0 +1,123 @@
+"""Digests of jars: pinned in ``checksums.txt`` for the versions that this package names, published beside others.
+
+No jar of Maven runs before it was compared with one of them, whether it was just fetched or lay in the cache. Functions
+only, callable from any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.errors import JarResolutionError
+from zkconsumer.devcluster.maven import repository
+from zkconsumer.devcluster.trust import system_bundle
+
+RECORD = "checksums"
+"""The file beside fetched jars that are not pinned: what the repository published for them."""
+
+_PUBLISHED = {"sha512": 128, "sha1": 40}  # by preference; every artifact of Maven Central has the second
+_FETCHERS = 8
+_LONGEST_ANSWER = 4096
+_FETCH_TIMEOUT_S = 30.0
+_NOT_FOUND = 404
+_LINE = re.compile(r"(sha1|sha256|sha512):([0-9a-f]{40,128})  (\S+)")
+
+
+class Checksum(NamedTuple):
+    """A digest of a file, in lower-case hexadecimal, and its algorithm by hashlib's name."""
+
+    algorithm: str
+    digest: str
+
+
+@functools.cache
+def pinned() -> Mapping[str, Checksum]:
+    """Return the digests in the source, by file name."""
+    return _parse(resources.files(__package__).joinpath("checksums.txt").read_text("ascii"))
+
+
+def _parse(text: str) -> Mapping[str, Checksum]:
+    found = (match.groups() for match in map(_LINE.fullmatch, text.splitlines()) if match)
+    return MappingProxyType({name: Checksum(algorithm, digest) for algorithm, digest, name in found})
+
+
+def render(checksums: Mapping[str, Checksum]) -> str:
+    """Return the text of a file of digests."""
+    return "".join(f"{sum_.algorithm}:{sum_.digest}  {name}\n" for name, sum_ in sorted(checksums.items()))
+
+
+def expected(directory: Path) -> Mapping[str, Checksum] | None:
+    """Return what the jars of a cached directory must be, by file name; None where that is not known for all."""
+    record = directory / RECORD
+    recorded = _parse(record.read_text("ascii", errors="replace")) if record.is_file() else {}
+    known = {**recorded, **pinned()}
+    names = [jar.name for jar in directory.glob("*.jar")]
+    return {name: known[name] for name in names} if known.keys() >= set(names) else None
+
+
+def verify(directory: Path, checksums: Mapping[str, Checksum]) -> None:
+    """Compare files with their digests; a file that this process has compared before is not read again.
+
+    Raises: JarResolutionError, which names the first file that differs.
+    """
+    for name, wanted in sorted(checksums.items()):
+        path = directory / name
+        status = path.stat()
+        found = _digest(path, wanted.algorithm, (status.st_ino, status.st_size, status.st_ctime_ns))
+        if found != wanted.digest:
+            raise JarResolutionError(
+                f"{path} is not what was published: its {wanted.algorithm} is {found}, not {wanted.digest}. It was"
+                f" damaged or replaced; nothing of it was run. Remove {directory.parent.parent} to fetch it again"
+            )
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(path: Path, algorithm: str, identity: tuple[int, ...]) -> str:
+    """Return the digest of a file; ``identity`` tells its contents apart."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def published(paths: Iterable[str], deadline: Deadline) -> dict[str, Checksum]:
+    """Return what the repository publishes for files, by their path in it ("org/slf4j/.../slf4j-api-1.7.36.jar").
+
+    Raises: JarResolutionError where it publishes nothing for one, or cannot be asked.
+    """
+    wanted = list(paths)
+    with ThreadPoolExecutor(_FETCHERS, thread_name_prefix="zkconsumer-checksums") as threads:
+        return dict(zip(wanted, threads.map(lambda path: _ask(path, deadline), wanted), strict=True))
+
+
+def _ask(path: str, deadline: Deadline) -> Checksum:
+    base = repository().rstrip("/")
+    bundle = system_bundle()
+    context = ssl.create_default_context(cafile=str(bundle) if bundle else None)
+    for algorithm, length in _PUBLISHED.items():
+        url = f"{base}/{path}.{algorithm}"
+        try:
+            timeout = deadline.bounded(_FETCH_TIMEOUT_S) or 0.001
+            with urllib.request.urlopen(url, timeout=timeout, context=context) as answer:  # noqa: S310 - the user's own
+                text = answer.read(_LONGEST_ANSWER).decode("latin-1")
+        except (OSError, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code == _NOT_FOUND:
+                continue
+            if isinstance(error, urllib.error.URLError) and isinstance(error.reason, FileNotFoundError):
+                continue  # a repository that is a folder
+            raise JarResolutionError(f"cannot ask {url} for the checksum: {error}") from error
+        match = re.search(rf"\b[0-9a-fA-F]{{{length}}}\b", text)
+        if match is None:
+            raise JarResolutionError(f"{url} holds no {algorithm} digest")
+        return Checksum(algorithm, match.group().lower())
+    raise JarResolutionError(f"{base}/{path} has no published checksum, so it cannot be told from a forged one")
