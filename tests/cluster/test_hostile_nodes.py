@@ -1,0 +1,211 @@
+"""Garbage in the nodes of a real ZooKeeper, beside a real broker: it harms no more than what it stands for.
+
+Members see ZooKeeper below a chroot of the test's own, with copies of the real broker's and topics' nodes in it. So the
+real controller never meets the garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import NewTopic, unique
+from tests.cluster.in_process import Reader
+from tests.cluster.member_process import QUICK
+from tests.timing import eventually
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.devcluster import DevCluster
+
+PARTITIONS, EACH = 4, 5
+LARGE = b"[" * 900_000
+GARBAGE = [b"", b"\xff\xfe\x00", b"{", b"null", b"[1]", b"12a", b" 3", b"9" * 40, b'{"version":"x"}', LARGE]
+
+
+class Chroot:
+    """A part of ZooKeeper with copies of nodes of the real cluster."""
+
+    def __init__(self, client: KazooClient, connect: str) -> None:
+        self._client = client
+        self._root = f"/{unique('hostile')}"
+        self.connect = connect + self._root
+        self.copy("/brokers/ids/0")
+
+    def copy(self, path: str) -> None:
+        """Copies one node of the real cluster, over what is there."""
+        self.put(path, self._client.get(path)[0])
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a node, whether it exists or not."""
+        if self._client.exists(self._root + path):
+            self._client.set(self._root + path, data)
+        else:
+            self._client.create(self._root + path, data, makepath=True)
+
+    def get(self, path: str) -> bytes | None:
+        """The content of a node; None where there is none."""
+        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None  # type: ignore[no-any-return]
+
+    def delete(self, path: str) -> None:
+        """Deletes a node."""
+        self._client.delete(self._root + path)
+
+    def offsets(self, group: str, topic: str) -> dict[int, int]:
+        """Partition -> committed offset."""
+        base = f"/consumers/{group}/offsets/{topic}"
+        return {
+            int(name): int(self.get(f"{base}/{name}") or b"") for name in self._client.get_children(self._root + base)
+        }
+
+
+@pytest.fixture
+def chroot(cluster: DevCluster, zookeeper: KazooClient) -> Chroot:
+    return Chroot(zookeeper, cluster.zookeeper_connect)
+
+
+@pytest.fixture
+def topic(chroot: Chroot, new_topic: NewTopic, produce: Callable[..., int]) -> str:
+    name = new_topic(PARTITIONS, prefix="hostile")
+    produce(name, [b"%d" % (n // PARTITIONS) for n in range(PARTITIONS * EACH)], partitions=PARTITIONS)
+    chroot.copy(f"/brokers/topics/{name}")
+    return name
+
+
+Join = Callable[..., tuple[ZookeeperConsumerConnector, Reader]]
+
+
+@pytest.fixture
+def join(chroot: Chroot) -> Iterator[Join]:
+    """Makes members that read: ``join(group, topic, **properties)``; all leave with the test."""
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(group: str, topic: str, **properties: Any) -> tuple[ZookeeperConsumerConnector, Reader]:
+        base = {**QUICK, "zookeeper.connect": chroot.connect, "group.id": group}
+        made.append(ZookeeperConsumerConnector(base, **properties))
+        (stream,) = made[-1].create_message_streams({topic: 1})[topic]
+        return made[-1], Reader(stream)
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def places(*partitions: int, start: int = 0, end: int = EACH) -> list[tuple[int, int]]:
+    return [(p, n) for p in partitions for n in range(start, end)]
+
+
+def test_an_unreadable_offset_waits_until_it_is_repaired(chroot: Chroot, topic: str, join: Join) -> None:
+    group = unique("group")
+    base = f"/consumers/{group}/offsets/{topic}"
+    written = {0: b"\xff\xfe", 1: b"", 2: LARGE, 3: b"2"}
+    for partition, data in written.items():
+        chroot.put(f"{base}/{partition}", data)
+    connector, reader = join(group, topic)
+    reader.wait_for(EACH - 2)
+    eventually(lambda: all(f"{base}/{p}" in str(connector.state) for p in range(3)), 10, "nodes named in the state")
+    assert reader.places == places(3, start=2)
+    assert [chroot.get(f"{base}/{p}") for p in range(3)] == [written[p] for p in range(3)], "never guessed, nor written"
+    chroot.put(f"{base}/0", b"4")
+    chroot.delete(f"{base}/1")
+    chroot.put(f"{base}/2", b"5")
+    reader.wait_for(EACH - 2 + 1 + EACH)
+    connector.commit_offsets()
+    assert sorted(reader.places) == sorted(places(3, start=2) + places(0, start=4) + places(1))
+    assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), EACH)
+
+
+@pytest.mark.parametrize("garbage", [b"", LARGE], ids=["empty", "large"])
+def test_an_offset_that_becomes_unreadable_while_owned(
+    garbage: bytes, chroot: Chroot, topic: str, produce: Callable[..., int], join: Join
+) -> None:
+    """Nobody can go on from such a node, so its partition waits for a repair, whatever was handed out meanwhile."""
+    group = unique("group")
+    path = f"/consumers/{group}/offsets/{topic}/1"
+    connector, reader = join(group, topic)
+    reader.wait_for(PARTITIONS * EACH)
+    connector.commit_offsets()
+    chroot.put(path, garbage)
+    produce(topic, [b"more"] * PARTITIONS, partitions=PARTITIONS)
+    reader.wait_for(PARTITIONS * (EACH + 1))
+    eventually(lambda: path in str(connector.state), 10, "the node named in the state")
+    assert chroot.get(path) == garbage
+    chroot.put(path, b"%d" % EACH)
+    reader.wait_for(PARTITIONS * (EACH + 1) + 1)
+    connector.shutdown()
+    reader.join()
+    assert sorted(reader.places) == sorted([*places(*range(PARTITIONS), end=EACH + 1), (1, EACH)])
+    assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), EACH + 1)
+
+
+def test_an_unreadable_owner_is_waited_for(chroot: Chroot, topic: str, join: Join) -> None:
+    """Whose a partition is nobody can tell, but it is somebody's: it is not taken."""
+    group = unique("group")
+    base = f"/consumers/{group}/owners/{topic}"
+    written = {0: b"", 1: b"\xff\xfe", 2: LARGE}
+    for partition, data in written.items():
+        chroot.put(f"{base}/{partition}", data)
+    _, reader = join(group, topic)
+    reader.wait_for(EACH)
+    assert reader.places == places(3)
+    assert [chroot.get(f"{base}/{p}") for p in written] == list(written.values())
+    for partition in written:
+        chroot.delete(f"{base}/{partition}")
+    reader.wait_for(PARTITIONS * EACH)
+    assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
+
+
+def test_unreadable_brokers_are_left_out(chroot: Chroot, topic: str, produce: Callable[..., int], join: Join) -> None:
+    """Registrations of others that are garbage, and then the only readable one becomes garbage for a while."""
+    for number, data in enumerate(GARBAGE):
+        chroot.put(f"/brokers/ids/{77 + number}", data)
+    for name in ("-1", "x", "9" * 30, "007"):
+        chroot.put(f"/brokers/ids/{name}", b"{}")
+    group = unique("group")
+    connector, reader = join(group, topic)
+    total = PARTITIONS * EACH
+    reader.wait_for(total)
+    for data in GARBAGE:
+        chroot.put("/brokers/ids/0", data)
+        produce(topic, [b"more"] * PARTITIONS, partitions=PARTITIONS)
+    chroot.copy("/brokers/ids/0")
+    reader.wait_for(total + len(GARBAGE) * PARTITIONS)
+    connector.shutdown()
+    reader.join()
+    end = EACH + len(GARBAGE)
+    assert sorted(reader.places) == sorted(places(*range(PARTITIONS), end=end))
+    assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), end)
+
+
+def test_an_unreadable_topic_is_waited_for(chroot: Chroot, topic: str, produce: Callable[..., int], join: Join) -> None:
+    """At the start, and while the topic is read: nothing is lost or comes twice."""
+    group = unique("group")
+    chroot.put(f"/brokers/topics/{topic}", b"\xff\xfe")
+    connector, reader = join(group, topic)
+    eventually(lambda: topic in str(connector.state), 10, "the topic named in the state")
+    chroot.copy(f"/brokers/topics/{topic}")
+    total = PARTITIONS * EACH
+    reader.wait_for(total)
+    for number, data in enumerate(GARBAGE):
+        chroot.put(f"/brokers/topics/{topic}", data)
+        produce(topic, [b"more"] * PARTITIONS, partitions=PARTITIONS)
+        if number % 3 == 2:
+            chroot.copy(f"/brokers/topics/{topic}")
+            reader.wait_for(total + (number + 1) * PARTITIONS)
+    chroot.copy(f"/brokers/topics/{topic}")
+    reader.wait_for(total + len(GARBAGE) * PARTITIONS)
+    connector.shutdown()
+    reader.join()
+    end = EACH + len(GARBAGE)
+    assert sorted(reader.places) == sorted(places(*range(PARTITIONS), end=end))
+    assert chroot.offsets(group, topic) == dict.fromkeys(range(PARTITIONS), end)
+
+
+def test_unreadable_members_do_not_stop_the_others(chroot: Chroot, topic: str, join: Join) -> None:
+    group = unique("group")
+    for number, data in enumerate(GARBAGE):
+        chroot.put(f"/consumers/{group}/ids/{group}_bad-{number}", data)
+    _, reader = join(group, topic)
+    reader.wait_for(PARTITIONS * EACH)
+    assert sorted(reader.places) == sorted(places(*range(PARTITIONS)))
