@@ -61,7 +61,7 @@ class Judge:
 
     def _take(self, flow: Flow, asked: Wanted, part: FetchedPartition) -> bool:
         """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
-        first batch can be told.
+        first batch can be told, or where it is cut off.
         """
         position = flow.position
         position.log_end = part.end(self._settings.isolation_level)
@@ -79,10 +79,17 @@ class Judge:
         return True
 
     def _grow(self, flow: Flow, asked: Wanted, wanted: int, records: bytes) -> None:
-        """Only a part of a message came: it is larger than what was asked for (KAFKA-160, KAFKA-994)."""
+        """Ask for more where only a part of a message came, because it is larger than what was asked for (KAFKA-160,
+        KAFKA-994).
+
+        Raises CorruptRecordsError where the whole would have fitted: more of it will not come.
+        """
         offset = asked.offset
+        if wanted <= asked.max_bytes:
+            reason = f"the broker sent only {len(records)} of {wanted} bytes, and {asked.max_bytes} were asked for"
+            raise CorruptRecordsError(flow.tp, offset, offset_after_partial(records, offset), reason)
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)
-        if wanted <= limit and asked.max_bytes < wanted:
+        if wanted <= limit:
             flow.least = wanted
             log.info("%s: the message at offset %d needs a fetch of %d bytes", flow.tp, offset, wanted)
             return

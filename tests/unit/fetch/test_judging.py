@@ -50,6 +50,16 @@ def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
     assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 5, -1)
 
 
+@pytest.mark.parametrize("length", [5, 12, 40, len(RECORDS) - 1])
+def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
+    """To raise fetch.max.bytes, as for a message that is larger than what was asked for, would change nothing."""
+    it = OnePartition()
+    told = judged(it, part()._replace(records=RECORDS[:length]))
+    ((_, error),) = told.corrupt
+    assert (error.offset, it.position.fetched, len(it.queue)) == (0, 0, 0)
+    assert f"sent only {length} of" in str(error)
+
+
 @pytest.mark.parametrize("error", [0, 1, 2, 6])
 def test_an_answer_for_a_position_that_has_ended_is_dropped(error: int) -> None:
     it = OnePartition()
