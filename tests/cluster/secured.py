@@ -6,20 +6,28 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import trustme
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 from kazoo.client import KazooClient
 
 from tests.timing import scaled
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
+from zkconsumer.devcluster.kafka import DEFAULT_KAFKA
 from zkconsumer.devcluster.ports import LOOPBACK, free_port
+from zkconsumer.devcluster.trust import key_store
 
 USER, PASSWORD = "ann", 'hunter2 "é'
 ZOOKEEPER_PASSWORD = "hunter3"
 """Plain, because ZooKeeper's DIGEST-MD5 reads it from a file of Java's own syntax."""
 
+STORE_PASSWORD = "changeit"
 LOGIN_GOOD_FOR_MS = 2000
 _ITERATIONS = 4096
 
@@ -33,6 +41,28 @@ class Certificates:
         self.other_ca = self._write(directory / "other.pem", other.cert_pem.bytes())
         self.server = self._write(directory / "server.pem", self._bundle(authority.issue_cert(LOOPBACK, "localhost")))
         self.client = self._write(directory / "client.pem", self._bundle(authority.issue_cert("client")))
+        past = datetime(2001, 1, 1, tzinfo=UTC)
+        self.expired = self._write(
+            directory / "expired.pem", self._bundle(authority.issue_cert("client", not_before=past, not_after=past))
+        )
+        self.stranger = self._write(directory / "stranger.pem", self._bundle(other.issue_cert("client")))
+        self.server_store = self._write(directory / "server.p12", self._store(authority.issue_cert(LOOPBACK)))
+        trusted = ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode())
+        self.trust_store = self._write(directory / "trusted.jks", key_store([trusted]))
+
+    @staticmethod
+    def _store(issued: trustme.LeafCert) -> bytes:
+        """As Java's brokers before 2.7 read keys: PKCS 12 with a password."""
+        key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+        certificates = [x509.load_pem_x509_certificate(blob.bytes()) for blob in issued.cert_chain_pems]
+        encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+        return pkcs12.serialize_key_and_certificates(
+            b"server",
+            key,  # type: ignore[arg-type]
+            certificates[0],
+            certificates[1:],
+            encryption,
+        )
 
     @staticmethod
     def _bundle(issued: trustme.LeafCert) -> bytes:
@@ -85,6 +115,31 @@ class SecuredZooKeeper(EmbeddedZooKeeper):
 
 def secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> EmbeddedKafka:
     """A broker that wants TLS and a login of everybody but those who come PLAINTEXT, which are the tests' helpers."""
+    stores = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": certificates.server,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": certificates.ca,
+        "listener.name.sasl_ssl.connections.max.reauth.ms": LOGIN_GOOD_FOR_MS,
+    }
+    return _broker(zookeeper, stores, DEFAULT_KAFKA)
+
+
+def older_secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> EmbeddedKafka:
+    """As :func:`secured_broker`, of release 1.1, whose logins last and which reads no PEM."""
+    stores = {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": certificates.server_store,
+        "ssl.keystore.password": STORE_PASSWORD,
+        "ssl.key.password": STORE_PASSWORD,
+        "ssl.truststore.type": "JKS",
+        "ssl.truststore.location": certificates.trust_store,
+        "ssl.truststore.password": STORE_PASSWORD,
+    }
+    return _broker(zookeeper, stores, "1.1.1")
+
+
+def _broker(zookeeper: SecuredZooKeeper, stores: Mapping[str, object], version: str) -> EmbeddedKafka:
     with_scram(zookeeper.connect)
     listener = "listener.name.sasl_ssl"
     module = "org.apache.kafka.common.security"
@@ -92,22 +147,19 @@ def secured_broker(zookeeper: SecuredZooKeeper, certificates: Certificates) -> E
     plain_port = free_port()
     return EmbeddedKafka(
         zookeeper.connect,
+        version=version,
         port=plain_port,
         properties={
             "listeners": f"PLAINTEXT://{LOOPBACK}:{plain_port},SASL_SSL://{LOOPBACK}:0,SSL://{LOOPBACK}:0",
             "security.inter.broker.protocol": "PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": certificates.server,
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": certificates.ca,
+            **stores,
             "listener.name.ssl.ssl.client.auth": "required",
             f"{listener}.plain.sasl.jaas.config": (
                 f'{module}.plain.PlainLoginModule required user_{USER}="{escaped}";'
             ),
             f"{listener}.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
             f"{listener}.scram-sha-512.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
-            f"{listener}.connections.max.reauth.ms": LOGIN_GOOD_FOR_MS,
         },
     )
 

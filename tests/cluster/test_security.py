@@ -315,6 +315,16 @@ def test_a_server_that_its_certificate_does_not_name_is_refused_unless_any_name_
     one.close(Deadline(scaled(5)))
 
 
+@pytest.mark.parametrize("which", ["stranger", "expired"])
+def test_zookeeper_refuses_a_client_certificate_in_clear_words(
+    which: str, zookeeper: SecuredZooKeeper, certificates: Certificates
+) -> None:
+    own = {"zookeeper.ssl.keystore.location": getattr(certificates, which)}
+    one = session(zookeeper, {**tls(zookeeper, certificates), **own})
+    with pytest.raises(RegistryAuthenticationError, match="certificate"):
+        one.open(Deadline(scaled(10)))
+
+
 def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) -> None:
     one = session(zookeeper, {"zookeeper.connect": zookeeper.secure_connect})
     with pytest.raises(RegistryUnavailableError, match="The last try"):
@@ -429,6 +439,22 @@ def test_a_broker_that_wants_certificates(connect: Connect, topic: str, certific
     }
     connector = connect(unique("mutual"), properties)
     assert next(connector.create_message_streams({topic: 1})[topic][0]).topic == topic
+
+
+@pytest.mark.parametrize("which", ["none", "stranger", "expired"])
+def test_a_broker_refuses_a_client_certificate_in_clear_words(
+    which: str, connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It wants one, and gets none, somebody else's, or one that is too old."""
+    properties = {"security.protocol": "SSL", "ssl.truststore.location": certificates.ca}
+    if which != "none":
+        properties["ssl.keystore.location"] = getattr(certificates, which)
+    connector = connect(unique("refused"), properties)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    with pytest.raises(BrokerAuthenticationError, match="TLS failed"):
+        next(stream)
+    assert "TLS failed" in str(connector.state)
+    assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
 
 
 def test_wrong_credentials_reach_the_reader_once_and_are_no_storm(

@@ -8,6 +8,7 @@ thread may call, and the attributes, which any thread may read.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -34,6 +35,8 @@ PATIENCE_MOST = 1.5
 shared by the servers), and at most so many seconds; twice as long after each try in vain. A server that takes a
 connection while it starts, and never answers on it, would else cost the session of whoever was sent to it.
 """
+_REFUSAL = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
+"""How OpenSSL calls what a server says that wants another certificate. With TLS 1.3 that comes after the handshake."""
 FORCED_CLOSE = 0.5
 """Seconds before the deadline of a close at which the wire is cut."""
 LONGEST_CLOSE = 10.0
@@ -85,8 +88,9 @@ class ServerConnection(PipeliningConnection):
             self.failures += 1
             self.unanswered += isinstance(failure, KazooTimeoutError)
             self.trouble = str(failure)
-            if isinstance(failure.__context__, ssl.SSLCertVerificationError):
-                self._refused(str(failure.__context__))
+            why = _certificate_trouble(failure.__context__)
+            if why is not None:
+                self._refused(why)
             raise
         except KazooException as failure:
             # kazoo would give up for good, also where the server was only stopped in the middle of the login
@@ -127,6 +131,15 @@ class ServerConnection(PipeliningConnection):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own: that one changes the object
             except OSError:
                 log.debug("cutting the connection to ZooKeeper failed", exc_info=True)
+
+
+def _certificate_trouble(failure: BaseException | None) -> str | None:
+    """Return what is wrong with the server's certificate or with ours; None where a failure is about neither."""
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return str(failure)
+    if isinstance(failure, ssl.SSLError) and _REFUSAL.search(failure.reason or ""):
+        return f"the server refuses our certificate (zookeeper.ssl.keystore.location), or that we have none: {failure}"
+    return None
 
 
 class Retired:
