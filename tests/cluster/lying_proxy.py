@@ -42,6 +42,7 @@ class LyingProxy:
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
         self._lies: list[Lie] = []
+        self._always: Lie | None = None
         self._lock = threading.Lock()
         self._ended = False
         self._sockets: list[socket.socket] = []
@@ -57,10 +58,16 @@ class LyingProxy:
         with self._lock:
             self._lies.extend(lies)
 
+    def always(self, lie: Lie) -> None:
+        """Change every answer that the lie fits."""
+        with self._lock:
+            self._always = lie
+
     def forget(self) -> None:
         """Tell the truth from now on."""
         with self._lock:
             self._lies.clear()
+            self._always = None
 
     def wait_told(self) -> None:
         """Wait until no lie is left."""
@@ -104,12 +111,20 @@ class LyingProxy:
                 changed = self._changed(request, answer)
                 client.sendall(changed)
                 if not _whole(changed):  # whoever says less or more than it sends says nothing after it
+                    self._hold(client, changed)
                     return
+
+    def _hold(self, client: socket.socket, said: bytes) -> None:
+        """Let a client wait for what was announced and does not come; one that was told too much hears the end."""
+        if len(said) >= _SIZE.size and _SIZE.unpack_from(said)[0] > len(said):
+            client.settimeout(_TIMEOUT_S)
+            while client.recv(4096):
+                pass
 
     def _changed(self, request: bytes, answer: bytes) -> bytes:
         key, version, _ = _REQUEST.unpack_from(request, _SIZE.size)
         with self._lock:
-            lie = self._lies[0] if self._lies else None
+            lie = self._lies[0] if self._lies else self._always
             api = None if lie is None else APIS[lie.api]
             if lie is None or api is None or api.key != key:
                 return answer
@@ -117,7 +132,8 @@ class LyingProxy:
             body = api.read_response(version, answer[head:])
             if lie.body(body) is False:
                 return answer
-            self._lies.pop(0)
+            if lie is not self._always:
+                self._lies.pop(0)
             self.told += 1
         content = answer[_SIZE.size : head] + api.write_response(version, body)
         return lie.frame(_SIZE.pack(len(content)) + content)

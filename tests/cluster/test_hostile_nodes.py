@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from tests.cluster.chroot import Chroot
 from tests.cluster.conftest import NewTopic, unique
 from tests.cluster.in_process import Reader
 from tests.cluster.member_process import QUICK
@@ -22,42 +23,6 @@ from zkconsumer.devcluster import DevCluster
 PARTITIONS, EACH = 4, 5
 LARGE = b"[" * 900_000
 GARBAGE = [b"", b"\xff\xfe\x00", b"{", b"null", b"[1]", b"12a", b" 3", b"9" * 40, b'{"version":"x"}', LARGE]
-
-
-class Chroot:
-    """A part of ZooKeeper with copies of nodes of the real cluster."""
-
-    def __init__(self, client: KazooClient, connect: str) -> None:
-        self._client = client
-        self._root = f"/{unique('hostile')}"
-        self.connect = connect + self._root
-        self.copy("/brokers/ids/0")
-
-    def copy(self, path: str) -> None:
-        """Copies one node of the real cluster, over what is there."""
-        self.put(path, self._client.get(path)[0])
-
-    def put(self, path: str, data: bytes) -> None:
-        """Writes a node, whether it exists or not."""
-        if self._client.exists(self._root + path):
-            self._client.set(self._root + path, data)
-        else:
-            self._client.create(self._root + path, data, makepath=True)
-
-    def get(self, path: str) -> bytes | None:
-        """The content of a node; None where there is none."""
-        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None  # type: ignore[no-any-return]
-
-    def delete(self, path: str) -> None:
-        """Deletes a node."""
-        self._client.delete(self._root + path)
-
-    def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Partition -> committed offset."""
-        base = f"/consumers/{group}/offsets/{topic}"
-        return {
-            int(name): int(self.get(f"{base}/{name}") or b"") for name in self._client.get_children(self._root + base)
-        }
 
 
 @pytest.fixture

@@ -5,18 +5,21 @@ Every lie is told once, to a member that reads. It must neither lose nor repeat 
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from google_crc32c import value as crc32c
+from kazoo.client import KazooClient
 
+from tests.cluster.chroot import Chroot
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.lying_proxy import Answer, Lie, LyingProxy, partitions
 from tests.cluster.member_process import QUICK
-from tests.timing import scaled
+from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.devcluster.ports import LOOPBACK
@@ -30,18 +33,20 @@ NOT_LEADER = 6
 class Member:
     """A connector whose connections to the broker all go through the proxy, and the stream it reads."""
 
-    def __init__(self, cluster: DevCluster, proxy: LyingProxy, **properties: Any) -> None:
+    def __init__(self, cluster: DevCluster, proxy: LyingProxy, partitions: int = 1, **properties: Any) -> None:
         self.cluster = cluster
         self.proxy = proxy
         self.topic = unique("lies")
-        cluster.create_topic(self.topic)
-        self.connector = ZookeeperConsumerConnector(
-            {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": unique("group")},
-            broker_address_map=f"{cluster.bootstrap_servers}={LOOPBACK}:{proxy.port}",
-            socket_timeout_ms=3000,
-            fetch_wait_max_ms=100,
-            **properties,
-        )
+        self._partitions = partitions
+        cluster.create_topic(self.topic, partitions)
+        base = {
+            "zookeeper_connect": cluster.zookeeper_connect,
+            "group_id": unique("group"),
+            "broker_address_map": f"{cluster.bootstrap_servers}={LOOPBACK}:{proxy.port}",
+            "socket_timeout_ms": 3000,
+            "fetch_wait_max_ms": 100,
+        }
+        self.connector = ZookeeperConsumerConnector(QUICK, **{**base, **properties})
         self.count = 0
 
     @cached_property
@@ -51,7 +56,8 @@ class Member:
 
     def produce(self, count: int = BUNCH) -> None:
         """Write messages past the proxy."""
-        produce_to(self.cluster.bootstrap_servers, self.topic, [b"%d" % (self.count + n) for n in range(count)])
+        values = [b"%d" % (self.count + n) for n in range(count)]
+        produce_to(self.cluster.bootstrap_servers, self.topic, values, partitions=self._partitions)
         self.count += count
 
 
@@ -332,3 +338,74 @@ def test_lies_about_the_start_of_a_log_cost_no_message(proxy: LyingProxy, join: 
         if got != list(range(BUNCH)):
             found[str(lie)] = got
     assert found == {}
+
+
+# --- a liar beside an honest broker ---
+
+
+class Pair(NamedTuple):
+    """A member to which two brokers lead a partition each: 0 that of the honest one, 1 that of the liar."""
+
+    member: Member
+    liar: LyingProxy
+
+
+@pytest.fixture
+def pair(cluster: DevCluster, zookeeper: KazooClient) -> Iterator[Pair]:
+    """Both are the one real broker. The first changes the leader of partition 1 in what it says to the second."""
+    host, port = cluster.bootstrap_servers.split(":")
+    chroot = Chroot(zookeeper, cluster.zookeeper_connect)
+
+    def name_the_liar(answer: Answer) -> None:
+        for topic in answer["topics"]:
+            for partition in topic["partitions"]:
+                partition["leader_id"] = partition["partition_index"]
+
+    with LyingProxy((host, int(port))) as honest, LyingProxy((host, int(port))) as liar:
+        for proxy in (honest, liar):
+            proxy.always(Lie("leaders", "Metadata", name_the_liar))
+        for number, proxy in enumerate((honest, liar)):
+            registration = json.loads(zookeeper.get("/brokers/ids/0")[0])
+            registration |= {"port": proxy.port, "endpoints": [f"PLAINTEXT://{LOOPBACK}:{proxy.port}"]}
+            chroot.put(f"/brokers/ids/{number}", json.dumps(registration).encode())
+        member = Member(
+            cluster,
+            honest,
+            partitions=2,
+            zookeeper_connect=chroot.connect,
+            broker_address_map="",
+            socket_timeout_ms=1000,
+        )
+        chroot.copy(f"/brokers/topics/{member.topic}")
+        yield Pair(member, liar)
+        member.connector.shutdown()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Lie("silence", "Fetch", frame=put(0, ">i", 10_000_000)),
+        Lie("hung up", "Fetch", frame=lambda data: b""),
+        Lie("garbage", "Fetch", frame=lambda data: b"\xff" * 64),
+        Lie("correlation", "Fetch", frame=put(4, ">i", 4711)),
+        Lie("error", "Fetch", top(error_code=9999)),
+        Lie("no records", "Fetch", lambda answer: answer.update(responses=[])),
+    ],
+    ids=str,
+)
+def test_a_broker_that_always_lies_delays_only_its_own(lie: Lie, pair: Pair) -> None:
+    member, liar = pair
+    stream = member.stream
+    member.produce(2)
+    assert {stream.get(timeout=scaled(20)).partition for _ in range(2)} == {0, 1}
+    liar.always(lie)
+    told = liar.told
+    member.produce(20)
+    got = [stream.get(timeout=scaled(20)) for _ in range(10)]
+    assert [(m.partition, m.offset) for m in got] == [(0, n) for n in range(1, 11)]
+    member.connector.commit_offsets()
+    assert len(member.connector.assignment()) == 2
+    eventually(lambda: liar.told > told, 10, "a lie about a fetch")
+    liar.forget()
+    got = [stream.get(timeout=scaled(20)) for _ in range(10)]
+    assert [(m.partition, m.offset) for m in got] == [(1, n) for n in range(1, 11)]

@@ -1,0 +1,43 @@
+"""A part of a real ZooKeeper in which a test may write what it likes about the cluster."""
+
+from __future__ import annotations
+
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import unique
+
+
+class Chroot:
+    """A part of ZooKeeper with copies of nodes of the real cluster."""
+
+    def __init__(self, client: KazooClient, connect: str) -> None:
+        self._client = client
+        self._root = f"/{unique('hostile')}"
+        self.connect = connect + self._root
+        self.copy("/brokers/ids/0")
+
+    def copy(self, path: str) -> None:
+        """Copies one node of the real cluster, over what is there."""
+        self.put(path, self._client.get(path)[0])
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a node, whether it exists or not."""
+        if self._client.exists(self._root + path):
+            self._client.set(self._root + path, data)
+        else:
+            self._client.create(self._root + path, data, makepath=True)
+
+    def get(self, path: str) -> bytes | None:
+        """The content of a node; None where there is none."""
+        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None  # type: ignore[no-any-return]
+
+    def delete(self, path: str) -> None:
+        """Deletes a node."""
+        self._client.delete(self._root + path)
+
+    def offsets(self, group: str, topic: str) -> dict[int, int]:
+        """Partition -> committed offset."""
+        base = f"/consumers/{group}/offsets/{topic}"
+        return {
+            int(name): int(self.get(f"{base}/{name}") or b"") for name in self._client.get_children(self._root + base)
+        }
