@@ -92,18 +92,20 @@ class FetchSettings:
 class Flow:
     """A partition being fetched: its position and where the data goes.
 
-    ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known. A parked
+    ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known. ``cut_off``
+    is the offset of a batch that came cut off although it would have fitted, -1 where there was none. A parked
     flow is at a place that cannot be read, and has no fetched offset until the application gives that up. ``trouble``
     says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
     """
 
-    __slots__ = ("_wanted", "least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
+    __slots__ = ("_wanted", "cut_off", "least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
 
     def __init__(self, position: PartitionPosition, sink: Sink) -> None:
         self.position = position
         self.tp = position.tp
         self.sink = sink
         self.least = 0
+        self.cut_off = -1
         self.resolving = False
         self.parked = False
         self.retry_at = 0.0

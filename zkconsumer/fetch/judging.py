@@ -82,10 +82,13 @@ class Judge:
         """Ask for more where only a part of a message came, because it is larger than what was asked for (KAFKA-160,
         KAFKA-994).
 
-        Raises CorruptRecordsError where the whole would have fitted: more of it will not come.
+        Raises CorruptRecordsError where the whole would have fitted and did not come twice: more of it will not come.
         """
         offset = asked.offset
         if wanted <= asked.max_bytes:
+            if flow.cut_off != offset:
+                flow.cut_off = offset  # once may be chance, and what is corrupt may be skipped: ask again
+                return
             reason = f"the broker sent only {len(records)} of {wanted} bytes, and {asked.max_bytes} were asked for"
             raise CorruptRecordsError(flow.tp, offset, offset_after_partial(records, offset), reason)
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)

@@ -54,7 +54,11 @@ def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
 def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
     """To raise fetch.max.bytes, as for a message that is larger than what was asked for, would change nothing."""
     it = OnePartition()
-    told = judged(it, part()._replace(records=RECORDS[:length]))
+    cut = part()._replace(records=RECORDS[:length])
+    assert judged(it, cut).corrupt == [], "once may be chance: it is asked for again"
+    assert judged(it, cut, part()).served != []
+    it = OnePartition()
+    told = judged(it, cut, cut)
     ((_, error),) = told.corrupt
     assert (error.offset, it.position.fetched, len(it.queue)) == (0, 0, 0)
     assert f"sent only {length} of" in str(error)
