@@ -22,6 +22,7 @@ from zkconsumer.group.events import (
     Event,
     ListenerReturned,
     NodeChanged,
+    OffsetsMoved,
     SeekRequested,
     StopRequested,
     SubscriptionChanged,
@@ -124,6 +125,7 @@ class SteppedMember:
         extra: Mapping[str, object] | None = None,
         store: OffsetStore | None = None,
         dual: bool = False,
+        expires: bool = False,
         listener: ConsumerRebalanceListener | None = None,
         listener_limit: float = 5.0,
         broadcasting: bool = False,
@@ -139,12 +141,15 @@ class SteppedMember:
         self.retired: list[str] = []
         self.committer = InlineCommitter(
             name,
-            OwnedOffsets(ZooKeeperOffsets(self.session, group), store, dual=dual, backoff=0.0, max_retries=0),
+            OwnedOffsets(
+                ZooKeeperOffsets(self.session, group), store, dual=dual, expires=expires, backoff=0.0, max_retries=0
+            ),
             self.session.lease,
             interval=None,
             timeout=1.0,
             count_held=False,
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
+            moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
         )
         self.listener = None
         if listener is not None:

@@ -72,7 +72,7 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> No
         assert channel.versions == {"ApiVersions": 0, "Fetch": 11, "ListOffsets": 3, "Metadata": 5}
         ids = [channel.send_fetch(FETCH, soon()) for _ in range(2)]
         first, second = (channel.receive_fetch(each, soon()).partitions[0] for each in ids)
-        assert first == ("t", 3, 0, 100, 0, (), b"one")
+        assert first == ("t", 3, 0, 100, 0, (), b"one", 100)
         assert (second.records, second.error) == (b"two", errors.OFFSET_OUT_OF_RANGE)
         with pytest.raises(ValueError, match="outstanding"):
             channel.receive_fetch(ids[0], soon())

@@ -1,0 +1,141 @@
+"""An offset in Kafka that somebody else wrote, told to a member while something else happens to the partition.
+
+The committer has found it; what the group's thread hears before it decides comes in every order that matters.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.concurrency.group import TOPIC, SteppedMember, make_topic, offsets, settle
+from tests.unit.offsets.fakes import MemoryStore
+from zkconsumer.errors import OffsetCommitError, OffsetConflictError
+from zkconsumer.model import TopicPartition
+from zkconsumer.testing import FakeZooKeeper
+
+HERE, OTHER = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+START, OURS, THEIRS = 50, 60, 20
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    made = FakeZooKeeper()
+    make_topic(made, 2)
+    return made
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    made = MemoryStore()
+    made.offsets = {HERE: START, OTHER: START}
+    return made
+
+
+def reset(server: FakeZooKeeper, store: MemoryStore, conflict: str = "adopt", *, dual: bool = False) -> SteppedMember:
+    """A member that was at ``OURS`` when somebody wrote ``THEIRS``; its group's thread has not heard of it yet."""
+    member = SteppedMember(server, "a", store=store, expires=True, conflict=conflict, dual=dual)
+    settle([member])
+    member.finish(HERE, OURS - START)
+    member.commit()
+    assert store.offsets[HERE] == OURS
+    store.offsets[HERE] = THEIRS
+    member.committer.check()
+    return member
+
+
+def test_a_reset_is_adopted_once(server: FakeZooKeeper, store: MemoryStore) -> None:
+    member = reset(server, store)
+    settle([member])
+    position = member.owned[HERE]
+    assert (position.consumed, position.fetched, position.committed) == (THEIRS, THEIRS, THEIRS)
+    assert member.delivery.flowing[HERE] is position
+    member.committer.check()
+    settle([member])
+    assert member.owned[HERE] is position, "it is known from now on"
+    member.finish(HERE)
+    member.commit()
+    assert store.offsets == {HERE: THEIRS + 1, OTHER: START}
+
+
+def test_a_pause_outlives_a_reset(server: FakeZooKeeper, store: MemoryStore) -> None:
+    member = reset(server, store)
+    member.owned[HERE].paused = member.owned[HERE].halted = True
+    settle([member])
+    assert (member.owned[HERE].paused, member.owned[HERE].consumed) == (True, THEIRS)
+
+
+def test_dual_nodes_follow_a_reset(server: FakeZooKeeper, store: MemoryStore) -> None:
+    """Else the larger of both, which is ours, would be the next owner's start."""
+    member = reset(server, store, dual=True)
+    assert offsets(server)[0] == OURS
+    settle([member])
+    assert (offsets(server)[0], store.offsets[HERE]) == (THEIRS, THEIRS)
+    member.stop()
+    other = SteppedMember(server, "b", store=store, expires=True, dual=True)
+    settle([other])
+    assert other.owned[HERE].consumed == THEIRS
+
+
+@pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
+def test_a_seek_of_the_user_counts_more(server: FakeZooKeeper, store: MemoryStore, conflict: str) -> None:
+    """It comes after the reset was found, and before it is dealt with."""
+    member = reset(server, store, conflict)
+    event = member.events.get_nowait()
+    member.seek({HERE: 33})
+    member.events.put(event)
+    settle([member])
+    assert member.owned[HERE].consumed == 33
+    assert member.delivery.failed == {}
+    member.commit()
+    assert store.offsets[HERE] == 33
+
+
+@pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
+def test_whoever_leaves_before_it_is_decided_leaves_it_alone(
+    server: FakeZooKeeper, store: MemoryStore, conflict: str
+) -> None:
+    member = reset(server, store, conflict)
+    member.events.get_nowait()
+    member.finish(OTHER)
+    member.stop()
+    assert store.offsets == {HERE: THEIRS, OTHER: START + 1}
+
+
+def test_an_explicit_commit_before_it_is_decided_says_so(server: FakeZooKeeper, store: MemoryStore) -> None:
+    member = reset(server, store, "overwrite")
+    member.finish(OTHER)
+    with pytest.raises(OffsetCommitError, match=f"somebody else wrote offset {THEIRS}"):
+        member.commit()
+    assert store.offsets == {HERE: THEIRS, OTHER: START + 1}
+    settle([member])
+    member.commit()
+    assert store.offsets == {HERE: OURS, OTHER: START + 1}
+
+
+def test_a_second_reset_is_a_second_conflict(server: FakeZooKeeper, store: MemoryStore) -> None:
+    """It comes while the first one waits to be dealt with."""
+    member = reset(server, store)
+    store.offsets[HERE] = THEIRS + 5
+    member.committer.check()
+    settle([member])
+    assert member.owned[HERE].consumed == THEIRS
+    member.committer.check()
+    settle([member])
+    assert (member.owned[HERE].consumed, store.offsets[HERE]) == (THEIRS + 5, THEIRS + 5)
+
+
+def test_a_stopped_partition_follows_what_is_written_once_more(server: FakeZooKeeper, store: MemoryStore) -> None:
+    member = reset(server, store, "raise")
+    settle([member])
+    store.offsets[HERE] = THEIRS + 5
+    member.committer.check()
+    settle([member])
+    error = member.delivery.failed[HERE]
+    assert isinstance(error, OffsetConflictError)
+    assert (error.ours, error.theirs) == (OURS, THEIRS + 5)
+    assert str(member.rebalancer.state).count("somebody else") == 1
+    member.seek({HERE: 44})
+    settle([member])
+    member.commit()
+    assert (store.offsets[HERE], member.delivery.flowing[HERE].consumed) == (44, 44)
+    assert "somebody else" not in str(member.rebalancer.state)
