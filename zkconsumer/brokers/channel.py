@@ -138,19 +138,25 @@ class BrokerChannel:
         )
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], deadline: Deadline, *, isolation_level: int = 0
+        self,
+        wanted: Mapping[TopicPartition, int],
+        deadline: Deadline,
+        *,
+        isolation_level: int = 0,
+        written: bool = False,
     ) -> Mapping[TopicPartition, ListedOffset]:
         """The offset at a time for each partition, of which this broker must be the leader.
 
         Arguments: -1 asks for the log end, -2 for its beginning, else ms since 1970: the first message not older.
         Brokers before 0.10.1 know no times of messages, only when segments ended: theirs is the beginning of the last
         segment that is older as a whole, or of the log, with timestamp -1. ``isolation_level`` 1 takes the last stable
-        offset for the end. Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
+        offset for the end; ``written`` the end of the leader's log, which may hold messages that consumers cannot read
+        yet. Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
         """
         if not wanted:
             return {}
         version = self._version(protocol.LIST_OFFSETS)
-        request = protocol.list_offsets_request(version, wanted, isolation_level)
+        request = protocol.list_offsets_request(version, wanted, isolation_level, written=written)
         listed = protocol.listed_offsets(self.exchange(protocol.LIST_OFFSETS, request, deadline))
         # where such a broker tells nothing, no segment is older: not "no such message", but everything may be newer
         newer = {

@@ -51,6 +51,7 @@ ASK_FROM_GENERATION = 3
 """Brokers that registered with this node version or later (0.10) can be asked what they understand."""
 
 _CONSUMER = -1  # the replica id of somebody who is no replica
+_TOOL = -2  # the replica id of Kafka's own tools, which see what consumers may not see yet
 
 
 class FetchPosition(NamedTuple):
@@ -146,13 +147,18 @@ def metadata_request(version: int, topics: Sequence[str]) -> Any:
     return METADATA.classes[version](names, False) if version >= 4 else METADATA.classes[version](names)
 
 
-def list_offsets_request(version: int, wanted: Mapping[TopicPartition, int], isolation_level: int) -> Any:
-    """The question for the offset at a time of each partition (ms; -1 the end, -2 the beginning)."""
+def list_offsets_request(
+    version: int, wanted: Mapping[TopicPartition, int], isolation_level: int, *, written: bool = False
+) -> Any:
+    """The question for the offset at a time of each partition (ms; -1 the end, -2 the beginning). With ``written`` the
+    end is that of the leader's log, beyond what consumers may read now.
+    """
+    who = _TOOL if written else _CONSUMER
     one: tuple[int, ...] = (1,) if version == 0 else ()  # version 0 answers with a list; one entry is enough
     topics = _by_topic((t, (p, timestamp, *one)) for (t, p), timestamp in wanted.items())
     if version >= 2:
-        return LIST_OFFSETS.classes[version](_CONSUMER, isolation_level, topics)
-    return LIST_OFFSETS.classes[version](_CONSUMER, topics)
+        return LIST_OFFSETS.classes[version](who, isolation_level, topics)
+    return LIST_OFFSETS.classes[version](who, topics)
 
 
 def _by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:

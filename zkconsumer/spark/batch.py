@@ -7,9 +7,9 @@ The group is only looked at (``startingOffsets=group``); a batch registers nothi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -22,7 +22,7 @@ from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.partition import RangePartition, read_partition
 from zkconsumer.spark.pushdown import Bounds
 from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, named_position, out_of_log, pieces, within
-from zkconsumer.spark.reading import ADVICE
+from zkconsumer.spark.reading import ADVICE, FROM_BEGINNING
 from zkconsumer.spark.worker_memory import set_aside
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class BatchReader(DataSourceReader):
         with cluster_of(options) as cluster:
             partitions = selected(cluster, options.selection)
             leaders = cluster.leaders(partitions)
-            ranges = self._narrowed(cluster, plan(cluster, options, partitions))
+            ranges = self._narrowed(cluster, plan(cluster, options, partitions).ranges)
         set_aside()
         return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
 
@@ -141,8 +141,22 @@ def _looked_up(
         raise ConfigException(option, f"{str(time)!r}: {error}; name offsets") from error
 
 
-def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> list[OffsetRange]:
-    """The ranges that the options name, as the logs are now."""
+class Plan(NamedTuple):
+    """What a batch reads.
+
+    Contents: ``ranges``, also empty ones; ``beyond`` are the group's offsets that lie beyond the ends of their logs,
+    which are read from their beginning.
+    """
+
+    ranges: list[OffsetRange]
+    beyond: Mapping[TopicPartition, int]
+
+
+def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> Plan:
+    """The ranges that the options name, as the logs are now.
+
+    Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
+    """
     starting, ending = options.starting or EARLIEST, options.ending or LATEST
     check_given("startingOffsets", starting, partitions)
     check_given("endingOffsets", ending, partitions)
@@ -151,19 +165,44 @@ def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartitio
     committed = cluster.committed(options.group, partitions) if asks_group else {}
     start_times = at_time(cluster, options, partitions)
     end_times = _looked_up(cluster, "endingTimestamp", ending.time, partitions)
+    lost, hidden = _beyond_their_logs(cluster, options, committed if starting.word == "group" else {}, spans)
     ranges = []
     for tp in partitions:
         span = spans[tp]
+        if tp in hidden:
+            ranges.append(OffsetRange(*tp, hidden[tp], hidden[tp]))
+            continue
         by_time = starting.time is not None
         first = (start_times if by_time else committed).get(tp)
-        start = named_position(starting, tp, span, first, span.end if by_time else span.first)
+        start = named_position(starting, tp, span, None if tp in lost else first, span.end if by_time else span.first)
         by_time = ending.time is not None
         last = (end_times if by_time else committed).get(tp)
         end = named_position(ending, tp, span, last, span.end if by_time else start)
         if end < start and ending.given is not None:
             raise ConfigException("endingOffsets", f"{end!r} of {tp} is before its start {start}")
         ranges.append(existing(OffsetRange(*tp, start, max(start, end)), span, fail=options.fail_on_data_loss))
-    return ranges
+    return Plan(ranges, lost)
+
+
+def _beyond_their_logs(
+    cluster: Cluster,
+    options: ReadOptions,
+    committed: Mapping[TopicPartition, int],
+    spans: Mapping[TopicPartition, LogSpan],
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The group's offsets that their logs have not reached, and those that only consumers do not see yet.
+
+    Raises OffsetOutOfRangeError for the former where that is an error.
+    """
+    beyond = {tp: offset for tp, offset in committed.items() if offset > spans[tp].end}
+    written = cluster.written_ends(list(beyond)) if beyond else {}
+    lost = {tp: offset for tp, offset in beyond.items() if offset > written[tp]}
+    for tp, offset in lost.items():
+        problem = f"{tp}: group {options.group!r} has come to offset {offset}, but its log ends at {written[tp]}"
+        if options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+        log.warning("%s; %s offset %d", problem, FROM_BEGINNING, spans[tp].first)
+    return lost, {tp: offset for tp, offset in beyond.items() if tp not in lost}
 
 
 def existing(range_: OffsetRange, span: LogSpan, *, fail: bool) -> OffsetRange:

@@ -108,8 +108,11 @@ class BrokersCluster(Cluster):
 
         Raises LiveMembersError, OffsetCommitError, BrokerError.
         """
+        self._write(group, offsets, also_back=False)
+
+    def _write(self, group: str, offsets: Mapping[TopicPartition, int], *, also_back: bool) -> None:
         try:
-            self._ask_coordinator(group, partial(_commit, group, offsets))
+            self._ask_coordinator(group, partial(_commit, group, offsets, also_back))
         except UnknownMemberIdError as error:
             raise LiveMembersError(
                 f"group {group}: not committed: {describe(sorted(offsets))} (the group has live members: {error})"
@@ -196,8 +199,10 @@ def _committed(
     return {tp: offset.offset for tp, offset in stored.items() if offset.offset >= 0}
 
 
-def _commit(group: str, offsets: Mapping[TopicPartition, int], channel: GroupChannel, deadline: Deadline) -> None:
-    reached = _committed(group, list(offsets), channel, deadline)
+def _commit(
+    group: str, offsets: Mapping[TopicPartition, int], also_back: bool, channel: GroupChannel, deadline: Deadline
+) -> None:
+    reached = {} if also_back else _committed(group, list(offsets), channel, deadline)
     todo = {tp: offset for tp, offset in offsets.items() if reached.get(tp, -1) < offset}
     codes_of = channel.commit(Membership(group), todo, deadline) if todo else {}
     refused = {tp: code for tp, code in codes_of.items() if code}

@@ -222,16 +222,23 @@ class Cluster:
 
         Raises OffsetCommitError, RegistryError.
         """
+        self._write(group, offsets, also_back=False)
+
+    def set_back(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the group's offsets to these, also back: their logs end before them. Raises as :meth:`commit`."""
+        self._write(group, offsets, also_back=True)
+
+    def _write(self, group: str, offsets: Mapping[TopicPartition, int], *, also_back: bool) -> None:
         todo = dict(offsets)
         for _ in range(10):  # somebody else may write at the same time, but hardly always
-            todo = self.ask(partial(self._commit_once, group=group, offsets=todo))
+            todo = self.ask(partial(self._write_once, group=group, offsets=todo, also_back=also_back))
             if not todo:
                 return
         raise OffsetCommitError(f"group {group}: others keep writing the offsets of {', '.join(map(str, todo))}")
 
     @staticmethod
-    def _commit_once(
-        session: Session, deadline: Deadline, group: str, offsets: Mapping[TopicPartition, int]
+    def _write_once(
+        session: Session, deadline: Deadline, group: str, offsets: Mapping[TopicPartition, int], also_back: bool
     ) -> dict[TopicPartition, int]:
         """What could not be written because the node changed meanwhile."""
         again = {}
@@ -243,7 +250,8 @@ class Cluster:
                 session.ensure([paths.offset_topic(group, tp.topic)], deadline)
                 done = session.create(path, data, deadline)
             else:
-                done = _reached(node.data, path, offset) or session.write(path, data, deadline, node.version)
+                reached = not also_back and _reached(node.data, path, offset)
+                done = reached or session.write(path, data, deadline, node.version)
             if not done:
                 again[tp] = offset
         return again
@@ -253,6 +261,15 @@ class Cluster:
     def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The end of each partition's log as consumers see it. Raises BrokerError, RegistryError."""
         return self._list(dict.fromkeys(partitions, LATEST))
+
+    def written_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The end of each leader's log, which may hold messages that consumers cannot read yet.
+
+        An end as consumers see it can go back without any loss: a new leader of Kafka before 2.2 tells an old one until
+        its followers have asked it, and with ``read_committed`` an open transaction hides what an earlier query read.
+        Raises BrokerError, RegistryError.
+        """
+        return self._list(dict.fromkeys(partitions, LATEST), written=True)
 
     def log_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
         """The beginning and the end of each partition's log. Raises BrokerError, RegistryError."""
@@ -269,7 +286,7 @@ class Cluster:
         found = self._list(dict.fromkeys(partitions, time))
         return {tp: offset for tp, offset in found.items() if offset >= 0}
 
-    def _list(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _list(self, wanted: Mapping[TopicPartition, int], *, written: bool = False) -> dict[TopicPartition, int]:
         """Ask the leaders, and again while one is missing, until all have answered."""
         found: dict[TopicPartition, int] = {}
         deadline = Deadline(self._config.socket_timeout_ms / 1000)
@@ -278,7 +295,7 @@ class Cluster:
             if not left:
                 return found
             try:
-                troubles = self._list_once({tp: wanted[tp] for tp in left}, found)
+                troubles = self._list_once({tp: wanted[tp] for tp in left}, found, written)
             except NoBrokersError as error:  # perhaps they lost their sessions and will register again
                 if deadline.expired:
                     raise
@@ -288,7 +305,9 @@ class Cluster:
             if troubles:
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
-    def _list_once(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int]) -> list[str]:
+    def _list_once(
+        self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int], written: bool
+    ) -> list[str]:
         """One round; returns what went wrong. Raises BrokerResponseError for what asking again cannot cure."""
         leaders = self.leaders(list(wanted))
         troubles = [f"{tp} has no leader" for tp in wanted if tp not in leaders]
@@ -299,6 +318,7 @@ class Cluster:
                     asked,
                     Deadline(self._config.socket_timeout_ms / 1000),
                     isolation_level=self._isolation_level,
+                    written=written,
                 )
             except (BrokerAuthenticationError, BrokerResponseError):
                 raise  # asking again cures neither

@@ -115,6 +115,9 @@ class ReadingMember(Protocol):
     def open(self, registration: Registration) -> None:
         """Join; see :meth:`MemberParts.open`."""
 
+    def seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Go on at these offsets; see :meth:`MemberParts.seek`."""
+
     def close(self, deadline: Deadline, *, finished: bool) -> None:
         """Leave; see :meth:`MemberParts.close`."""
 
@@ -180,14 +183,23 @@ class GroupMember:
         """Batches up to here are finished: write that for what is ours. What cannot be written is written later, or
         repeated by the next owner, which is logged; the query need not end for that.
         """
+        with self._marking:
+            ours = self._mark(done)
+        self._write(ours)
+
+    def _mark(self, done: Progress) -> Mapping[TopicPartition, PartitionPosition]:
+        """Note how far the batches are that are finished. Returns what is ours. The lock is held."""
         member = self._member
         ours = member.positions()
         self._finished, self._settled_for = done, ours if all(map(member.batches.started, ours.values())) else {}
-        with self._marking:
-            for tp, span in done.items():
-                position = ours.get(tp)
-                if position is not None and position.consumed is not None and position.consumed < span.end:
-                    position.consumed = span.end  # never back: others may have gone on from there
+        for tp, span in done.items():
+            position = ours.get(tp)
+            if position is not None and position.consumed is not None and position.consumed < span.end:
+                position.consumed = span.end  # never back: others may have gone on from there
+        return ours
+
+    def _write(self, ours: Mapping[TopicPartition, PartitionPosition]) -> None:
+        member = self._member
         if all(position.consumed == position.committed for position in ours.values()):
             return
         assert member.committer is not None
@@ -248,6 +260,30 @@ class GroupMember:
             lambda: all(p.consumed is not None or p.revoked for p in waiting.values()), self._member.request_timeout
         )
         return frozenset(tp for tp, position in waiting.items() if position.consumed is not None)
+
+    def set_back(self, starts: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Set the group's offsets of these back, fenced, before anything is read from there. Returns those that are
+        stored; the others wait for a later batch.
+        """
+        member = self._member
+        with self._marking:
+            self._running = None  # or the attendant marks the end of a batch that read the log before
+            self._finished = {tp: span for tp, span in self._finished.items() if tp not in starts}
+        ours = member.positions()
+        begun = {tp: start for tp, start in starts.items() if tp in ours and ours[tp].consumed is not None}
+        self.begin({tp: start for tp, start in starts.items() if tp in ours and tp not in begun})
+        if begun:
+            try:
+                member.seek(begun, Deadline(member.request_timeout))
+            except TimeoutError:
+                log.warning("the group's offsets could not be set back in time; it is tried with the next batch")
+        self._await(
+            lambda: all(p.consumed is not None or p.revoked for tp, p in member.positions().items() if tp in starts),
+            member.request_timeout,
+        )
+        now = member.positions()
+        self._write(now)
+        return frozenset(tp for tp, start in starts.items() if tp in now and now[tp].committed == start)
 
     def reserve(self, progress: Progress) -> None:
         """The next batch is planned; what it does not read may leave at once. Empty: no batch."""
@@ -313,7 +349,8 @@ class GroupMember:
             if self._running is not running:
                 return  # Spark has told meanwhile
             self._running = None
-        self.settle(progress)
+            ours = self._mark(progress)  # under the lock: who sets an offset back does so before this, or after it
+        self._write(ours)
         self._member.keeper.end(batch)
 
 

@@ -41,6 +41,11 @@ class Membership(Protocol):
     def begin(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Partitions without an offset begin here. Returns those that may be read now."""
 
+    def set_back(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Set the group's offsets of these back, since their logs end before them; no batch of before is finished for
+        them after this. Returns those that may be read from there now.
+        """
+
     def reserve(self, progress: Progress) -> None:
         """The next batch is planned; empty where there is none."""
 
@@ -109,6 +114,15 @@ class Bystander:
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Nothing has to be stored first."""
+        return starts.keys()
+
+    def set_back(self, starts: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
+        """Writes where these begin, or a query that starts later would go on at the old place."""
+        try:
+            self._cluster.set_back(self._group, starts)
+        except LiveMembersError as error:
+            log.warning("the query goes on; the group's offsets are its members' for now: %s", error)
+        self._settled.update(starts)
         return starts.keys()
 
     def reserve(self, progress: Progress) -> None:

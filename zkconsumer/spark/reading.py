@@ -43,6 +43,7 @@ BATCH_BYTES: Final = 32 * 1024 * 1024
 _SMALLEST_FETCH: Final = 64 * 1024
 _GUESSED_RECORD: Final = 1024
 ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
+FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
 
 
 class _Moved(BrokerUnavailableError):

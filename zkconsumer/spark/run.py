@@ -14,7 +14,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zkconsumer.errors import (
@@ -43,7 +43,8 @@ from zkconsumer.spark.ranges import (
     remembered,
     stream_position,
 )
-from zkconsumer.spark.reading import ADVICE
+from zkconsumer.spark.reading import ADVICE, FROM_BEGINNING
+from zkconsumer.spark.shorter_logs import ShorterLogs
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,9 @@ class StreamRun:
         self._ends: dict[TopicPartition, int] = {}
         self._missing: tuple[str, ...] = ()
         self._absent: tuple[TopicPartition, ...] = ()
+        self._gone: tuple[TopicPartition, ...] = ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
+        self._shorter = ShorterLogs()
 
     def open(self) -> None:
         """Join. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
@@ -79,7 +82,7 @@ class StreamRun:
 
     def settle(self, offset: object) -> None:
         """Batches up to this offset are finished."""
-        self._membership.settle(decode_progress(offset))
+        self._membership.settle(self._shorter.finished(decode_progress(offset)))
 
     def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         """The end of the next batch, at most ``limit`` offsets long; ``start`` itself where there is nothing new.
@@ -99,7 +102,8 @@ class StreamRun:
 
     def _next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         done = decode_progress(start)
-        self._membership.settle(done)
+        self._shorter.ended(done)
+        self._membership.settle(self._shorter.finished(done))
         existing = self._partitions()
         self._check_gone(done, existing)
         claimed = self._membership.claim(existing, patient=self._targets is not None)
@@ -117,6 +121,8 @@ class StreamRun:
         progress = remembered(advance(positions, ends, limit), done, existing)
         self._planned = True
         news = is_news(progress, done)
+        if news:
+            self._shorter.plan(progress)
         self._membership.reserve(progress if news else {})
         return encode_progress(progress) if news else start
 
@@ -152,11 +158,13 @@ class StreamRun:
         return partitions
 
     def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
-        gone = sorted(set(done).difference(existing))
+        gone = tuple(sorted(set(done).difference(existing)))
+        problem = f"{describe(gone)} is in the checkpoint, but exists no more or is not selected any more"
         if gone and self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(
-                f"{describe(gone)} was read before and is there no more, or is not selected any more; {ADVICE}"
-            )
+            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+        if gone and gone != self._gone:
+            log.warning("%s; going on without", problem)
+        self._gone = gone
 
     def _positions(
         self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress
@@ -176,25 +184,62 @@ class StreamRun:
             position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
             if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
                 position = max(self._waiting[tp], span.first)
-            positions[tp] = self._not_beyond(tp, position)
-        waiting = {tp: position for tp, position in positions.items() if tp not in committed}
-        stored = self._membership.begin(waiting)
+            positions[tp] = self._shorter.position(tp, position, committed.get(tp))
+        positions |= self._within_the_logs(positions, done, committed)
+        back = self._shorter.waiting(positions)
+        waiting = {tp: position for tp, position in positions.items() if tp not in committed and tp not in back}
+        stored = {*self._membership.begin(waiting), *(self._membership.set_back(back) if back else ())}
         # the end of a log, once it is taken for the start, stays it: what comes after it is to be read, also where we
         # are without the partition for a while
         away = {tp: at for tp, at in self._waiting.items() if tp in existing and tp not in positions}
         self._waiting = {**away, **{tp: positions[tp] for tp in starting if tp not in stored}}
-        return {tp: position for tp, position in positions.items() if tp in committed or tp in stored}
+        return {
+            tp: position for tp, position in positions.items() if tp in stored or (tp in committed and tp not in back)
+        }
 
-    def _not_beyond(self, tp: TopicPartition, position: int) -> int:
-        """A position that the log has not reached means that the log lost messages, or is another topic's."""
-        end = self._ends[tp]
-        if position <= end:
-            return position
-        problem = f"{tp}: offset {position} was read before, but the log ends at {end}"
+    def _within_the_logs(
+        self,
+        positions: Mapping[TopicPartition, int],
+        done: Progress,
+        committed: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        """Return the places of partitions whose logs end before them: the logs lost messages, or are of another topic.
+
+        Raises OffsetOutOfRangeError where that is an error.
+        """
+        beyond = [tp for tp, position in positions.items() if position > self._ends[tp]]
+        written = self._cluster.written_ends(beyond) if beyond else {}
+        lost = {tp: positions[tp] for tp in beyond if positions[tp] > written[tp]}
+        if not lost:
+            return {}
+        known = {tp: done[tp].end for tp in lost if tp in done}
+        problems = {
+            tp: f"{tp}: {self._who(tp, position, known.get(tp), committed.get(tp))} {position}, but its log ends at "
+            f"{written[tp]}"
+            for tp, position in lost.items()
+        }
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
-        log.warning("%s; going on at its end", problem)
-        return end
+            raise OffsetOutOfRangeError(f"{'; '.join(problems.values())}; {ADVICE}")
+        spans = self._cluster.log_spans(list(lost))
+        places = {}
+        for tp, position in lost.items():
+            if tp in known or tp in committed or tp in self._shorter:
+                places[tp] = spans[tp].first
+                self._shorter.add(tp, position, known.get(tp), spans[tp].first)
+                told = FROM_BEGINNING
+            else:
+                places[tp] = self._ends[tp]
+                told = "it is read from its end,"
+            log.warning("%s; %s offset %d", problems[tp], told, places[tp])
+        return places
+
+    def _who(self, tp: TopicPartition, position: int, known: int | None, committed: int | None) -> str:
+        """Who says that a partition is to be read on at this offset."""
+        if position == known:
+            return "the query has come to offset"
+        if position == committed:
+            return f"group {self._options.group!r} has come to offset"
+        return "the query is to go on at offset" if tp in self._shorter else "startingOffsets names offset"
 
 
 def _membership(options: ReadOptions, cluster: Cluster) -> Membership:

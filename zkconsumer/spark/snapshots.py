@@ -47,7 +47,14 @@ class Snapshot:
     ``ranges`` are the offsets [start, end) of every partition, also of those with nothing to read.
     """
 
-    def __init__(self, given: Mapping[str, str], options: ReadOptions, ranges: list[OffsetRange]) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        options: ReadOptions,
+        ranges: list[OffsetRange],
+        beyond: Mapping[TopicPartition, int],
+    ) -> None:
+        self._beyond = beyond
         self._given = {name: value for name, value in given.items() if name.lower() not in _FIXED}
         self._options = options
         self.ranges = tuple(ranges)
@@ -69,7 +76,8 @@ class Snapshot:
         return (reader.schema(schema) if schema is not None else reader).load()
 
     def commit(self) -> None:
-        """Move the group's offsets on to the ends. One that is further already stays.
+        """Move the group's offsets on to the ends. One that is further already stays, unless the log ended before it
+        when the ranges were fixed.
 
         A partition that a live member owns is its own to commit: it is refused, by ZooKeeper itself. With
         ``group.coordination=kafka`` everything is, by the coordinator, while the group has members.
@@ -80,11 +88,14 @@ class Snapshot:
         todo = {TopicPartition(topic, number): end for topic, number, _, end in self.ranges}
         with cluster_of(options) as cluster:
             if options.config.coordinated_by_brokers:
+                stored = cluster.committed(options.group, list(self._beyond)) if self._beyond else {}
+                back = {tp: todo[tp] for tp, offset in stored.items() if offset == self._beyond[tp]}
+                cluster.set_back(options.group, back)
                 cluster.commit(options.group, todo)
                 return
             outcomes: dict[TopicPartition, Outcome] = {}
             for _ in range(_ROUNDS):
-                outcomes |= cluster.ask(partial(_write, group=options.group, offsets=todo))
+                outcomes |= cluster.ask(partial(_write, group=options.group, offsets=todo, beyond=self._beyond))
                 todo = {tp: todo[tp] for tp in todo if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)}
                 if not todo:
                     break
@@ -100,7 +111,8 @@ def make(given: Mapping[str, object]) -> Snapshot:
     options = parse(texts)
     options.check_batch()
     with cluster_of(options) as cluster:
-        return Snapshot(texts, options, plan(cluster, options, selected(cluster, options.selection)))
+        ranges, beyond = plan(cluster, options, selected(cluster, options.selection))
+    return Snapshot(texts, options, ranges, beyond)
 
 
 def _text(value: object) -> str:
@@ -109,16 +121,23 @@ def _text(value: object) -> str:
 
 
 def _write(
-    session: Session, deadline: Deadline, group: str, offsets: Mapping[TopicPartition, int]
+    session: Session,
+    deadline: Deadline,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    beyond: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, Outcome]:
-    """One try. The version of each node is the one with which its offset was read, so that none is ever set back."""
+    """One try. The version of each node is the one with which its offset was read, so that none is ever set back but
+    those that were ``beyond`` the ends of their logs, and still are where they were.
+    """
     topics = {tp.topic for tp in offsets}
     session.ensure(sorted(path(group, topic) for topic in topics for path in _PARENTS), deadline)
     offset_paths = [paths.offset(group, tp) for tp in offsets]
     nodes = session.read(offset_paths, deadline)
     outcomes, commits = {}, []
     for (tp, offset), path, node in zip(offsets.items(), offset_paths, nodes, strict=True):
-        if node is not None and codecs.decode_offset(node.data, path) >= offset:
+        known = None if node is None else codecs.decode_offset(node.data, path)
+        if known is not None and known >= offset and known != beyond.get(tp):
             outcomes[tp] = Outcome.DONE
         else:
             commits.append(Commit(tp, offset, ABSENT if node is None else KnownOffset(None, node.version)))

@@ -30,6 +30,8 @@ def test_offsets_are_asked_for_and_told(version: int) -> None:
     }
     assert asked == wanted
     assert again.get("isolation_level") == (1 if version >= 2 else None)
+    tools = protocol.list_offsets_request(version, wanted, 1, written=True).to_object()
+    assert [each["replica_id"] for each in (again, tools)] == [-1, -2]
     if version == 0:
         told = offset.OffsetResponse_v0([("a", [(1, 0, [44, 3]), (2, 0, []), (3, 6, [])])])
     else:

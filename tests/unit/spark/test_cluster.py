@@ -43,7 +43,7 @@ class Returning(Cluster):
 
 class Answering:
     def list_offsets(
-        self, asked: object, deadline: object, *, isolation_level: int
+        self, asked: object, deadline: object, *, isolation_level: int, written: bool
     ) -> dict[TopicPartition, ListedOffset]:
         return {TP: ListedOffset(7, -1, 0)}
 

@@ -1,0 +1,98 @@
+"""Runs of queries on a real ZooKeeper and broker, driven as Spark drives them, but without Spark's JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster.conftest import NewTopic
+from tests.timing import eventually
+from tests.unit.spark.test_shorter_logs import Query
+from zkconsumer.devcluster import DevCluster
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.options import parse
+from zkconsumer.spark.run import StreamRun
+
+NewQuery = Callable[..., Query]
+
+
+@pytest.fixture
+def new_query(cluster: DevCluster) -> Iterator[NewQuery]:
+    """``new_query(group, topic, option=value)``: a query that has joined."""
+    made: list[StreamRun] = []
+
+    def make(group: str, topic: str, coordination: str = "zookeeper", **options: str) -> Query:
+        servers = (
+            {"zookeeper.connect": cluster.zookeeper_connect}
+            if coordination == "zookeeper"
+            else {"bootstrap.servers": cluster.bootstrap_servers, "group.coordination": "kafka"}
+        )
+        given = {"group.id": group, "subscribe": topic, "startingOffsets": "earliest", **servers, **options}
+        parsed = parse(given)
+        made.append(StreamRun(parsed, cluster_of(parsed)))
+        made[-1].open()
+        return Query(made[-1])
+
+    yield make
+    for run in made:
+        run.close()
+
+
+def messages(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("coordination", "membership"), [("zookeeper", "member"), ("zookeeper", "none"), ("kafka", "member")]
+)
+def test_a_topic_made_anew_is_read_whole_and_once(
+    coordination: str,
+    membership: str,
+    cluster: DevCluster,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    new_query: NewQuery,
+) -> None:
+    """Made anew with 30 messages after 200 were read, and 100 more come: 30 to 99 were never read by a member."""
+    topic, group = new_topic(), new_group()
+    produce(topic, messages(200), partitions=1)
+    query = new_query(group, topic, coordination, membership=membership, failOnDataLoss="false")
+    eventually(lambda: query.trigger() or query.read == [(0, 200)], 40, "the messages of the first topic")
+    query.trigger()
+    cluster.delete_topic(topic)
+    cluster.create_topic(topic)
+    produce(topic, messages(30), partitions=1)
+    eventually(lambda: query.trigger() or query.read[1:] == [(0, 30)], 40, "the first messages of the new topic")
+    for end in (80, 130):
+        produce(topic, messages(50), partitions=1)
+        eventually(lambda end=end: query.trigger() or query.read[-1][1] == end, 40, "the next messages")
+    assert query.read[1:] == [(0, 30), (30, 80), (80, 130)]
+    query.trigger()
+    options = query.run._options
+    with cluster_of(options) as beside:
+        place = TopicPartition(topic, 0)
+        eventually(lambda: beside.committed(group, [place]) == {place: 130}, 40, "the group's offset")
+
+
+def test_a_real_broker_tells_the_end_of_what_is_written(
+    cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
+) -> None:
+    """An open transaction hides messages from consumers of committed ones; they are in the log all the same."""
+    from confluent_kafka import Producer
+
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in messages(7):
+        producer.produce(topic, value, partition=0)
+    producer.flush(30)
+    common = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": new_group(), "subscribe": topic}
+    place = TopicPartition(topic, 0)
+    with cluster_of(parse({**common, "isolation.level": "read_committed"})) as beside:
+        assert beside.log_ends([place]) == {place: 0}
+        assert beside.written_ends([place]) == {place: 7}
+    producer.abort_transaction(30)
