@@ -14,7 +14,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.registry import codecs, paths
 from zkconsumer.registry.codecs import BrokerNode
-from zkconsumer.registry.nodes import NodeEvent, Watch
+from zkconsumer.registry.nodes import Node, NodeEvent, Watch
 from zkconsumer.registry.session import Session
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,18 @@ def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None
     Arguments: ``watch`` is told when another look may show something else.
     Raises: RegistryError.
     """
-    names = session.children(paths.BROKER_IDS, deadline, watch) or ()
-    ids = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    ids = broker_ids(session.children(paths.BROKER_IDS, deadline, watch))
     nodes = session.read([paths.broker(broker_id) for broker_id in ids], deadline, watch, watch_missing=False)
+    return decode_brokers(ids, nodes)
+
+
+def broker_ids(names: Sequence[str] | None) -> list[int]:
+    """The ids of the registered brokers, from the names of their nodes."""
+    return sorted(int(name) for name in names or () if name.isascii() and name.isdecimal())
+
+
+def decode_brokers(ids: Sequence[int], nodes: Sequence[Node | None]) -> list[BrokerNode]:
+    """The brokers with these ids, from their nodes. One that cannot be read is left out and logged."""
     found = []
     for broker_id, node in zip(ids, nodes, strict=True):
         if node is None:

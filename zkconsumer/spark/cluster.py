@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Event
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.brokers import errors as codes
@@ -31,11 +31,13 @@ from zkconsumer.errors import (
 )
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.registry import codecs, paths
-from zkconsumer.registry.brokers import registered_brokers
+from zkconsumer.registry.brokers import broker_ids, decode_brokers
+from zkconsumer.registry.nodes import Look, Seen
 from zkconsumer.registry.security import registry_security
-from zkconsumer.registry.session import Session
+from zkconsumer.registry.session import Session, SessionChanged, SessionState
 from zkconsumer.spark.options import Selection
 from zkconsumer.spark.ranges import LogSpan
+from zkconsumer.spark.watched_nodes import WatchedNodes
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,9 @@ class Cluster:
     Arguments: ``isolation_level`` 1 takes the last stable offset for a log's end.
     """
 
+    _nodes: WatchedNodes | None = None
+    """What was read of ZooKeeper, while the session is open."""
+
     def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
         self._config = config
         self._isolation_level = isolation_level
@@ -92,7 +97,7 @@ class Cluster:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-        session, self._session = self._session, None
+        session, self._session, self._nodes = self._session, None, None
         if session is not None:
             session.close(Deadline(_CLOSE_TIMEOUT))
 
@@ -104,7 +109,7 @@ class Cluster:
             session = Session(
                 config.zookeeper_connect,
                 timeout=config.zookeeper_session_timeout_ms / 1000,
-                on_change=lambda change: log.debug("ZooKeeper session: %s", change.state.value),
+                on_change=self._session_changed,
                 security=registry_security(config),
             )
             try:
@@ -112,8 +117,28 @@ class Cluster:
             except BaseException:
                 session.close(Deadline(_CLOSE_TIMEOUT))
                 raise
-            self._session = session
+            self._session, self._nodes = session, WatchedNodes(session)
         return self._session
+
+    def _session_changed(self, change: SessionChanged) -> None:
+        """Runs on kazoo's connection thread."""
+        log.debug("ZooKeeper session: %s", change.state.value)
+        nodes = self._nodes
+        if nodes is not None and change.state is not SessionState.CONNECTED:
+            nodes.doubt()
+
+    def _look(self, wanted: Look) -> Seen:
+        """Nodes as ZooKeeper has them, by watches; see :class:`WatchedNodes`. Raises RegistryError."""
+        self._opened()
+        assert self._nodes is not None
+        nodes = self._nodes
+        return self.ask(lambda _, deadline: nodes.look(wanted, deadline))
+
+    def _contradicted(self, partitions: Sequence[TopicPartition]) -> None:
+        """A broker's answer, or its silence, says that these may be led elsewhere: look them up again."""
+        if self._nodes is not None:
+            brokers = {paths.broker(endpoint.broker_id) for endpoint in self._leaders.values()}
+            self._nodes.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
 
     def ask(self, question: Callable[[Session, Deadline], T]) -> T:
         """Ask ZooKeeper, and again while it is away, for as long as a session may be gone. Raises RegistryError."""
@@ -134,10 +159,11 @@ class Cluster:
         """
         topics: Sequence[str] = selection.topics or sorted({tp.topic for tp in selection.partitions})
         if selection.allowed is not None:
-            names = self.ask(lambda session, deadline: session.children(paths.TOPICS, deadline)) or ()
+            names = self._look(Look(children=[paths.TOPICS])).children[paths.TOPICS] or ()
             excluded = self._config.exclude_internal_topics
             topics = sorted(name for name in names if selection.allowed.allows(name, excluded))
-        nodes = self.ask(lambda session, deadline: session.read([paths.topic(name) for name in topics], deadline))
+        seen = self._look(Look(nodes=[paths.topic(name) for name in topics])).nodes
+        nodes = [seen[paths.topic(name)] for name in topics]
         found = [
             TopicPartition(name, number)
             for name, node in zip(topics, nodes, strict=True)
@@ -150,14 +176,16 @@ class Cluster:
         return tuple(sorted(found)), missing
 
     def gone(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that exist no more. Raises as :meth:`partitions`."""
+        """Those that exist no more, as ZooKeeper says now. Raises as :meth:`partitions`."""
+        if self._nodes is not None:
+            self._nodes.forget({paths.topic(tp.topic) for tp in partitions})
         there, _ = self.partitions(Selection(partitions=tuple(partitions)))
         return frozenset(partitions).difference(there)
 
     def live_members(self, group: str) -> tuple[str, ...]:
         """The ids of the group's live members. Raises RegistryError."""
-        members = self.ask(lambda session, deadline: session.children(paths.ids(group), deadline))
-        return tuple(sorted(members or ()))
+        ids = paths.ids(group)
+        return tuple(sorted(self._look(Look(children=[ids])).children[ids] or ()))
 
     def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
         """Where to read each partition, without those that have no leader now.
@@ -165,11 +193,11 @@ class Cluster:
         Raises NoBrokersError, NoReachableEndpointError, RegistryError.
         """
         state_paths = [paths.partition_state(tp) for tp in partitions]
-
-        def read(session: Session, deadline: Deadline) -> Any:
-            return registered_brokers(session, deadline), session.read(state_paths, deadline)
-
-        brokers, states = self.ask(read)
+        ids = broker_ids(self._look(Look(children=[paths.BROKER_IDS])).children[paths.BROKER_IDS])
+        broker_paths = [paths.broker(broker_id) for broker_id in ids]
+        seen = self._look(Look(nodes=state_paths, existing=broker_paths)).nodes
+        states = [seen[path] for path in state_paths]
+        brokers = decode_brokers(ids, [seen[path] for path in broker_paths])
         if not brokers:
             raise NoBrokersError(f"no broker is registered in ZooKeeper ({self._config.zookeeper_connect})")
         endpoints: dict[int, Endpoint] = {}
@@ -303,6 +331,7 @@ class Cluster:
             if troubles and deadline.expired:
                 raise BrokerUnavailableError("; ".join(troubles))
             if troubles:
+                self._contradicted([tp for tp in left if tp not in found])
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
     def _list_once(
