@@ -114,6 +114,10 @@ def test_a_query_begins_where_its_group_is(
         ({"membership": "guest"}, "membership: 'guest': must be member or none"),
         ({"endingOffsets": "latest"}, "endingOffsets: 'latest': a stream has no end"),
         ({}, "has live members (somebody)"),
+        (
+            {"subscribe": "nowhere", "allowLiveMembers": "true"},
+            "subscribe: 'nowhere': there is no such topic in this cluster; allowMissingTopics=true",
+        ),
     ],
 )
 def test_a_stream_says_why_it_does_not_run(

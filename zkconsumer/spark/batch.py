@@ -18,7 +18,7 @@ from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.brokers import cluster_of
 from zkconsumer.spark.cluster import Cluster, NoTimesError, describe
-from zkconsumer.spark.options import ReadOptions, Selection
+from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.partition import RangePartition, read_partition
 from zkconsumer.spark.pushdown import Bounds
 from zkconsumer.spark.ranges import EARLIEST, LATEST, LogSpan, Offsets, named_position, out_of_log, pieces, within
@@ -42,7 +42,7 @@ class BatchReader(DataSourceReader):
         """
         options = self._options
         with cluster_of(options) as cluster:
-            partitions = selected(cluster, options.selection)
+            partitions = selected(cluster, options)
             leaders = cluster.leaders(partitions)
             ranges = self._narrowed(cluster, plan(cluster, options, partitions).ranges)
         set_aside()
@@ -85,16 +85,26 @@ class FilteringReader(BatchReader):
         return bounds.narrow(ranges, since)
 
 
-def selected(cluster: Cluster, selection: Selection) -> tuple[TopicPartition, ...]:
+def selected(cluster: Cluster, options: ReadOptions) -> tuple[TopicPartition, ...]:
     """The partitions to read. Raises ConfigException where one that was named does not exist."""
-    partitions, missing = cluster.partitions(selection)
-    if missing:
-        option = "assign" if selection.partitions else "subscribe"
-        raise ConfigException(option, f"{', '.join(missing)!r}: there is no such topic in this cluster")
-    absent = sorted(set(selection.partitions) - set(partitions))
-    if absent:
-        raise ConfigException("assign", f"{describe(absent)!r}: there is no such partition in this cluster")
+    partitions, missing = cluster.partitions(options.selection)
+    check_existing(options, missing, sorted(set(options.selection.partitions) - set(partitions)))
     return partitions
+
+
+def check_existing(options: ReadOptions, topics: Sequence[str], partitions: Sequence[TopicPartition]) -> None:
+    """Refuse topics and partitions that were named and do not exist, unless ``allowMissingTopics`` says otherwise.
+
+    Raises ConfigException.
+    """
+    if not topics and not partitions:
+        return
+    option = "assign" if options.selection.partitions else "subscribe"
+    what, names = ("topic", ", ".join(topics)) if topics else ("partition", describe(partitions))
+    problem = f"{names!r}: there is no such {what} in this cluster"
+    if not options.allow_missing_topics:
+        raise ConfigException(option, f"{problem}; allowMissingTopics=true reads nothing of it")
+    log.warning("%s: %s; nothing is read of it", option, problem)
 
 
 def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPartition, ...]) -> None:

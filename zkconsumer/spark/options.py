@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from zkconsumer.config import ConsumerConfig
@@ -99,6 +99,7 @@ _OURS: Final = (
     "releaseAfter",
     "checkpointLocation",
     "allowLiveMembers",
+    "allowMissingTopics",
     "pushdown",
 )
 NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, *_OURS)}
@@ -107,13 +108,14 @@ NAMES: Final[Mapping[str, str]] = {name.lower(): name for name in (*PROPERTIES, 
 _KAFKA: Final = "kafka."
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "kafka.group.id": "the group is named by group.id",
-    "groupidprefix": "the group is named by group.id",
-    "startingoffsetsbytimestamp": "name one time by startingTimestamp, or offsets by startingOffsets",
-    "endingoffsetsbytimestamp": "name one time by endingTimestamp, or offsets by endingOffsets",
+    "groupIdPrefix": "the group is named by group.id",
+    "startingOffsetsByTimestamp": "name one time by startingTimestamp, or offsets by startingOffsets",
+    "endingOffsetsByTimestamp": "name one time by endingTimestamp, or offsets by endingOffsets",
     "path": "load() takes no path; name the topics with subscribe",
     "group.migration": "a query is no bridge; once all others are, restart it with group.coordination=kafka",
 }
 """Options that are known elsewhere, and what takes their place here."""
+_SPELLED: Final[Mapping[str, str]] = {**{name.lower(): name for name in _ELSEWHERE}, **NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """All options in typed form. ``starting`` and ``ending`` are None where nothing was said."""
+    """All options in typed form. ``starting`` and ``ending`` are None where nothing was said; ``spelled`` tells how the
+    user wrote a name, by the name in lower case.
+    """
 
     config: ConsumerConfig
     selection: Selection
@@ -141,9 +145,11 @@ class ReadOptions:
     release_after: float | None = None
     checkpoint: str | None = None
     allow_live_members: bool = False
+    allow_missing_topics: bool = False
     pushdown: bool = False
     end_where_time_is_not_reached: bool = False
     for_members: tuple[str, ...] = ()
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -199,15 +205,30 @@ class ReadOptions:
         if self.checkpoint is not None:
             _refuse("checkpointLocation", self.checkpoint, reason)
         for name in self.for_members:
-            _refuse(name, str(getattr(self.config, name.replace(".", "_"))), reason)
+            value = str(getattr(self.config, name.replace(".", "_")))
+            _refuse(self.spelled.get(name, name), value, reason)
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
     """The options in typed form.
 
-    Raises ConfigException naming option and value.
+    Raises ConfigException naming option and value, the option as the user wrote it. Spark tells names in lower case;
+    then they are spelled as the documentation does.
     """
-    options = _plain({name.lower(): value for name, value in given.items()})
+    written = {name.lower(): _SPELLED.get(name, name) for name in given}
+    options = {name.lower(): value for name, value in given.items()}
+    plain = {name.removeprefix(_KAFKA): name for name in options}  # "x" for "kafka.x"
+    spelled = {short: written[short if short in written else name] for short, name in plain.items()} | written
+    try:
+        return _parsed(_plain(options), spelled)
+    except ConfigException as error:
+        name = spelled.get(error.key.lower(), error.key)
+        if name == error.key:
+            raise
+        raise ConfigException(name, error.reason) from error.__cause__
+
+
+def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptions:
     for name, value in options.items():
         if name not in NAMES:
             _refuse_unknown(name, value)
@@ -226,9 +247,11 @@ def parse(given: Mapping[str, str]) -> ReadOptions:
         release_after=_read(options, "releaseAfter", values.seconds),
         checkpoint=_read(options, "checkpointLocation", values.not_empty),
         allow_live_members=_read(options, "allowLiveMembers", values.flag, default=False),
+        allow_missing_topics=_read(options, "allowMissingTopics", values.flag, default=False),
         pushdown=_read(options, "pushdown", values.flag, default=False),
         end_where_time_is_not_reached=_strategy(options) == "latest",
         for_members=tuple(name for name in MEMBER_PROPERTIES if name in options),
+        spelled=spelled,
     )
 
 
@@ -268,8 +291,9 @@ def _quoted(name: str, value: str) -> str:
 
 
 def _refuse_unknown(name: str, value: str) -> NoReturn:
-    if name in _ELSEWHERE:
-        _refuse(name, value, f"unknown option; {_ELSEWHERE[name]}")
+    elsewhere = _ELSEWHERE.get(_SPELLED.get(name, name))
+    if elsewhere is not None:
+        _refuse(name, value, f"unknown option; {elsewhere}")
     close = difflib.get_close_matches(name.replace("_", "."), NAMES, n=1, cutoff=0.6)
     _refuse(name, value, "unknown option" + (f"; did you mean {NAMES[close[0]]!r}?" if close else ""))
 

@@ -24,7 +24,7 @@ from zkconsumer.errors import (
     SessionLostError,
 )
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.batch import at_time, check_given
+from zkconsumer.spark.batch import at_time, check_existing, check_given
 from zkconsumer.spark.cluster import Cluster, describe
 from zkconsumer.spark.member import GroupMember
 from zkconsumer.spark.options import ReadOptions
@@ -62,6 +62,7 @@ class StreamRun:
         self._missing: tuple[str, ...] = ()
         self._absent: tuple[TopicPartition, ...] = ()
         self._gone: tuple[TopicPartition, ...] = ()
+        self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
         self._shorter = ShorterLogs()
 
@@ -78,7 +79,23 @@ class StreamRun:
 
     def fix_targets(self) -> None:
         """From now on nothing is read that is not in the logs now (availableNow)."""
-        self._targets = self._cluster.log_ends(self._partitions())
+        partitions, missing = self._cluster.partitions(self._options.selection)
+        self._not_there = missing, tuple(sorted(set(self._options.selection.partitions).difference(partitions)))
+        self._targets = self._cluster.log_ends(partitions)
+
+    def _check_there(self, done: Progress) -> None:
+        """Refuse, with availableNow, a topic that does not exist: it would be read as an empty one, and nobody told.
+
+        What the checkpoint knows has existed: its loss is another matter.
+        """
+        topics, partitions = self._not_there
+        known = {tp.topic for tp in done}
+        check_existing(
+            self._options,
+            [topic for topic in topics if topic not in known],
+            [tp for tp in partitions if tp.topic not in topics and tp not in done],
+        )
+        self._not_there = (), ()
 
     def settle(self, offset: object) -> None:
         """Batches up to this offset are finished."""
@@ -104,6 +121,7 @@ class StreamRun:
         done = decode_progress(start)
         self._shorter.ended(done)
         self._membership.settle(self._shorter.finished(done))
+        self._check_there(done)
         existing = self._partitions()
         self._check_gone(done, existing)
         claimed = self._membership.claim(existing, patient=self._targets is not None)
@@ -148,6 +166,8 @@ class StreamRun:
 
     def _partitions(self) -> tuple[TopicPartition, ...]:
         partitions, missing = self._cluster.partitions(self._options.selection)
+        if self._targets is not None:
+            return partitions  # what comes now is not waited for
         if missing and missing != self._missing:
             log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
         self._missing = missing

@@ -111,7 +111,7 @@ def make(given: Mapping[str, object]) -> Snapshot:
     options = parse(texts)
     options.check_batch()
     with cluster_of(options) as cluster:
-        ranges, beyond = plan(cluster, options, selected(cluster, options.selection))
+        ranges, beyond = plan(cluster, options, selected(cluster, options))
     return Snapshot(texts, options, ranges, beyond)
 
 

@@ -1,4 +1,4 @@
-"""What a query knows of ZooKeeper's nodes between its triggers.
+"""The nodes of ZooKeeper that a query knows between its triggers.
 
 A query may have hundreds of triggers a second, and hardly ever has a node changed in between. So each node is read
 once, with a watch, and again only when the watch fires, the connection breaks, or a broker's answer contradicts it.

@@ -70,9 +70,9 @@ def test_topics_are_named_or_matched_or_single_partitions_are() -> None:
         ({"max_offsets_per_trigger": "1"}, "did you mean 'maxOffsetsPerTrigger'?"),
         (
             {"kafka.bootstrap.servers": "b:9092"},
-            "bootstrap.servers: 'b:9092': is for group.coordination=kafka; brokers are found through zookeeper.connect",
+            "kafka.bootstrap.servers: 'b:9092': is for group.coordination=kafka; brokers are found through zookeeper",
         ),
-        ({"kafka.group.instance.id": "one"}, "group.instance.id: 'one': is for group.coordination=kafka"),
+        ({"kafka.group.instance.id": "one"}, "kafka.group.instance.id: 'one': is for group.coordination=kafka"),
         ({"group.coordination": "raft"}, "group.coordination: must be"),
         (
             {"group.coordination": "kafka", "heartbeat.interval.ms": "50000"},
@@ -123,6 +123,38 @@ def test_a_wrong_option_is_refused_with_its_name_and_value(given: dict[str, str]
     with pytest.raises(ConfigException) as refused:
         parse({**BASE, **given})
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"startingoffsets": "soon"}, "startingOffsets"),
+        ({"startingoffsetsbytimestamp": "{}"}, "startingOffsetsByTimestamp"),
+        ({"endingoffsetsbytimestamp": "{}"}, "endingOffsetsByTimestamp"),
+        ({"groupidprefix": "a"}, "groupIdPrefix"),
+        ({"allowmissingtopics": "perhaps"}, "allowMissingTopics"),
+        ({"startingtimestamp": "5", "startingoffsets": "latest"}, "startingTimestamp"),
+        ({"kafka.fetch.max.bytes": "many"}, "kafka.fetch.max.bytes"),
+        ({"fetch.max.bytes": "many"}, "fetch.max.bytes"),
+        ({"fetch.max.bytes": "many", "kafka.fetch.max.bytes": "many"}, "fetch.max.bytes"),
+        ({"kafka.isolation.level": "none"}, "kafka.isolation.level"),
+        ({"kafka.session.timeout.ms": "5"}, "kafka.session.timeout.ms"),
+        ({"Kafka.Fetch.Max.Bytes": "many"}, "Kafka.Fetch.Max.Bytes"),
+        ({"StartingOffset": "earliest"}, "StartingOffset"),
+        ({"STARTINGOFFSETS": "soon"}, "STARTINGOFFSETS"),
+    ],
+)
+def test_an_option_is_named_as_it_was_written(given: dict[str, str], named: str) -> None:
+    """Spark tells names in lower case, then they are spelled as documented; a snapshot knows how they were written."""
+    with pytest.raises(ConfigException) as refused:
+        parse({**BASE, **given})
+    assert refused.value.key == named
+    assert str(refused.value).startswith(f"{named}: ")
+
+
+def test_a_property_for_members_is_named_as_it_was_written() -> None:
+    with pytest.raises(ConfigException, match=r"^kafka\.rebalance\.max\.retries: '9': a batch never joins the group"):
+        parse({**BASE, "kafka.rebalance.max.retries": "9"}).check_batch()
 
 
 @pytest.mark.parametrize("name", ["zookeeper.connect", "group.id", "subscribe"])

@@ -529,3 +529,56 @@ def test_partitions_that_are_assigned_and_do_not_exist_are_told_of_once(caplog: 
     assert [r.message for r in caplog.records] == ["there is no partition t-9 (yet); waiting for it"]
     cluster.logs[TopicPartition("t", 9)] = (0, 3)
     assert run.latest(first, None) == offset(p0=(10, 10), p9=(0, 3))
+
+
+@pytest.mark.parametrize("membership", ["member", "none"])
+def test_available_now_refuses_a_topic_that_is_not_there(membership: str) -> None:
+    """It was read as an empty one, and a misspelt name looked like success."""
+    for given, missing in (("nowhere,t", "nowhere"), ("b,a,t", "a, b")):
+        cluster = FakeCluster({A: (0, 2)})
+        run = run_on(cluster, subscribe=given)
+        if membership == "member":
+            run = member_run(cluster, Share(A), subscribe=given)
+        run.fix_targets()
+        wanted = f"^subscribe: '{missing}': there is no such topic in this cluster; allowMissingTopics=true reads"
+        for _ in range(2):
+            with pytest.raises(ConfigException, match=wanted):
+                run.latest({}, None)
+
+
+def test_available_now_may_be_allowed_to_miss_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster({A: (0, 2)})
+    run = run_on(cluster, subscribe="nowhere,t", allowMissingTopics="true", startingOffsets="earliest")
+    run.fix_targets()
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 2))
+    assert run.latest(first, None) is first
+    assert [record.getMessage() for record in caplog.records] == [
+        "subscribe: 'nowhere': there is no such topic in this cluster; nothing is read of it"
+    ]
+
+
+def test_available_now_refuses_a_partition_that_is_not_there() -> None:
+    class Assigned(FakeCluster):
+        def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+            return (A,), ()
+
+    options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "assign": '{"t":[0,9]}'}
+    run = StreamRun(parse(options), Assigned({A: (0, 2)}))
+    run.fix_targets()
+    with pytest.raises(ConfigException, match="^assign: 't-9': there is no such partition in this cluster"):
+        run.latest({}, None)
+
+
+def test_available_now_takes_a_topic_that_was_deleted_for_lost_data() -> None:
+    """It has existed, as the checkpoint says: failOnDataLoss decides."""
+    for fails in ("true", "false"):
+        cluster = FakeCluster({A: (0, 2)})
+        run = run_on(cluster, subscribe="t,other", failOnDataLoss=fails)
+        run.fix_targets()
+        done = {"v": 1, "topics": {**offset(p0=(0, 2))["topics"], "other": {"0": {"from": 0, "to": 7}}}}
+        if fails == "false":
+            assert run.latest(done, None) == done
+        else:
+            with pytest.raises(OffsetOutOfRangeError, match="other-0 is in the checkpoint, but exists no more"):
+                run.latest(done, None)
