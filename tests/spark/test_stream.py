@@ -97,6 +97,30 @@ def test_offsets_of_the_last_batch_are_written_while_a_query_is_idle(
             query.stop()
 
 
+def test_a_second_query_of_one_frame_is_refused(
+    reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
+) -> None:
+    """Two queries of one frame gave (4000, 0) rows. A query that was stopped may be started again at once."""
+    from pyspark.errors import StreamingQueryException
+
+    topic, sink, other = new_topic(2), Sink(), Sink()
+    produce(topic, values(0, 4000), partitions=2)
+    frame = reader(topic).stream(membership="member")
+    sink.hold_at = 0
+    first = sink.start(frame, tmp_path / "first", processingTime="50 milliseconds")
+    try:
+        assert sink.holding.wait(60)
+        with pytest.raises(StreamingQueryException, match="group.id: .* another query reads this DataFrame"):
+            other.drain(frame, tmp_path / "second")
+    finally:
+        sink.go_on.set()
+        first.stop()
+    assert other.rows == []
+    produce(topic, values(4000, 4100), partitions=2)
+    sink.drain(frame, tmp_path / "first")
+    assert sink.rows == wanted(4100, 2)
+
+
 def test_a_query_begins_where_its_group_is(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ driver process, which ask for readers. It holds nothing but the options.
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -22,6 +23,7 @@ class ZkConsumerDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        self._frame = uuid4().hex  # the same in all copies, and so in all queries of one DataFrame
         self._parsed = parse(options)  # here, so that a wrong option fails in load()
 
     @classmethod
@@ -43,4 +45,4 @@ class ZkConsumerDataSource(DataSource):
         """The reader of a stream. Raises ConfigException."""
         self._parsed.check_stream()
         check_schema(schema)
-        return StreamReader(self._parsed, schema)
+        return StreamReader(self._parsed, schema, self._frame)

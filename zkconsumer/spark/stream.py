@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator
+from time import time
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -20,18 +21,31 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConfigException
 from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.frame_lock import LEAVES_WITHIN, FrameLock
 from zkconsumer.spark.options import ReadOptions
 from zkconsumer.spark.partition import read_partition
 from zkconsumer.spark.run import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
+_READ_TWICE = (
+    "another query reads this DataFrame (or the same query at another place), and each message of a group goes to one "
+    "of its readers; load() a DataFrame for each query: with a group.id of its own it gets all messages, with the same "
+    "one a share of them"
+)
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what the options name, batch after batch."""
+    """Reads what the options name, batch after batch.
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    Arguments: ``frame`` names the DataFrame, which only one query at a time may read.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType, frame: str) -> None:
         self._options = options
         self._schema = schema
+        self._lock = FrameLock(frame, since=time())
         self._run: StreamRun | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -41,8 +55,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run = self._run
         if run is None:
             end_cleanly_on_sigterm()
+            if not self._lock.acquire(Deadline(LEAVES_WITHIN)):
+                raise ConfigException("group.id", f"{self._options.group!r}: {_READ_TWICE}")
             run = StreamRun(self._options, cluster_of(self._options))
-            atexit.register(run.close)  # a signal may come between any two lines, also of stop()
+            atexit.register(self._close, run)  # a signal may come between any two lines, also of stop()
             self._run = run
             try:
                 run.open()
@@ -50,6 +66,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.stop()
                 raise
         return run
+
+    def _close(self, run: StreamRun) -> None:
+        self._lock.leaving()
+        try:
+            run.close()
+        finally:
+            self._lock.release()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """A constant: Spark asks again when it replays the first batch, and must get the same answer."""
@@ -89,6 +112,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run = self._run
         if run is not None:
             leave_sigterm_alone()
-            run.close()
+            self._close(run)
             self._run = None
-            atexit.unregister(run.close)
+            atexit.unregister(self._close)

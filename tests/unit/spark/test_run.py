@@ -484,7 +484,7 @@ class Run:
             print("left", flush=True)
 
 stream.StreamRun = Run
-reader = stream.StreamReader(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t"}), None)
+reader = stream.StreamReader(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t"}), None, "frame")
 try:
     reader.partitions({}, {})
 finally:
