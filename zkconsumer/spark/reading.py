@@ -200,6 +200,8 @@ class RangeReader:
         where = TopicPartition(range_.topic, range_.partition)
         with self._open_cluster() as cluster:
             span: LogSpan = cluster.log_spans([where])[where]
+            if max(range_.start, range_.end) > span.end:  # are they lost, or do consumers only not see them now?
+                span = LogSpan(span.first, max(span.end, cluster.written_ends([where])[where]))
         problem = out_of_log(range_, span)
         if problem is None:
             return range_

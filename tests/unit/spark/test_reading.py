@@ -46,8 +46,9 @@ class Known(Cluster):
         leader: Endpoint | None = None,
         span: LogSpan | None = None,
         existing: tuple[TopicPartition, ...] = (WHERE,),
+        written: int = 0,
     ) -> None:
-        self.leader, self.span, self.existing = leader, span, existing
+        self.leader, self.span, self.existing, self.written = leader, span, existing, written
 
     def close(self) -> None:
         pass
@@ -61,6 +62,9 @@ class Known(Cluster):
     def log_spans(self, partitions: Any) -> dict[TopicPartition, LogSpan]:
         assert self.span is not None
         return dict.fromkeys(partitions, self.span)
+
+    def written_ends(self, partitions: Any) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.written)
 
 
 def answers(log: Mapping[int, bytes]) -> Callable[[Peer], None]:
@@ -231,6 +235,15 @@ def test_messages_that_are_gone_are_passed_over_if_the_query_says_so(
     with ScriptedBroker(answers(log)) as broker:
         reader = RangeReader(options(failOnDataLoss="false"), {WHERE: broker.endpoint()}, lambda: Known(span=span))
         assert read_all(reader) == asked
+
+
+def test_messages_that_consumers_do_not_see_now_are_not_passed_over() -> None:
+    """A new leader before Kafka 2.2 tells consumers an older end for a while; what lies beyond it is not lost."""
+    given = options(failOnDataLoss="false", **{"socket.timeout.ms": "200", "fetch.wait.max.ms": "10"})
+    with ScriptedBroker(answers({0: at(0), 2: OUT_OF_RANGE})) as broker:
+        reader = RangeReader(given, {WHERE: broker.endpoint()}, lambda: Known(span=LogSpan(0, 2), written=9))
+        with pytest.raises(BrokerUnavailableError, match="t-3: its leader denies offset 2, which is in its log"):
+            read_all(reader)
 
 
 def rows(given: ReadOptions, endpoint: Endpoint, range_: OffsetRange, schema: Any = None) -> list[dict[str, Any]]:
