@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from zkconsumer.config import ConsumerConfig
@@ -47,6 +48,8 @@ _POLL: Final = 0.05
 _SHORTEST_POLL: Final = 0.001
 """Most of what is waited for takes the group's thread some milliseconds, and a trigger waits for it."""
 _ATTEND: Final = 0.5
+_RETRY: Final = 1.0
+"""Seconds until a commit that failed is tried again."""
 _LAST_LOOK: Final = 1.0
 
 
@@ -153,6 +156,8 @@ class GroupMember:
         self._running: tuple[int, Progress] | None = None
         self._finished: Progress = {}
         self._settled_for: Mapping[TopicPartition, PartitionPosition] = {}
+        self._refused: Mapping[TopicPartition, int | None] = {}
+        self._try_at = 0.0
         self._ending = Event()
         self._tired = False
         self._parent = parent
@@ -199,14 +204,20 @@ class GroupMember:
         return ours
 
     def _write(self, ours: Mapping[TopicPartition, PartitionPosition]) -> None:
+        """Commit; one that failed is tried again only after a second: an idle query has many triggers in that time."""
         member = self._member
-        if all(position.consumed == position.committed for position in ours.values()):
+        due = {tp: position.consumed for tp, position in ours.items() if position.consumed != position.committed}
+        if not due or (due == self._refused and monotonic() < self._try_at):
             return
         assert member.committer is not None
         try:
             member.committer.commit(lambda _: False, Deadline(member.request_timeout))
         except (OffsetCommitError, RegistryError) as error:
-            log.warning("the group's offsets do not follow this batch (yet): %s", error)
+            level = logging.DEBUG if due == self._refused else logging.WARNING  # each once
+            log.log(level, "the group's offsets do not follow this batch (yet): %s", error)
+            self._refused, self._try_at = due, monotonic() + _RETRY
+        else:
+            self._refused = {}
 
     def claim(self, partitions: Collection[TopicPartition], *, patient: bool) -> frozenset[TopicPartition]:
         """What of the existing partitions is ours and may be read in the next batch; it is kept from now on.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from time import monotonic
+from typing import Final, Protocol
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
@@ -17,6 +18,9 @@ from zkconsumer.spark.cluster import Cluster, LiveMembersError
 from zkconsumer.spark.ranges import Progress
 
 log = logging.getLogger(__name__)
+
+_PAUSE: Final = 1.0
+"""Seconds between two looks at the group's members, and after a commit that they stood in the way of."""
 
 
 class Membership(Protocol):
@@ -69,6 +73,8 @@ class Bystander:
         self._group = group
         self._allowed = allow_live_members
         self._warned = False
+        self._look_at = self._try_at = 0.0
+        self._trouble = ""
         self._settled: dict[TopicPartition, int] = {}
         self._asked: set[TopicPartition] = set()
 
@@ -84,8 +90,11 @@ class Bystander:
         self._warned = bool(members)
 
     def claim(self, partitions: Collection[TopicPartition], *, patient: bool) -> Collection[TopicPartition]:
-        """All of them. Somebody who joins while the query runs is warned of, once."""
-        if not self._warned and (members := self._cluster.live_members(self._group)):
+        """All of them. Somebody who joins while the query runs is warned of, once; looked for once a second."""
+        if self._warned or monotonic() < self._look_at:
+            return partitions
+        self._look_at = monotonic() + _PAUSE
+        if members := self._cluster.live_members(self._group):
             self._warned = True
             log.warning(
                 "%s joined group %s while a query with membership=none reads it: messages are consumed twice",
@@ -97,14 +106,22 @@ class Bystander:
     def settle(self, done: Progress) -> None:
         """Writes what changed since the last time; never backwards."""
         news = {tp: span.end for tp, span in done.items() if self._settled.get(tp) != span.end}
-        if not news:
+        if not news or monotonic() < self._try_at:
             return
         try:
             self._cluster.commit(self._group, news)
         except LiveMembersError as error:
-            log.warning("the query goes on; the group's offsets are its members' for now: %s", error)
+            self._refused(error)
         else:
             self._settled.update(news)
+            self._trouble = ""
+
+    def _refused(self, error: LiveMembersError) -> None:
+        """Say so once, and leave the coordinator alone for a while: an idle query has hundreds of triggers a second."""
+        self._try_at = monotonic() + _PAUSE
+        if not self._trouble:
+            log.warning("the query goes on; the group's offsets are its members' for now: %s", error)
+        self._trouble = str(error)
 
     def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The group's offsets when a partition is read for the first time; after that the query's own place counts."""
@@ -121,7 +138,7 @@ class Bystander:
         try:
             self._cluster.set_back(self._group, starts)
         except LiveMembersError as error:
-            log.warning("the query goes on; the group's offsets are its members' for now: %s", error)
+            self._refused(error)
         self._settled.update(starts)
         return starts.keys()
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -116,8 +117,24 @@ def test_while_there_are_members_their_offsets_count_and_afterwards_the_querys(
     assert committed(cluster) == [3, 3]
     assert "the group's offsets are its members' for now" in caplog.text
     member.shutdown()
-    assert query.latest(batch, None) == batch
-    assert committed(cluster) == [10, 10]
+    eventually(lambda: query.latest(batch, None) == batch and committed(cluster) == [10, 10], 10, "the next try")
+
+
+def test_an_idle_query_beside_members_leaves_the_coordinator_alone(
+    cluster: FakeCluster, member: ZookeeperConsumerConnector, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each trigger asked for the members, tried to commit and logged that it could not: hundreds of times a second."""
+    query = run(allowLiveMembers="true")
+    batch = query.latest({}, None)
+    query.settle(batch)
+    asked, began = len(cluster.requests), monotonic()
+    for _ in range(50):
+        assert query.latest(batch, None) == batch
+    new = [request.api for request in cluster.requests[asked:] if request.client_id != "a-member"]
+    tries = 2 + int(monotonic() - began)
+    for api in ("DescribeGroups", "OffsetFetch", "OffsetCommit"):
+        assert new.count(api) <= tries, api
+    assert caplog.text.count("the group's offsets are its members' for now") == 1
 
 
 def test_a_coordinator_that_moves_is_found_again(cluster: FakeCluster, run: Any) -> None:
