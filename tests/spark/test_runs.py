@@ -77,6 +77,26 @@ def test_a_topic_made_anew_is_read_whole_and_once(
         eventually(lambda: beside.committed(group, [place]) == {place: 130}, 40, "the group's offset")
 
 
+def test_a_longer_topic_made_anew_is_read_whole(
+    cluster: DevCluster,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+    new_query: NewQuery,
+) -> None:
+    """Its log alone looks as if it had only grown; its node in ZooKeeper tells."""
+    topic, group = new_topic(), new_group()
+    produce(topic, messages(20), partitions=1)
+    query = new_query(group, topic, failOnDataLoss="false")
+    eventually(lambda: query.trigger() or query.read == [(0, 20)], 40, "the messages of the first topic")
+    query.trigger()
+    cluster.delete_topic(topic)
+    cluster.create_topic(topic)
+    produce(topic, messages(300), partitions=1)
+    eventually(lambda: query.trigger() or query.read[1:] == [(0, 300)], 40, "the messages of the new topic")
+    assert query.trigger() == []
+
+
 def test_a_real_broker_tells_the_end_of_what_is_written(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:

@@ -77,6 +77,7 @@ class Cluster:
 
     _nodes: WatchedNodes | None = None
     """What was read of ZooKeeper, while the session is open."""
+    _made_anew: frozenset[str] = frozenset()
 
     def __init__(self, config: ConsumerConfig, isolation_level: int = 0) -> None:
         self._config = config
@@ -84,6 +85,7 @@ class Cluster:
         self._session: Session | None = None
         self._channels: dict[Endpoint, BrokerChannel] = {}
         self._leaders: dict[TopicPartition, Endpoint] = {}
+        self._created: dict[str, int] = {}
         self._pause = Event()
 
     def __enter__(self) -> Self:
@@ -164,6 +166,9 @@ class Cluster:
             topics = sorted(name for name in names if selection.allowed.allows(name, excluded))
         seen = self._look(Look(nodes=[paths.topic(name) for name in topics])).nodes
         nodes = [seen[paths.topic(name)] for name in topics]
+        created = {name: node.czxid for name, node in zip(topics, nodes, strict=True) if node is not None}
+        self._made_anew |= {name for name, id_ in created.items() if self._created.get(name, id_) != id_}
+        self._created |= created
         found = [
             TopicPartition(name, number)
             for name, node in zip(topics, nodes, strict=True)
@@ -174,6 +179,15 @@ class Cluster:
         if selection.partitions:
             found = [tp for tp in found if tp in selection.partitions]
         return tuple(sorted(found)), missing
+
+    def made_anew(self) -> frozenset[str]:
+        """The topics that were deleted and created again since :meth:`partitions` first saw them, each once.
+
+        Their nodes tell that also where the new log is as long as the former one. Brokers that coordinate groups by
+        themselves are not asked for it.
+        """
+        found, self._made_anew = self._made_anew, frozenset()
+        return found
 
     def gone(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
         """Those that exist no more, as ZooKeeper says now. Raises as :meth:`partitions`."""

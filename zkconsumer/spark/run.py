@@ -124,6 +124,7 @@ class StreamRun:
         self._check_there(done)
         existing = self._partitions()
         self._check_gone(done, existing)
+        self._take_up_new_topics(done, existing)
         claimed = self._membership.claim(existing, patient=self._targets is not None)
         partitions = [tp for tp in existing if tp in claimed and (self._targets is None or tp in self._targets)]
         try:
@@ -186,6 +187,25 @@ class StreamRun:
             log.warning("%s; going on without", problem)
         self._gone = gone
 
+    def _take_up_new_topics(self, done: Progress, existing: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Have those read from their beginning whose topics were deleted and made anew while the query runs. Returns
+        them.
+
+        Raises OffsetOutOfRangeError where that is an error; RegistryError, BrokerError.
+        """
+        topics = self._cluster.made_anew()
+        self._waiting = {tp: at for tp, at in self._waiting.items() if tp.topic not in topics}
+        lost = [tp for tp in existing if tp.topic in topics and tp in done]
+        if not lost:
+            return ()
+        problem = f"{describe(lost)}: the topic was deleted and made anew"
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {done[lost[0]].end}; {ADVICE}")
+        for tp, span in self._cluster.log_spans(lost).items():
+            self._shorter.add(tp, done[tp].end, done[tp].end, span.first)
+        log.warning("%s; it is read from its beginning", problem)
+        return lost
+
     def _positions(
         self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress
     ) -> dict[TopicPartition, int]:
@@ -205,7 +225,7 @@ class StreamRun:
             if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
                 position = max(self._waiting[tp], span.first)
             positions[tp] = self._shorter.position(tp, position, committed.get(tp))
-        positions |= self._within_the_logs(positions, done, committed)
+        positions |= self._within_the_logs(positions, existing, done, committed)
         back = self._shorter.waiting(positions)
         waiting = {tp: position for tp, position in positions.items() if tp not in committed and tp not in back}
         stored = {*self._membership.begin(waiting), *(self._membership.set_back(back) if back else ())}
@@ -220,6 +240,7 @@ class StreamRun:
     def _within_the_logs(
         self,
         positions: Mapping[TopicPartition, int],
+        existing: Sequence[TopicPartition],
         done: Progress,
         committed: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, int]:
@@ -232,32 +253,30 @@ class StreamRun:
         lost = {tp: positions[tp] for tp in beyond if positions[tp] > written[tp]}
         if not lost:
             return {}
-        known = {tp: done[tp].end for tp in lost if tp in done}
+        self._cluster.gone(list(lost))  # looks at the topics, of which a watch may tell only later, and then once more
+        anew = [tp for tp in self._take_up_new_topics(done, existing) if tp in positions]
+        places = {tp: self._shorter.position(tp, positions[tp], committed.get(tp)) for tp in anew}
         problems = {
-            tp: f"{tp}: {self._who(tp, position, known.get(tp), committed.get(tp))} {position}, but its log ends at "
-            f"{written[tp]}"
+            tp: f"{tp}: {self._who(tp, done, committed, position)} {position}, but its log ends at {written[tp]}"
             for tp, position in lost.items()
+            if tp not in places
         }
-        if self._options.fail_on_data_loss:
+        if problems and self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{'; '.join(problems.values())}; {ADVICE}")
-        spans = self._cluster.log_spans(list(lost))
-        places = {}
-        for tp, position in lost.items():
-            if tp in known or tp in committed or tp in self._shorter:
-                places[tp] = spans[tp].first
-                self._shorter.add(tp, position, known.get(tp), spans[tp].first)
-                told = FROM_BEGINNING
+        for tp, span in self._cluster.log_spans(list(problems)).items():
+            if tp in done or tp in committed or tp in self._shorter:
+                self._shorter.add(tp, lost[tp], done[tp].end if tp in done else None, span.first)
+                places[tp], told = span.first, FROM_BEGINNING
             else:
-                places[tp] = self._ends[tp]
-                told = "it is read from its end,"
+                places[tp], told = self._ends[tp], "it is read from its end,"
             log.warning("%s; %s offset %d", problems[tp], told, places[tp])
         return places
 
-    def _who(self, tp: TopicPartition, position: int, known: int | None, committed: int | None) -> str:
+    def _who(self, tp: TopicPartition, done: Progress, committed: Mapping[TopicPartition, int], position: int) -> str:
         """Who says that a partition is to be read on at this offset."""
-        if position == known:
+        if tp in done and position == done[tp].end:
             return "the query has come to offset"
-        if position == committed:
+        if position == committed.get(tp):
             return f"group {self._options.group!r} has come to offset"
         return "the query is to go on at offset" if tp in self._shorter else "startingOffsets names offset"
 

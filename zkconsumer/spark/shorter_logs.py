@@ -1,7 +1,8 @@
-"""Partitions whose log ends before the offset where the query would go on: the topic was made anew, or the log was cut.
+"""Partitions whose log is not the one that the query has read: the topic was made anew, or the log was cut.
 
-No offset of such a log says what the query has read of it, so it is read from its beginning, once. Pure. The query's
-main thread alone uses this.
+A log that ends before the offset where the query would go on shows it, and ZooKeeper's node of the topic. No offset of
+such a log says what the query has read of it, so it is read from its beginning, once. Pure. The query's main thread
+alone uses this.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from zkconsumer.spark.ranges import Progress, Span
 class _FromBeginning:
     """One partition that is read from its beginning.
 
-    Contents: ``before`` is the offset beyond the log's end; ``known`` is the checkpoint's offset then, None where the
+    Contents: ``before`` is the offset in the log before; ``known`` is the checkpoint's offset then, None where the
     checkpoint did not know the partition; ``start`` is where its log begins; ``planned`` is the first batch from there.
     """
 
@@ -37,7 +38,7 @@ class ShorterLogs:
         return partition in self._found
 
     def add(self, partition: TopicPartition, before: int, known: int | None, start: int) -> None:
-        """The log of a partition ends before the offset ``before``; it begins at ``start``."""
+        """The offset ``before`` of a partition is of another log than the one it has now, which begins at ``start``."""
         self._found[partition] = _FromBeginning(before, known, start)
 
     def ended(self, done: Progress) -> None:
@@ -54,12 +55,12 @@ class ShorterLogs:
         """Return where a partition is read on; ``position`` unless it is read from its beginning.
 
         The place stays the beginning also where the log has grown beyond ``before`` meanwhile. An offset of the group
-        that is smaller than ``before`` comes from another member that went back, too.
+        other than ``before`` was written since, by another member that reads the new log.
         """
         one = self._found.get(partition)
         if one is None:
             return position
-        if committed is not None and committed < one.before:
+        if committed is not None and committed != one.before:
             one.start = max(committed, one.start)
         return one.start
 

@@ -193,6 +193,64 @@ def test_a_partition_without_a_log_is_told_of_once(caplog: pytest.LogCaptureFixt
     ]
 
 
+# ---- topics that are made anew and grow beyond the old offset
+
+
+class Anew(Dictionaries):
+    """A cluster of which ZooKeeper tells that the topic was made anew."""
+
+    topics: frozenset[str] = frozenset()
+
+    def made_anew(self) -> frozenset[str]:
+        told, self.topics = self.topics, frozenset()
+        return told
+
+
+@pytest.mark.parametrize("membership", ["none", "member"])
+def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog: pytest.LogCaptureFixture) -> None:
+    """By its length alone the log looks as if it had only grown, and 0 to 39 were never read."""
+    cluster, share = Anew({A: (0, BEFORE)}), Share(A)
+    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    query.trigger()
+    query.trigger()
+    cluster.logs[A], cluster.topics = (0, 90), frozenset("t")
+    assert query.trigger() == [(0, 90)]
+    cluster.logs[A] = (0, 95)
+    assert query.trigger() == [(90, 95)]
+    assert query.trigger() == []
+    assert (cluster.offsets if membership == "none" else share.offsets)[A] == 95
+    assert [r.getMessage() for r in caplog.records] == [
+        "t-0: the topic was deleted and made anew; it is read from its beginning"
+    ]
+
+
+def test_a_topic_made_anew_fails_a_query_that_must_lose_nothing() -> None:
+    cluster = Anew({A: (0, 90)})
+    cluster.topics = frozenset("t")
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match="^t-0: the topic was deleted and made anew, and the query has come to offset 40; set",
+    ):
+        run_on(cluster).latest(offset(p0=(0, BEFORE)), None)
+
+
+@pytest.mark.parametrize(("offset_of_others", "wanted"), [(20, [(20, 90)]), (70, [(70, 90)]), (BEFORE, [(0, 90)])])
+def test_a_new_topic_that_others_read_goes_on_at_their_place(
+    offset_of_others: int, wanted: list[tuple[int, int]]
+) -> None:
+    """The partition is another member's when its topic is made anew, and comes back with the group's offset."""
+    cluster, share = Anew({A: (0, BEFORE), B: (0, 0)}), Share(A, B)
+    query = Query(member_run(cluster, share, **GOES_ON))
+    query.trigger()
+    query.trigger()
+    share.owned = {B}
+    query.trigger()
+    cluster.logs[A], cluster.topics = (0, 90), frozenset("t")
+    assert query.trigger() == []
+    share.offsets[A], share.owned = offset_of_others, {A, B}
+    assert query.trigger() == wanted
+
+
 # ---- on the kit, with a live member and without
 
 
@@ -274,6 +332,20 @@ def test_a_topic_made_anew_is_read_whole(
     query.trigger()
     assert query.read == read
     assert stored(cluster, coordination) == [130, 130]
+
+
+@pytest.mark.parametrize("membership", ["member", "none"])
+def test_zookeeper_tells_of_a_longer_topic_made_anew(membership: str, cluster: FakeCluster, new_query: Any) -> None:
+    query = new_query(options(cluster, "zookeeper", membership=membership))
+    eventually(lambda: query.trigger() or query.read, 20, "the first batch")
+    query.trigger()
+    cluster.delete_topic("t")
+    cluster.create_topic("t", 2)
+    fill(cluster, BEFORE + 50)
+    eventually(lambda: query.trigger() or query.read[1:] == [(0, BEFORE + 50)], 20, "all of the new topic")
+    eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [90, 90], 20, "the group's offsets")
+    fill(cluster, 1)
+    eventually(lambda: query.trigger() or query.read[2:] == [(90, 91)], 20, "the next message")
 
 
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
