@@ -152,7 +152,7 @@ def _looked_up(
 
 
 class Plan(NamedTuple):
-    """What a batch reads.
+    """The ranges of a batch.
 
     Contents: ``ranges``, also empty ones; ``beyond`` are the group's offsets that lie beyond the ends of their logs,
     which are read from their beginning.

@@ -307,8 +307,8 @@ class Cluster:
     def written_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The end of each leader's log, which may hold messages that consumers cannot read yet.
 
-        An end as consumers see it can go back without any loss: a new leader of Kafka before 2.2 tells an old one until
-        its followers have asked it, and with ``read_committed`` an open transaction hides what an earlier query read.
+        An end as consumers see it can go back without any loss. A new leader of Kafka before 2.2 tells an old one until
+        its followers have asked it. With ``read_committed`` an open transaction hides messages of an earlier query.
         Raises BrokerError, RegistryError.
         """
         return self._list(dict.fromkeys(partitions, LATEST), written=True)

@@ -86,7 +86,7 @@ class StreamRun:
     def _check_there(self, done: Progress) -> None:
         """Refuse, with availableNow, a topic that does not exist: it would be read as an empty one, and nobody told.
 
-        What the checkpoint knows has existed: its loss is another matter.
+        A topic that the checkpoint knows has existed: its loss is another matter.
         """
         topics, partitions = self._not_there
         known = {tp.topic for tp in done}
@@ -273,7 +273,7 @@ class StreamRun:
         return places
 
     def _who(self, tp: TopicPartition, done: Progress, committed: Mapping[TopicPartition, int], position: int) -> str:
-        """Who says that a partition is to be read on at this offset."""
+        """Return, in words, the source of the offset at which a partition is to be read on."""
         if tp in done and position == done[tp].end:
             return "the query has come to offset"
         if position == committed.get(tp):

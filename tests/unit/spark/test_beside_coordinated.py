@@ -120,7 +120,7 @@ def test_while_there_are_members_their_offsets_count_and_afterwards_the_querys(
     eventually(lambda: query.latest(batch, None) == batch and committed(cluster) == [10, 10], 10, "the next try")
 
 
-def test_an_idle_query_beside_members_leaves_the_coordinator_alone(
+def test_an_idle_query_beside_members_asks_once_a_second(
     cluster: FakeCluster, member: ZookeeperConsumerConnector, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each trigger asked for the members, tried to commit and logged that it could not: hundreds of times a second."""

@@ -1,4 +1,4 @@
-"""What a query asks ZooKeeper while nothing changes, and that it sees each change all the same."""
+"""An idle query asks ZooKeeper nothing, and sees each change all the same."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_idle_trigger_asks_zookeeper_nothing(
 
 @pytest.fixture
 def asking(kafka: FakeCluster, link: Proxy) -> Iterator[Cluster]:
-    """What a query asks, which has seen a topic of two partitions, the group's members and the leaders already."""
+    """The cluster as a query asks it, after a first look at a topic of two partitions, the members and the leaders."""
     kafka.create_topic("t", 2)
     kafka.append("t", 0, [b"x"] * 3)
     kafka.append("t", 1, [b"x"] * 4)
@@ -166,7 +166,7 @@ def test_what_changes_while_the_link_is_down_is_seen(
 def test_nothing_is_believed_while_zookeeper_is_away(
     asking: Cluster, link: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query would go on for ever with what it knows, and nobody could tell it that its topic is gone."""
+    """Otherwise a query would go on for ever, and nothing could tell it that its topic is gone."""
     monkeypatch.setattr(cluster_module, "_REGISTRY_TIMEOUT", 0.0)
     monkeypatch.setattr(type(asking._opened()), "timeout", 0.0)
     link.drop()
@@ -219,7 +219,7 @@ def test_a_topic_said_to_be_gone_is_asked_for(
 
 
 class Deaf(set[str]):
-    """Hears nothing of what a watch tells."""
+    """A set of stale nodes that no watch can add to."""
 
     def add(self, element: str) -> None:
         del element

@@ -237,7 +237,7 @@ def test_messages_that_are_gone_are_passed_over_if_the_query_says_so(
         assert read_all(reader) == asked
 
 
-def test_messages_that_consumers_do_not_see_now_are_not_passed_over() -> None:
+def test_messages_hidden_from_consumers_are_not_passed_over() -> None:
     """A new leader before Kafka 2.2 tells consumers an older end for a while; what lies beyond it is not lost."""
     given = options(failOnDataLoss="false", **{"socket.timeout.ms": "200", "fetch.wait.max.ms": "10"})
     with ScriptedBroker(answers({0: at(0), 2: OUT_OF_RANGE})) as broker:

@@ -570,7 +570,7 @@ def test_available_now_refuses_a_partition_that_is_not_there() -> None:
         run.latest({}, None)
 
 
-def test_available_now_takes_a_topic_that_was_deleted_for_lost_data() -> None:
+def test_available_now_takes_a_deleted_topic_for_lost_data() -> None:
     """It has existed, as the checkpoint says: failOnDataLoss decides."""
     for fails in ("true", "false"):
         cluster = FakeCluster({A: (0, 2)})
