@@ -62,6 +62,7 @@ class StreamRun:
         self._missing: tuple[str, ...] = ()
         self._absent: tuple[TopicPartition, ...] = ()
         self._gone: tuple[TopicPartition, ...] = ()
+        self._former: dict[TopicPartition, int] = {}  # how far those were read that are gone
         self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
         self._shorter = ShorterLogs()
@@ -186,6 +187,7 @@ class StreamRun:
         if gone and gone != self._gone:
             log.warning("%s; going on without", problem)
         self._gone = gone
+        self._former |= {tp: done[tp].end for tp in gone}
 
     def _take_up_new_topics(self, done: Progress, existing: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         """Have those read from their beginning whose topics were deleted and made anew while the query runs. Returns
@@ -195,14 +197,16 @@ class StreamRun:
         """
         topics = self._cluster.made_anew()
         self._waiting = {tp: at for tp, at in self._waiting.items() if tp.topic not in topics}
-        lost = [tp for tp in existing if tp.topic in topics and tp in done]
+        known = {**self._former, **{tp: span.end for tp, span in done.items()}}
+        lost = [tp for tp in existing if tp.topic in topics and tp in known]
         if not lost:
             return ()
         problem = f"{describe(lost)}: the topic was deleted and made anew"
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {done[lost[0]].end}; {ADVICE}")
+            raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {known[lost[0]]}; {ADVICE}")
         for tp, span in self._cluster.log_spans(lost).items():
-            self._shorter.add(tp, done[tp].end, done[tp].end, span.first)
+            self._shorter.add(tp, known[tp], known[tp], span.first)
+            self._former.pop(tp, None)
         log.warning("%s; it is read from its beginning", problem)
         return lost
 

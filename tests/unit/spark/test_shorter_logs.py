@@ -224,6 +224,28 @@ def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog:
     ]
 
 
+@pytest.mark.parametrize("membership", ["none", "member"])
+def test_a_topic_that_was_gone_for_a_while_is_read_whole(membership: str) -> None:
+    """A batch of another topic was read meanwhile, so the checkpoint has forgotten the partition; its group has not."""
+    other = TopicPartition("u", 0)
+    cluster, share = Anew({A: (0, BEFORE), other: (0, 5)}), Share(A, other)
+    given = {**GOES_ON, "subscribe": "t,u"}
+    query = Query(run_on(cluster, **given) if membership == "none" else member_run(cluster, share, **given))
+    query.trigger()
+    query.trigger()
+    del cluster.logs[A]
+    query.trigger()
+    cluster.logs[other] = (0, 7)
+    query.trigger()
+    assert "t" not in query.done["topics"]
+    cluster.logs[A], cluster.topics = (0, 90), frozenset("t")
+    assert (0, 90) in query.trigger()
+    cluster.logs[A] = (0, 95)
+    assert query.trigger() == [(90, 95)]
+    query.trigger()
+    assert (cluster.offsets if membership == "none" else share.offsets)[A] == 95
+
+
 def test_a_topic_made_anew_fails_a_query_that_must_lose_nothing() -> None:
     cluster = Anew({A: (0, 90)})
     cluster.topics = frozenset("t")
