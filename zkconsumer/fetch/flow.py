@@ -92,10 +92,10 @@ class FetchSettings:
 class Flow:
     """A partition being fetched: its position and where the data goes.
 
-    ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known. ``cut_off``
-    is the offset of a batch that came cut off although it would have fitted, -1 where there was none. A parked
-    flow is at a place that cannot be read, and has no fetched offset until the application gives that up. ``trouble``
-    says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
+    ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known.
+    ``cut_off`` is the offset of a batch that came cut off although it would have fitted, -1 where there was none. A
+    parked flow is at a place that cannot be read, and has no fetched offset until the application gives that up.
+    ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
     """
 
     __slots__ = ("_wanted", "cut_off", "least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
