@@ -1,0 +1,234 @@
+"""Runs an operation once for each of its boundaries, interrupts it there, and looks what became of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from tests.interrupts.boundaries import Alarm, Boundary, Interrupted, NoMemory, Tracer, Visit, boundaries, in_project
+from tests.interrupts.world import Reading, Violation, World, by_batches, by_for, by_messages
+from tests.timing import scaled
+
+RUN_S = 20.0
+"""Seconds after which one run counts as standing still."""
+KINDS: tuple[type[BaseException], ...] = (Interrupted, Alarm, NoMemory)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that an application does with a stream.
+
+    Arguments: ``prepare`` makes what it is done with, ``act`` does it and is interrupted; ``repeats`` is how many
+    messages may come again after an interrupt; ``mend`` is what an application does after it before it reads on.
+    """
+
+    name: str
+    prepare: Callable[[], World]
+    act: Reading
+    repeats: int = 1
+    mend: Callable[[World], None] = lambda _world: None
+    columns: bool = True
+
+
+class Aftermath(NamedTuple):
+    """What happens after the interrupt."""
+
+    name: str
+    go_on: Callable[[Operation, World], None]
+
+
+def _again(operation: Operation, world: World) -> None:
+    world.late()
+    operation.act(world)
+
+
+def _by_for(operation: Operation, world: World) -> None:
+    world.late()
+    (by_for if len(world.streams) == 1 else by_messages)(world)
+
+
+def _by_columns(operation: Operation, world: World) -> None:
+    world.late()
+    if not operation.columns:
+        return _by_for(operation, world)
+    if len(world.streams) == 1:
+        return by_batches(world)
+    return by_messages(world)
+
+
+def _leaves(operation: Operation, world: World) -> None:
+    world.revoke(0)
+    _by_for(operation, world)
+
+
+AGAIN = Aftermath("it is asked again", _again)
+AFTERMATHS = (
+    AGAIN,
+    Aftermath("a for loop reads on", _by_for),
+    Aftermath("batches are asked for", _by_columns),
+    Aftermath("a partition leaves", _leaves),
+)
+
+
+class Finding(NamedTuple):
+    """What went wrong at a boundary."""
+
+    operation: str
+    boundary: Boundary
+    how: str
+    error: str
+    aftermath: str
+    what: str
+
+
+@dataclass
+class Figures:
+    """What a sweep came to."""
+
+    operation: str
+    boundaries: int = 0
+    runs: int = 0
+    missed: int = 0
+    repeats: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+class TooLong(BaseException):
+    """A run takes too long."""
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Raise TooLong in the main thread after so many seconds (elsewhere: no bound)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def too_long(number: int, frame: FrameType | None) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, scaled(seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def sweep(
+    operation: Operation,
+    *,
+    often: int = 0,
+    kinds: Sequence[type[BaseException]] = KINDS,
+    aftermaths: Sequence[Aftermath] = AFTERMATHS,
+    scope: Callable[[CodeType], bool] = in_project,
+    every: int = 1,
+    rotate: bool = False,
+) -> Figures:
+    """Interrupt the operation at each of its boundaries.
+
+    Arguments: ``often`` is how many visits of each instruction (0: all); ``every`` so many boundaries one is taken;
+    ``rotate`` takes one kind and one aftermath for each in place of all.
+    """
+    figures = Figures(operation.name)
+    passed = passes(operation, scope)
+    chosen = boundaries(passed, often)
+    figures.boundaries = len(chosen)
+    ways = [(kind, aftermath) for kind in kinds for aftermath in aftermaths]
+    for number, visit in enumerate(chosen):
+        if number % every:
+            continue
+        for kind, aftermath in [ways[number // every % len(ways)]] if rotate else ways:
+            _interrupt(operation, visit, kind, aftermath, scope, figures)
+    return figures
+
+
+def passes(operation: Operation, scope: Callable[[CodeType], bool] = in_project) -> list[Visit]:
+    """The boundaries of an uninterrupted run, which must be right itself."""
+    for _ in range(2):  # the first one imports what is imported late
+        world = operation.prepare()
+        tracer = Tracer(scope=scope)
+        with bounded(RUN_S), tracer:
+            operation.act(world)
+        world.forget_hands()
+        with bounded(RUN_S):
+            operation.mend(world)
+            _again(operation, world)
+            world.check_end(0)
+            world.end()
+    return tracer.visits
+
+
+def _interrupt(
+    operation: Operation,
+    visit: Visit,
+    kind: type[BaseException],
+    aftermath: Aftermath,
+    scope: Callable[[CodeType], bool],
+    figures: Figures,
+) -> None:
+    def found(what: str) -> None:
+        finding = Finding(operation.name, visit.boundary, visit.how, kind.__name__, aftermath.name, what)
+        figures.findings.append(finding)
+
+    world = operation.prepare()
+    tracer = Tracer(visit.boundary, kind, scope)
+    figures.runs += 1
+    surfaced = False
+    try:
+        with bounded(RUN_S):
+            try:
+                with tracer:
+                    operation.act(world)
+            except (Interrupted, Alarm, NoMemory):
+                surfaced = True
+            if not tracer.raised:
+                figures.missed += 1
+            elif not surfaced:
+                found("swallowed: the interrupt does not reach the application")
+            world.forget_hands()
+            world.check()
+            operation.mend(world)
+            aftermath.go_on(operation, world)
+            world.check_end(operation.repeats)
+            world.end()
+    except Violation as violation:
+        found(str(violation))
+    except TooLong:
+        found("stands still: it does not come back")
+    except Exception as refusal:
+        found(f"refuses: {type(refusal).__name__}: {refusal}")
+    figures.repeats = max(figures.repeats, sum(partition.repeats for partition in world.partitions))
+
+
+def told(figures: Sequence[Figures], most: int = 20) -> list[str]:
+    """The figures as lines, and each finding once: where, what, how often."""
+    lines = [
+        f"{one.operation}: {one.boundaries} boundaries, {one.runs} interrupts ({one.missed} not reached), "
+        f"at most {one.repeats} repeated, {len(one.findings)} findings"
+        for one in figures
+    ]
+    examples: dict[tuple[str, str, str], Finding] = {}
+    seen: Counter[tuple[str, str, str]] = Counter()
+    places: dict[tuple[str, str, str], Counter[str]] = {}
+    for finding in (finding for one in figures for finding in one.findings):
+        key = finding.operation, finding.what.split(":", 1)[0], finding.how
+        seen[key] += 1
+        places.setdefault(key, Counter())[finding.boundary.place] += 1
+        examples.setdefault(key, finding)
+    for key, count in sorted(seen.items()):
+        example = examples[key]
+        lines += [
+            f"  {key[0]}: {key[1]}, by {key[2]}, {count} times",
+            f"    such as {example.boundary.place}, {example.boundary.instruction}: {example.what} "
+            f"[{example.error}; then {example.aftermath}]",
+            f"    at {', '.join(f'{place} ({times})' for place, times in places[key].most_common(most))}",
+        ]
+    return lines

@@ -1,0 +1,390 @@
+"""A stream with prepared chunks, and what must hold of it whatever interrupts its reader.
+
+A message counts as handed out from the moment on at which the project's frame returned it to its caller. Up to then it
+comes again. Nothing is committed that was not handed out.
+
+Threads: the reader is the calling thread. Whatever fetchers and the group's thread do is done by another thread
+(:class:`Elsewhere`), so that a lock that an interrupt left locked shows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from queue import Empty, SimpleQueue
+from threading import Thread, get_native_id
+from time import monotonic
+from typing import Any, TypeVar
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.interrupts.boundaries import untraced
+from tests.timing import scaled
+from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.registry.lease import Lease
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+
+T = TypeVar("T")
+STANDSTILL_S = 1.0
+"""Seconds after which another thread that wants a lock counts as standing still."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not: a loss, a standstill, a refusal."""
+
+
+class Elsewhere:
+    """Another thread: what fetchers and the group's thread do."""
+
+    def __init__(self) -> None:
+        self._wanted: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None] | None = None
+
+    def start(self, action: Callable[[], T]) -> Callable[[], T]:
+        """Begin something there; returns how to wait for its result."""
+        wanted = self._wanted
+        if wanted is None:
+            wanted = self._wanted = SimpleQueue()
+            Thread(target=_work, args=(wanted,), name="interrupts-elsewhere", daemon=True).start()
+        done: SimpleQueue[Any] = SimpleQueue()
+        wanted.put((action, done))
+
+        def result() -> T:
+            try:
+                came = done.get(timeout=scaled(STANDSTILL_S))
+            except Empty:
+                self._wanted = None  # its thread waits for ever: never come back to it
+                raise Violation(
+                    "stands still: another thread waits for a lock that the interrupt left locked"
+                ) from None
+            if isinstance(came, Violation):
+                raise came
+            return came  # type: ignore[no-any-return]
+
+        return result
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Do something there and wait for it. Raises: Violation where it stands still."""
+        return self.start(action)()
+
+    def end(self) -> None:
+        """End the thread."""
+        if self._wanted is not None:
+            self._wanted.put(None)
+            self._wanted = None
+
+
+def _work(wanted: SimpleQueue[tuple[Callable[[], Any], SimpleQueue[Any]] | None]) -> None:
+    while True:
+        asked = wanted.get()
+        if asked is None:
+            return
+        action, done = asked
+        try:
+            done.put(action())
+        except Exception as e:
+            done.put(Violation(f"fails in another thread: {e!r}"))
+
+
+ELSEWHERE = Elsewhere()
+
+
+@cache
+def batch(base: int, count: int, control: bool = False) -> bytes:
+    """A batch of so many messages from offset ``base`` on; or a marker of a transaction."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, 0, 0, 1 << 20)
+    for delta in range(count):
+        key = b"\0\0\0\1" if control else b"k%d" % (base + delta)
+        builder.append(delta, 1_500_000_000_000, key, b"v%d" % (base + delta), [])
+    data = bytearray(builder.build())
+    if control:
+        data[22] |= 0x20
+        from google_crc32c import value
+
+        struct.pack_into(">I", data, 17, value(bytes(data[21:])))
+    struct.pack_into(">q", data, 0, base)
+    return bytes(data)
+
+
+class Partition:
+    """One partition: its position, its chunks in their order, and what of it was handed out."""
+
+    def __init__(self, number: int) -> None:
+        self.position = PartitionPosition(TopicPartition("t", number), ThreadId("g_c-0"), 0)
+        self.messages: set[int] = set()
+        self.returned: set[int] = set()
+        self.repeats = 0
+        self.in_hand: int | None = None
+        self.end = 0
+
+    def chunk(self, *counts: int) -> tuple[bytes, tuple[int, int]]:
+        """The next chunk: batches of so many messages; 0 is a marker of a transaction."""
+        start, data = self.end, b""
+        for count in counts:
+            data += batch(self.end, count or 1, control=not count)
+            self.messages.update(range(self.end, self.end + count))
+            self.end += count or 1
+        return data, (start, self.end)
+
+    @property
+    def first_unseen(self) -> int:
+        """The first message that was not handed out; beyond it nothing may be committed."""
+        return min(self.messages - self.returned, default=self.end)
+
+    def took(self, first: int, end: int) -> None:
+        """These offsets were handed out, in order."""
+        if self.position.revoked:
+            raise Violation(f"offset {first} of {self.position.tp} was handed out after it had left")
+        offsets = [offset for offset in range(first, end) if offset in self.messages]
+        if first > self.first_unseen:
+            raise Violation(f"lost: after an interrupt {self.position.tp} went on at {first}, not {self.first_unseen}")
+        self.repeats += len(self.returned.intersection(offsets))
+        self.returned.update(offsets)
+        self.in_hand = first
+
+
+class World:
+    """Two partitions of one stream, or of two that are read as one.
+
+    Arguments: ``lease`` in place of one that is valid; ``merged`` makes two streams; ``settings`` go to the streams.
+    """
+
+    def __init__(self, *, merged: bool = False, gate: Callable[[Lease], Any] | None = None, **settings: Any) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        self.partitions = [Partition(0), Partition(1)]
+        self.streams: list[KafkaStream[bytes, bytes]] = [
+            KafkaStream(
+                f"s{number}",
+                StreamQueue(10, lambda: None),
+                self.lease if gate is None else gate(self.lease),
+                **{"timeout": 0, "check_crc": True} | settings,
+            )
+            for number in range(1 + merged)
+        ]
+        self.merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: self.streams, timeout=0)
+        self._late: list[tuple[Partition, bytes, tuple[int, int]]] = []
+
+    @property
+    def stream(self) -> KafkaStream[bytes, bytes]:
+        """The stream of the first partition (of both, where there is one)."""
+        return self.streams[0]
+
+    def stream_of(self, partition: Partition) -> KafkaStream[bytes, bytes]:
+        """The stream that hands it out."""
+        return self.streams[self.partitions.index(partition) % len(self.streams)]
+
+    # ---- what fetchers do
+
+    def fetch(self, number: int, *counts: int, late: bool = False) -> None:
+        """Queue a chunk of a partition; a ``late`` one comes after the interrupt, from another thread."""
+        partition = self.partitions[number]
+        data, span = partition.chunk(*counts)
+        if late:
+            self._late.append((partition, data, span))
+        else:
+            self.stream_of(partition).queue.deliver(partition.position, data, span, ())
+
+    def fill(self) -> None:
+        """What most operations read: chunks of both partitions, one without a message, one that comes late."""
+        self.fetch(0, 3, 2)
+        self.fetch(1, 2)
+        self.fetch(0, 0)
+        self.fetch(0, 1, 0, 2)
+        self.fetch(1, 1, late=True)
+
+    def late(self) -> None:
+        """What comes late is there now."""
+        for partition, data, span in self._late:
+            queue = self.stream_of(partition).queue
+            ELSEWHERE.do(lambda p=partition, q=queue, d=data, s=span: q.deliver(p.position, d, s, ()))  # type: ignore[misc]
+        self._late.clear()
+
+    # ---- what the reader gets
+
+    def took(self, message: Any) -> None:
+        """A message was returned to its caller."""
+        with untraced():
+            self.forget_hands()
+            self.partitions[message.partition].took(message.offset, message.offset + 1)
+            self.check()
+
+    def took_rows(self, rows: Any) -> None:
+        """Rows were returned to their caller."""
+        with untraced():
+            self._took_rows(rows)
+
+    def _took_rows(self, rows: Any) -> None:
+        self.forget_hands()
+        numbers, offsets = rows.column("partition").to_pylist(), rows.column("offset").to_pylist()
+        for number in dict.fromkeys(numbers):
+            mine = [offset for which, offset in zip(numbers, offsets, strict=True) if which == number]
+            if mine != sorted(set(mine)):
+                raise Violation(f"rows are not in order: {mine}")
+            partition = self.partitions[number]
+            gap = set(range(mine[0], mine[-1])) & partition.messages - set(mine)
+            if gap:
+                raise Violation(f"lost: rows {sorted(gap)} are missing in a table")
+            partition.took(mine[0], mine[-1] + 1)
+        self.check()
+
+    # ---- what must hold
+
+    def check(self) -> None:
+        """Nothing that would be committed now is beyond what was handed out; what is in hand is committed by its
+        reader alone.
+        """
+        for partition in self.partitions:
+            position = partition.position
+            mine = self.stream_of(partition).held_by(get_native_id())
+            for including in {False, mine}:
+                offset = position.finished(including_held=including) or 0
+                if offset > partition.first_unseen:
+                    raise Violation(
+                        f"committed unseen: a commit {'of its reader ' if including else ''}writes {offset}, "
+                        "and the first message that nobody got is an earlier one"
+                    )
+            in_hand = partition.in_hand
+            if in_hand is not None and (position.finished(including_held=False) or 0) > in_hand:
+                raise Violation("committed unfinished: a message in hand would be committed by another thread")
+
+    def forget_hands(self) -> None:
+        """An ask began: what was in hand may be finished now."""
+        for partition in self.partitions:
+            partition.in_hand = None
+
+    def check_end(self, most_repeats: int) -> None:
+        """All was handed out, and with one more ask all is finished. Raises: Violation."""
+        for partition in self.partitions:
+            position = partition.position
+            if not position.revoked:
+                missing = sorted(partition.messages - partition.returned)
+                finished = position.finished(including_held=False)
+                if missing:
+                    what = "lost" if (finished or 0) > missing[0] else "stands still"
+                    raise Violation(f"{what}: {len(missing)} messages do not come any more")
+                if finished != partition.end:
+                    raise Violation(f"stands still: finished up to {finished} of {partition.end}")
+            if position.held:
+                raise Violation("stands still: a message counts as in hand, and nobody has it")
+        repeats = sum(partition.repeats for partition in self.partitions)
+        if repeats > most_repeats:
+            raise Violation(f"repeats: {repeats} messages came again, not at most {most_repeats}")
+
+    def revoke(self, number: int) -> None:
+        """The partition leaves, which the group's thread does."""
+        partition = self.partitions[number]
+        queue = self.stream_of(partition).queue
+        ELSEWHERE.do(lambda: queue.revoke([partition.position]))
+        ELSEWHERE.do(lambda: queue.wait_let_go([partition.position], Deadline(0)))
+        self.check()
+
+    def end(self) -> None:
+        """Close the streams, which another thread does."""
+        for stream in self.streams:
+            ELSEWHERE.do(stream.queue.close)
+
+
+# ---- ways to read until nothing is left
+
+Reading = Callable[[World], None]
+
+
+def by_for(world: World) -> None:
+    """``for message in stream``."""
+    try:
+        for message in world.stream:
+            world.took(message)
+    except ConsumerTimeoutException:
+        pass
+
+
+def by_get(world: World) -> None:
+    """``stream.get(timeout=0)``."""
+    while True:
+        try:
+            message = world.stream.get(timeout=0)
+        except ConsumerTimeoutException:
+            return
+        world.took(message)
+
+
+def by_next(world: World) -> None:
+    """``next(stream)``."""
+    while True:
+        try:
+            message = next(world.stream)
+        except ConsumerTimeoutException:
+            return
+        world.took(message)
+
+
+def by_messages(world: World) -> None:
+    """``for message in connector.messages()``."""
+    try:
+        for message in world.merged:
+            world.took(message)
+    except ConsumerTimeoutException:
+        pass
+
+
+def by_messages_get(world: World) -> None:
+    """``connector.messages().get(timeout=0)``."""
+    while True:
+        try:
+            message = world.merged.get(timeout=0)
+        except ConsumerTimeoutException:
+            return
+        world.took(message)
+
+
+def by_messages_next(world: World) -> None:
+    """``next(connector.messages())``."""
+    while True:
+        try:
+            message = next(world.merged)
+        except ConsumerTimeoutException:
+            return
+        world.took(message)
+
+
+ROWS = 2
+"""Rows of a batch, where batches are asked for."""
+TABLE = 4
+"""Rows of a table, where tables are asked for."""
+
+
+def by_batches(world: World) -> None:
+    """``for batch in stream.batches()``."""
+    try:
+        for rows in world.stream.batches(max_rows=ROWS):
+            world.took_rows(rows)
+    except ConsumerTimeoutException:
+        pass
+
+
+def by_to_arrow(world: World) -> None:
+    """``stream.to_arrow(max_messages=4, timeout=0)``."""
+    while True:
+        table = world.stream.to_arrow(max_messages=TABLE, timeout=0)
+        if not table.num_rows:
+            return
+        world.took_rows(table)
+
+
+def by_turns(world: World) -> None:
+    """Messages, batches and tables by turns."""
+    try:
+        while True:
+            world.took(world.stream.get(timeout=0))
+            world.took_rows(next(world.stream.batches(max_rows=ROWS)))
+            world.took(next(world.stream))
+            table = world.stream.to_arrow(max_messages=ROWS, timeout=0)
+            if table.num_rows:
+                world.took_rows(table)
+    except ConsumerTimeoutException:
+        pass
