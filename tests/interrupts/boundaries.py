@@ -43,9 +43,10 @@ class NoMemory(MemoryError):
 
 
 class Boundary(NamedTuple):
-    """Before the instruction at ``at`` of a function, when it comes there for the ``visit``-th time (from 1 on); or, with
-    ``called``, within this instruction, after the built-in function that it called has returned. There CPython looks for
-    signals, and what the function returned is lost to its caller.
+    """Before the instruction at ``at`` of a function, when it comes there for the ``visit``-th time (from 1 on).
+
+    With ``called``: within this instruction, after the built-in function that it called has returned. There CPython
+    looks for signals, and what the function returned is lost to its caller.
     """
 
     code: CodeType
@@ -74,8 +75,8 @@ class Visit(NamedTuple):
     own failure (``memory``), or not at all (``other``; it is swept all the same).
 
     ``exempt`` are those at which CPython cannot raise, and which no code could make safe: at the end of a ``with`` (its
-    lock is held and nothing is caught any more), and the return of the project's outermost frame, from which on a message
-    counts as handed out.
+    lock is held and nothing is caught any more), and the return of the project's outermost frame, from which on a
+    message counts as handed out.
     """
 
     boundary: Boundary

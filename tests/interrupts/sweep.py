@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tests.interrupts.boundaries import Alarm, Boundary, Interrupted, NoMemory, Tracer, Visit, boundaries, in_project
 from tests.interrupts.world import Reading, Violation, World, by_batches, by_for, by_messages
@@ -18,6 +18,26 @@ from tests.timing import scaled
 RUN_S = 20.0
 """Seconds after which one run counts as standing still."""
 KINDS: tuple[type[BaseException], ...] = (Interrupted, Alarm, NoMemory)
+
+
+class Subject(Protocol):
+    """An operation that can be interrupted, and looked at afterwards."""
+
+    @property
+    def name(self) -> str:
+        """For the report."""
+
+    def prepare(self) -> Any:
+        """What the operation is done with, which is made anew for each run."""
+
+    def act(self, world: Any) -> None:
+        """Do it; this is interrupted."""
+
+    def after(self, world: Any, aftermath: Aftermath | None) -> int:
+        """Go on afterwards, and check what must hold (``aftermath`` None: it was not interrupted).
+
+        Returns: how many messages came again. Raises: Violation.
+        """
 
 
 @dataclass(frozen=True)
@@ -35,6 +55,16 @@ class Operation:
     mend: Callable[[World], None] = lambda _world: None
     columns: bool = True
 
+    def after(self, world: World, aftermath: Aftermath | None) -> int:
+        """Read on, and check that all came and is finished."""
+        world.forget_hands()
+        world.check()
+        self.mend(world)
+        (aftermath or AGAIN).go_on(self, world)
+        world.check_end(0 if aftermath is None else self.repeats)
+        world.end()
+        return sum(partition.repeats for partition in world.partitions)
+
 
 class Aftermath(NamedTuple):
     """What happens after the interrupt."""
@@ -44,27 +74,31 @@ class Aftermath(NamedTuple):
 
 
 def _again(operation: Operation, world: World) -> None:
-    world.late()
-    operation.act(world)
+    _read_on(operation.act, world)
 
 
 def _by_for(operation: Operation, world: World) -> None:
-    world.late()
-    (by_for if len(world.streams) == 1 else by_messages)(world)
+    _read_on(by_for if len(world.streams) == 1 else by_messages, world)
 
 
 def _by_columns(operation: Operation, world: World) -> None:
-    world.late()
-    if not operation.columns:
-        return _by_for(operation, world)
-    if len(world.streams) == 1:
-        return by_batches(world)
-    return by_messages(world)
+    if operation.columns and len(world.streams) == 1:
+        _read_on(by_batches, world)
+    else:
+        _by_for(operation, world)
 
 
 def _leaves(operation: Operation, world: World) -> None:
     world.revoke(0)
     _by_for(operation, world)
+
+
+def _read_on(read: Reading, world: World) -> None:
+    world.fetch_again()
+    world.late()
+    read(world)
+    while world.fetch_again():
+        read(world)
 
 
 AGAIN = Aftermath("it is asked again", _again)
@@ -123,7 +157,7 @@ def bounded(seconds: float) -> Iterator[None]:
 
 
 def sweep(
-    operation: Operation,
+    subject: Subject,
     *,
     often: int = 0,
     kinds: Sequence[type[BaseException]] = KINDS,
@@ -132,13 +166,13 @@ def sweep(
     every: int = 1,
     rotate: bool = False,
 ) -> Figures:
-    """Interrupt the operation at each of its boundaries.
+    """Interrupt an operation at each of its boundaries.
 
     Arguments: ``often`` is how many visits of each instruction (0: all); ``every`` so many boundaries one is taken;
     ``rotate`` takes one kind and one aftermath for each in place of all.
     """
-    figures = Figures(operation.name)
-    passed = passes(operation, scope)
+    figures = Figures(subject.name)
+    passed = passes(subject, scope)
     chosen = boundaries(passed, often)
     figures.boundaries = len(chosen)
     ways = [(kind, aftermath) for kind in kinds for aftermath in aftermaths]
@@ -146,28 +180,24 @@ def sweep(
         if number % every:
             continue
         for kind, aftermath in [ways[number // every % len(ways)]] if rotate else ways:
-            _interrupt(operation, visit, kind, aftermath, scope, figures)
+            _interrupt(subject, visit, kind, aftermath, scope, figures)
     return figures
 
 
-def passes(operation: Operation, scope: Callable[[CodeType], bool] = in_project) -> list[Visit]:
+def passes(subject: Subject, scope: Callable[[CodeType], bool] = in_project) -> list[Visit]:
     """The boundaries of an uninterrupted run, which must be right itself."""
     for _ in range(2):  # the first one imports what is imported late
-        world = operation.prepare()
+        world = subject.prepare()
         tracer = Tracer(scope=scope)
-        with bounded(RUN_S), tracer:
-            operation.act(world)
-        world.forget_hands()
         with bounded(RUN_S):
-            operation.mend(world)
-            _again(operation, world)
-            world.check_end(0)
-            world.end()
+            with tracer:
+                subject.act(world)
+            subject.after(world, None)
     return tracer.visits
 
 
 def _interrupt(
-    operation: Operation,
+    subject: Subject,
     visit: Visit,
     kind: type[BaseException],
     aftermath: Aftermath,
@@ -175,10 +205,10 @@ def _interrupt(
     figures: Figures,
 ) -> None:
     def found(what: str) -> None:
-        finding = Finding(operation.name, visit.boundary, visit.how, kind.__name__, aftermath.name, what)
+        finding = Finding(subject.name, visit.boundary, visit.how, kind.__name__, aftermath.name, what)
         figures.findings.append(finding)
 
-    world = operation.prepare()
+    world = subject.prepare()
     tracer = Tracer(visit.boundary, kind, scope)
     figures.runs += 1
     surfaced = False
@@ -186,26 +216,20 @@ def _interrupt(
         with bounded(RUN_S):
             try:
                 with tracer:
-                    operation.act(world)
+                    subject.act(world)
             except (Interrupted, Alarm, NoMemory):
                 surfaced = True
             if not tracer.raised:
                 figures.missed += 1
             elif not surfaced:
                 found("swallowed: the interrupt does not reach the application")
-            world.forget_hands()
-            world.check()
-            operation.mend(world)
-            aftermath.go_on(operation, world)
-            world.check_end(operation.repeats)
-            world.end()
+            figures.repeats = max(figures.repeats, subject.after(world, aftermath))
     except Violation as violation:
         found(str(violation))
     except TooLong:
         found("stands still: it does not come back")
     except Exception as refusal:
         found(f"refuses: {type(refusal).__name__}: {refusal}")
-    figures.repeats = max(figures.repeats, sum(partition.repeats for partition in world.partitions))
 
 
 def told(figures: Sequence[Figures], most: int = 20) -> list[str]:

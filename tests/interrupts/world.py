@@ -119,6 +119,7 @@ class Partition:
         self.repeats = 0
         self.in_hand: int | None = None
         self.end = 0
+        self.fetched: list[tuple[bytes, tuple[int, int]]] = []
 
     def chunk(self, *counts: int) -> tuple[bytes, tuple[int, int]]:
         """The next chunk: batches of so many messages; 0 is a marker of a transaction."""
@@ -187,7 +188,12 @@ class World:
         if late:
             self._late.append((partition, data, span))
         else:
-            self.stream_of(partition).queue.deliver(partition.position, data, span, ())
+            self._deliver(partition, data, span)
+
+    def _deliver(self, partition: Partition, data: bytes, span: tuple[int, int]) -> None:
+        partition.fetched.append((data, span))
+        partition.position.fetched = span[1]
+        self.stream_of(partition).queue.deliver(partition.position, data, span, ())
 
     def fill(self) -> None:
         """What most operations read: chunks of both partitions, one without a message, one that comes late."""
@@ -200,9 +206,27 @@ class World:
     def late(self) -> None:
         """What comes late is there now."""
         for partition, data, span in self._late:
-            queue = self.stream_of(partition).queue
-            ELSEWHERE.do(lambda p=partition, q=queue, d=data, s=span: q.deliver(p.position, d, s, ()))  # type: ignore[misc]
+            ELSEWHERE.do(lambda p=partition, d=data, s=span: self._deliver(p, d, s))  # type: ignore[misc]
         self._late.clear()
+
+    def fetch_again(self) -> bool:
+        """What has to be fetched once more, because it was given back; returns whether there was any."""
+        return ELSEWHERE.do(self._fetch_again)
+
+    def _fetch_again(self) -> bool:
+        found = False
+        for partition in self.partitions:
+            position = partition.position
+            if position.fetch_from is not None:
+                position.fetched, position.fetch_from = position.fetch_from, None
+            for data, (first, end) in partition.fetched:
+                wanted = position.fetched
+                if not position.revoked and wanted is not None and wanted < end:
+                    # as brokers do: from the batch on that holds the offset
+                    self.stream_of(partition).queue.deliver(position, data, (max(first, wanted), end), ())
+                    position.fetched = end
+                    found = True
+        return found
 
     # ---- what the reader gets
 

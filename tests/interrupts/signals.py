@@ -1,0 +1,127 @@
+"""Real signals at random moments: what opcode tracing cannot see is the inside of calls to C.
+
+A timer sends SIGALRM every few hundred microseconds, and its handler raises in the main thread, as Ctrl-C does. Each
+message that comes is noted; at the end everything must have come, and nothing may be committed that did not.
+
+The moment at which a message counts as handed out lies inside C for ``next()`` and the ``for`` loop: a signal that is
+served in the application's own code, after the return and before the name is bound, is the application's. Such a one
+is told apart by the frame that it interrupted, and its message is taken for handed out.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from types import FrameType
+
+from tests.interrupts import world
+from tests.interrupts.boundaries import in_project
+from tests.interrupts.sweep import AGAIN, Operation
+from tests.interrupts.world import Violation
+
+_HARNESS = str(world.__file__)
+_NOTES = ("took", "took_rows", "check")
+_SHORTEST_S, _LONGEST_S = 5e-6, 8e-4
+
+
+class Rung(BaseException):
+    """What the handler raises."""
+
+
+@dataclass
+class SignalFigures:
+    """What a campaign with signals came to."""
+
+    operation: str
+    worlds: int = 0
+    inside: int = 0
+    outside: int = 0
+    repeats: int = 0
+    findings: list[str] = field(default_factory=list)
+
+
+class _Bell:
+    """Rings at random moments while an operation runs; only where the project's code is below, it raises."""
+
+    def __init__(self, choose: random.Random) -> None:
+        self._choose = choose
+        self.armed = False
+        self.inside = 0
+        self.outside = 0
+
+    def set(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._choose.uniform(_SHORTEST_S, _LONGEST_S))
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        if not self.armed:
+            return
+        if not _in_project(frame):
+            self.outside += 1  # between two calls: nothing of the project is interrupted
+            self.set()
+            return
+        self.inside += 1
+        self.armed = False
+        raise Rung
+
+
+def _in_project(frame: FrameType | None) -> bool:
+    """Whether the project was called, and not by the harness while it notes what came."""
+    inside = False
+    while frame is not None:
+        if frame.f_code.co_filename == _HARNESS and frame.f_code.co_name in _NOTES:
+            return False
+        inside = inside or in_project(frame.f_code)
+        frame = frame.f_back
+    return inside
+
+
+@contextmanager
+def _bell(choose: random.Random) -> Iterator[_Bell]:
+    bell = _Bell(choose)
+    before = signal.signal(signal.SIGALRM, bell.ring)
+    try:
+        yield bell
+    finally:
+        bell.armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def ring(operation: Operation, seconds: float, seed: int, enough: Callable[[], bool] = lambda: False) -> SignalFigures:
+    """Interrupt an operation by signals, again and again, for so many seconds. Only in the main thread.
+
+    Arguments: ``seed`` chooses the moments (the machine's own timing does so too).
+    """
+    figures = SignalFigures(operation.name)
+    choose = random.Random(seed)
+    end = monotonic() + seconds
+    with _bell(choose) as bell:
+        while monotonic() < end and not enough():
+            figures.worlds += 1
+            try:
+                figures.repeats = max(figures.repeats, _one_world(operation, bell))
+            except Violation as violation:
+                figures.findings.append(str(violation))
+            except Exception as refusal:
+                figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
+    figures.inside, figures.outside = bell.inside, bell.outside
+    return figures
+
+
+def _one_world(operation: Operation, bell: _Bell) -> int:
+    """Read one world to its end, interrupted once. Returns: how many messages came again."""
+    made = operation.prepare()
+    bell.armed = True
+    try:
+        try:
+            bell.set()
+            operation.act(made)
+        finally:
+            bell.armed = False
+    except Rung:
+        pass
+    return operation.after(made, AGAIN)
