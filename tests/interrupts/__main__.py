@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from time import monotonic
+from types import CodeType
 
 from tests.interrupts import members, pythons, reading
 from tests.interrupts.boundaries import in_project, in_project_or_standard
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="list the operations")
     parser.add_argument("--often", type=int, default=2, help="how many visits of each instruction (2; 0: every one)")
     parser.add_argument("--every", type=int, default=1, help="only each n-th boundary")
+    parser.add_argument("--most", type=int, default=0, help="only so many boundaries of each operation, evenly")
     parser.add_argument("--all-ways", action="store_true", help="each kind of exception and aftermath at each boundary")
+    parser.add_argument("--within", default="", help="only frames of files whose path has this part, as /streams/")
     parser.add_argument(
         "--standard", action="store_true", help="also inside threading and queue, called by the project"
     )
@@ -61,11 +64,21 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
 def _here(options: argparse.Namespace) -> int:
     version = ".".join(map(str, sys.version_info[:3]))
     found, report, began = 0, [], monotonic()
-    scope = in_project_or_standard if options.standard else in_project
+    project = in_project_or_standard if options.standard else in_project
+
+    def scope(code: CodeType) -> bool:
+        return options.within in code.co_filename and project(code)
+
     for subject in _subjects(options):
         ways = {} if isinstance(subject, reading.Operation) else {"aftermaths": [AGAIN]}
         figures = sweep(
-            subject, often=options.often, every=options.every, rotate=not options.all_ways, scope=scope, **ways
+            subject,
+            often=options.often,
+            every=options.every,
+            most=options.most,
+            rotate=not options.all_ways,
+            scope=scope,
+            **ways,
         )
         found += len(figures.findings)
         lines = told([figures])
@@ -96,7 +109,8 @@ def _elsewhere(python: pythons.Python, options: argparse.Namespace) -> int:
     except pythons.NotAvailableError as error:
         print(f"not run: {error}", flush=True)
         return 0
-    given = ["--often", options.often, "--every", options.every, "--signals", options.signals, "--seed", options.seed]
+    names = ("often", "every", "most", "within", "signals", "seed")
+    given = [part for name in names for part in (f"--{name}", getattr(options, name))]
     flags = [flag for flag in ("all_ways", "standard") if getattr(options, flag)]
     command = [str(inside), "-m", "tests.interrupts", "--here", "--readers", *map(str, given)]
     command += [f"--{flag.replace('_', '-')}" for flag in flags] + ["--", *options.operations]

@@ -101,6 +101,8 @@ class Tracer:
     ``scope`` chooses frames by their code. ``raised`` says whether it came to the target.
     """
 
+    paused = False
+
     def __init__(
         self,
         target: Boundary | None = None,
@@ -109,6 +111,7 @@ class Tracer:
     ) -> None:
         self.visits: list[Visit] = []
         self.raised = False
+        self._before: tuple[Any, Any] = (None, None)
         self._target = target
         self._error = error
         self._scope: dict[CodeType, bool] = {}
@@ -118,6 +121,7 @@ class Tracer:
         self._bytes: dict[CodeType, bytes] = {}
 
     def __enter__(self) -> Self:
+        self._before = sys.gettrace(), sys.getprofile()
         target = self._target
         if target is None or target.called:
             sys.setprofile(self._profiled)
@@ -128,12 +132,12 @@ class Tracer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sys.settrace(None)
-        sys.setprofile(None)
+        sys.settrace(self._before[0])
+        sys.setprofile(self._before[1])
         self._opcode.clear()
 
     def _profiled(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_return" or not self._within(frame.f_code):
+        if event != "c_return" or Tracer.paused or not self._within(frame.f_code):
             return
         target, key = self._target, (frame.f_code, ~frame.f_lasti)
         self._count[key] += 1
@@ -157,7 +161,7 @@ class Tracer:
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
-        if not self._within(code):
+        if Tracer.paused or not self._within(code):
             return None
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
@@ -241,14 +245,12 @@ def _how(frame: FrameType, opcode: int, before: int, outermost: bool) -> str:
 @contextmanager
 def untraced() -> Iterator[None]:
     """What is done here is the harness's own, also where it asks the project."""
-    trace, profile = sys.gettrace(), sys.getprofile()
-    sys.settrace(None)
-    sys.setprofile(None)
+    # by a flag: from 3.12 on each change of the trace function is paid for by all code
+    Tracer.paused = True
     try:
         yield
     finally:
-        sys.settrace(trace)
-        sys.setprofile(profile)
+        Tracer.paused = False
 
 
 def boundaries(visits: Iterable[Visit], often: int) -> list[Visit]:
@@ -262,8 +264,3 @@ def boundaries(visits: Iterable[Visit], often: int) -> list[Visit]:
 
 def _place(visit: Visit) -> tuple[CodeType, int, bool]:
     return visit.boundary.code, visit.boundary.at, visit.boundary.called
-
-
-def left_traced() -> bool:
-    """Whether a trace function was left behind, which would slow down all that follows."""
-    return sys.gettrace() is not None or threading.gettrace() is not None

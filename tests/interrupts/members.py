@@ -118,7 +118,7 @@ class Member:
             return not [thread for thread in threading.enumerate() if name in thread.name]
 
         try:
-            eventually(ended, 10, "the threads of the member to end")
+            eventually(ended, 3, "the threads of the member to end")
         except AssertionError:
             left = [thread.name for thread in threading.enumerate() if name in thread.name]
             raise Violation(f"stands still: after shutdown() there are threads: {left}") from None

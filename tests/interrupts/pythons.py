@@ -1,7 +1,7 @@
 """The supported Pythons of this machine, and an environment of each in which the sweep of readers can run.
 
-``python -m tests.interrupts.pythons`` says which are found. An environment is made once, in the folder ``.cache`` of
-the project, with what the package installs and pyarrow; the cluster in memory needs nothing else.
+``python -m tests.interrupts.pythons`` says which are found. An environment is made once per user, in a folder of the
+cache, with what the package installs and with pyarrow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.timing import scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.cache import cache_directory, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
@@ -80,7 +82,7 @@ def _asked(path: Path) -> Python | None:
 
 
 def environment(python: Python) -> Path:
-    """The interpreter of an environment of this Python with all that the readers need.
+    """The interpreter of an environment of this Python with all that the readers need; made where it is missing.
 
     Raises: NotAvailableError.
     """
@@ -88,29 +90,33 @@ def environment(python: Python) -> Path:
         return python.path
     needed = requirements()
     key = hashlib.sha256(f"{python.path} {python.version} {needed}".encode()).hexdigest()[:8]
-    folder = ROOT / ".cache" / f"python-{python.version}-{key}"
+    folder = cache_directory() / "pythons" / f"{python.version}-{key}"
     inside = folder / "bin" / "python"
-    if (folder / ".complete").exists():
-        return inside
-    pip = [str(inside), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    with locked(folder.with_suffix(".lock"), Deadline(scaled(_INSTALL_S))):
+        if not (folder / ".complete").exists():
+            _make(python, folder, needed)
+    return inside
+
+
+def _make(python: Python, folder: Path, needed: list[str]) -> None:
+    pip = [
+        str(folder / "bin" / "python"),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--retries",
+        "2",
+        "install",
+        "-q",
+    ]
     for command in ([str(python.path), "-m", "venv", "--clear", str(folder)], [*pip, *needed]):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(_INSTALL_S), check=False)
         except subprocess.TimeoutExpired as slow:
-            raise NotAvailableError(f"Python {python.version}: {command[1:4]} took {slow.timeout:g} s") from slow
+            raise NotAvailableError(f"Python {python.version}: {command[1:3]} took {slow.timeout:g} s") from slow
         if done.returncode:
             raise NotAvailableError(f"Python {python.version}: {done.stderr.strip()[-300:]}")
     (folder / ".complete").touch()
-    return inside
-
-
-def made(python: Python) -> bool:
-    """Whether its environment is there already."""
-    needed = requirements()
-    key = hashlib.sha256(f"{python.path} {python.version} {needed}".encode()).hexdigest()[:8]
-    return (
-        python.path == Path(sys.executable) or (ROOT / ".cache" / f"python-{python.version}-{key}/.complete").exists()
-    )
 
 
 def requirements() -> list[str]:

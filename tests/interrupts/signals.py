@@ -1,6 +1,6 @@
 """Real signals at random moments: what opcode tracing cannot see is the inside of calls to C.
 
-A timer sends SIGALRM every few hundred microseconds, and its handler raises in the main thread, as Ctrl-C does. Each
+A timer sends SIGALRM at a random moment of a reading, and its handler raises in the main thread, as Ctrl-C does. Each
 message that comes is noted; at the end everything must have come, and nothing may be committed that did not.
 
 The moment at which a message counts as handed out lies inside C for ``next()`` and the ``for`` loop: a signal that is
@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 from tests.interrupts import world
 from tests.interrupts.boundaries import in_project
-from tests.interrupts.sweep import AGAIN, Operation
+from tests.interrupts.sweep import AGAIN, Operation, timer
 from tests.interrupts.world import Violation
 
 _HARNESS = str(world.__file__)
 _NOTES = ("took", "took_rows", "check")
-_SHORTEST_S, _LONGEST_S = 5e-6, 8e-4
+_SHORTEST_S = 5e-6
 
 
 class Rung(BaseException):
@@ -52,9 +51,10 @@ class _Bell:
         self.armed = False
         self.inside = 0
         self.outside = 0
+        self.longest = 1e-3
 
     def set(self) -> None:
-        signal.setitimer(signal.ITIMER_REAL, self._choose.uniform(_SHORTEST_S, _LONGEST_S))
+        signal.setitimer(signal.ITIMER_REAL, self._choose.uniform(_SHORTEST_S, self.longest))
 
     def ring(self, number: int, frame: FrameType | None) -> None:
         if not self.armed:
@@ -79,28 +79,23 @@ def _in_project(frame: FrameType | None) -> bool:
     return inside
 
 
-@contextmanager
-def _bell(choose: random.Random) -> Iterator[_Bell]:
-    bell = _Bell(choose)
-    before = signal.signal(signal.SIGALRM, bell.ring)
-    try:
-        yield bell
-    finally:
-        bell.armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def ring(operation: Operation, seconds: float, seed: int, enough: Callable[[], bool] = lambda: False) -> SignalFigures:
+def ring(operation: Operation, seconds: float, seed: int, enough: int = 1 << 30) -> SignalFigures:
     """Interrupt an operation by signals, again and again, for so many seconds. Only in the main thread.
 
-    Arguments: ``seed`` chooses the moments (the machine's own timing does so too).
+    Arguments: ``seed`` chooses the moments (the machine's own timing does so too); it ends when ``enough`` interrupts
+    came inside the project.
     """
     figures = SignalFigures(operation.name)
     choose = random.Random(seed)
     end = monotonic() + seconds
-    with _bell(choose) as bell:
-        while monotonic() < end and not enough():
+    bell = _Bell(choose)
+    for _ in range(2):  # the first one imports what is imported late
+        began = monotonic()
+        made = _read(operation)
+        bell.longest = 1.2 * (monotonic() - began)
+        operation.after(made, None)
+    with timer(bell.ring):
+        while monotonic() < end and bell.inside < enough:
             figures.worlds += 1
             try:
                 figures.repeats = max(figures.repeats, _one_world(operation, bell))
@@ -110,6 +105,12 @@ def ring(operation: Operation, seconds: float, seed: int, enough: Callable[[], b
                 figures.findings.append(f"refuses: {type(refusal).__name__}: {refusal}")
     figures.inside, figures.outside = bell.inside, bell.outside
     return figures
+
+
+def _read(operation: Operation) -> Any:
+    made = operation.prepare()
+    operation.act(made)
+    return made
 
 
 def _one_world(operation: Operation, bell: _Bell) -> int:

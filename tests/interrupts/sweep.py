@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -138,6 +139,20 @@ class TooLong(BaseException):
 
 
 @contextmanager
+def timer(ring: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have this called when the real timer ends; the timer and handler that were there come back afterwards."""
+    before = signal.signal(signal.SIGALRM, ring)
+    left, began = signal.setitimer(signal.ITIMER_REAL, 0)[0], monotonic()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left:  # the limit of a whole test
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, left - (monotonic() - began)))
+
+
+@contextmanager
 def bounded(seconds: float) -> Iterator[None]:
     """Raise TooLong in the main thread after so many seconds (elsewhere: no bound)."""
     if threading.current_thread() is not threading.main_thread():
@@ -147,13 +162,9 @@ def bounded(seconds: float) -> Iterator[None]:
     def too_long(number: int, frame: FrameType | None) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, scaled(seconds))
-    try:
+    with timer(too_long):
+        signal.setitimer(signal.ITIMER_REAL, scaled(seconds))
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def sweep(
@@ -164,17 +175,19 @@ def sweep(
     aftermaths: Sequence[Aftermath] = AFTERMATHS,
     scope: Callable[[CodeType], bool] = in_project,
     every: int = 1,
+    most: int = 0,
     rotate: bool = False,
 ) -> Figures:
     """Interrupt an operation at each of its boundaries.
 
-    Arguments: ``often`` is how many visits of each instruction (0: all); ``every`` so many boundaries one is taken;
-    ``rotate`` takes one kind and one aftermath for each in place of all.
+    Arguments: ``often`` is how many visits of each instruction (0: all); ``every`` so many boundaries one is taken,
+    or ``most`` of them, evenly; ``rotate`` takes one kind and one aftermath for each in place of all.
     """
     figures = Figures(subject.name)
     passed = passes(subject, scope)
     chosen = boundaries(passed, often)
     figures.boundaries = len(chosen)
+    every = max(1, len(chosen) // most) if most else every
     ways = [(kind, aftermath) for kind in kinds for aftermath in aftermaths]
     for number, visit in enumerate(chosen):
         if number % every:

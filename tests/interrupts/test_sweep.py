@@ -1,0 +1,154 @@
+"""A sample of the interrupt sweep: operations at some of their boundaries (``python -m tests.interrupts``: at all)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from tests.interrupts import members, pythons, reading
+from tests.interrupts.boundaries import Interrupted, in_project
+from tests.interrupts.signals import ring
+from tests.interrupts.sweep import AGAIN, Operation, sweep, told
+from tests.interrupts.world import ELSEWHERE, World, by_get
+from tests.timing import scaled
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams import KafkaStream
+
+FOUND = pythons.found()
+SAMPLE = 40
+"""Boundaries of each operation of readers; a whole sweep has some ten thousand."""
+FEW = 3
+"""Boundaries of each operation of members."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _elsewhere() -> Iterator[None]:
+    yield
+    ELSEWHERE.end()
+
+
+@pytest.fixture(scope="module")
+def _cluster() -> Iterator[None]:
+    members.shared_cluster()
+    yield
+    members.end_cluster()
+
+
+def in_streams(code: CodeType) -> bool:
+    """The hand-out path itself: what decodes is swept by the whole campaign."""
+    return in_project(code) and "/streams/" in code.co_filename
+
+
+@pytest.mark.parametrize("operation", reading.OPERATIONS, ids=lambda operation: operation.name)
+def test_an_interrupted_reader_loses_nothing(operation: Operation) -> None:
+    figures = sweep(operation, often=1, most=SAMPLE, rotate=True, scope=in_streams)
+    assert figures.runs >= SAMPLE - figures.missed
+    assert not figures.findings, "\n".join(told([figures]))
+
+
+# An interrupt while a connection is made leaves its socket to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.usefixtures("_cluster")
+@pytest.mark.parametrize("operation", members.OPERATIONS, ids=lambda operation: operation.name)
+def test_an_interrupted_member_commits_nothing_unseen(operation: members.MemberOperation) -> None:
+    figures = sweep(operation, often=1, most=FEW, rotate=True, aftermaths=[AGAIN])
+    assert not figures.findings, "\n".join(told([figures]))
+
+
+@pytest.mark.parametrize("name", ["for message in stream", "stream.get", "next(stream)", "stream.batches"])
+def test_a_signal_at_any_moment_loses_nothing(name: str) -> None:
+    operation = next(one for one in reading.OPERATIONS if one.name == name)
+    figures = ring(operation, scaled(5), seed=1, enough=20)
+    assert figures.inside >= 20
+    assert not figures.findings
+
+
+@pytest.mark.parametrize("python", FOUND[1:], ids=lambda python: python.version)
+def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
+    """Bytecode differs from version to version, and so do the places where an interrupt can come."""
+    try:
+        inside = pythons.environment(python)
+    except pythons.NotAvailableError as error:
+        pytest.skip(f"found {[one.version for one in FOUND]}; {error}")
+    command = [str(inside), "-m", "tests.interrupts", "--here", "--readers", "--json", "--often", "1", "--most", "15"]
+    done = subprocess.run(
+        [*command, "--within=/streams/", "--signals", "0.05"],
+        cwd=pythons.ROOT,
+        env=os.environ | {"PYTHONPATH": str(pythons.ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    said = json.loads(done.stdout)
+    assert said["version"] == python.version
+    assert not said["found"], "\n".join(line for one in said["report"] for line in one["lines"])
+
+
+def test_this_python_is_named_among_those_found() -> None:
+    """Versions that are not on the machine are named by the campaign, and cannot be tested here."""
+    named = [f"{major}.{minor}" for major, minor in (python.minor for python in FOUND)] + pythons.missing()
+    assert sorted(named) == ["3.11", "3.12", "3.13"]
+
+
+# ---- the sweep itself finds what it is there for
+
+
+def _swept(act: Any) -> list[str]:
+    """What a sweep finds in the code of this module, which stands for the project's."""
+    operation = Operation("planted", reading.filled(), act)
+    figures = sweep(
+        operation, kinds=[Interrupted], scope=lambda code: code.co_filename == __file__ and "_get" in code.co_name
+    )
+    assert figures.runs > 5
+    return [finding.what.split(":")[0] for finding in figures.findings]
+
+
+def _lossy_get(stream: KafkaStream[Any, Any]) -> Any:
+    message = stream.get(timeout=0)
+    message = [message][0]
+    return message  # noqa: RET504 - an interrupt before this line loses it
+
+
+def _by(get: Any) -> Any:
+    def act(world: World) -> None:
+        while True:
+            try:
+                message = get(world.stream)
+            except ConsumerTimeoutException:
+                return
+            world.took(message)
+
+    return act
+
+
+def test_a_sweep_finds_a_message_that_is_lost_on_its_way_out() -> None:
+    assert "committed unseen" in _swept(_by(_lossy_get))
+
+
+def test_a_sweep_finds_an_interrupt_that_is_swallowed() -> None:
+    def deaf_get(stream: KafkaStream[Any, Any]) -> Any:
+        while True:
+            try:
+                return [stream][0].get(timeout=0)
+            except Interrupted:
+                continue
+
+    assert "swallowed" in _swept(_by(deaf_get))
+
+
+def test_a_sweep_of_sound_code_finds_nothing() -> None:
+    def plain_get(stream: KafkaStream[Any, Any]) -> Any:
+        return stream.get(timeout=0)
+
+    assert not _swept(_by(plain_get))
+    assert not sweep(
+        Operation("get", reading.filled(), by_get), often=1, most=10, rotate=True, scope=in_streams
+    ).findings
