@@ -128,7 +128,7 @@ class KafkaStream(ColumnStream[K, V]):
 
     def left_to_parent(self, error: Exception) -> None:
         """In a forked process: raise ``error`` from each ask on."""
-        self._asking = False
+        self._asking = None
         if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
             self._messages = self._hand_out()
         self._reader.left_to_parent(error)

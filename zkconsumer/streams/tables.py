@@ -8,7 +8,7 @@ chunk and begins anew there when it is asked again; it costs messages nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -84,7 +84,7 @@ class ColumnStream(MessageIterator[K, V]):
         self._reader = reader
         self._columns = ColumnReader(reader)
         self._ended = ended
-        self._asking = False
+        self._asking: Generator[None, None, None] | None = None
         self._holder = 0
 
     @property
@@ -238,16 +238,22 @@ class ColumnStream(MessageIterator[K, V]):
         """
         if self._asked:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
+        made: list[T] = []
+        self._asking = self._turn(ask, made)
+        next(self._asking, None)
+        return made[0]
+
+    def _turn(self, ask: Callable[[], T], made: list[T]) -> Generator[None, None, None]:
+        """A generator for its state only: Python itself knows whether it runs, and no interrupt leaves that behind."""
         try:
-            self._asking = True
             self._holder = get_native_id()
             self._finish_in_hand()
-            return ask()
+            made.append(ask())
         except BaseException:
             self._columns.take_back()
             raise
-        finally:
-            self._asking = False
+        return
+        yield
 
     def _finish_in_hand(self) -> None:
         """What was handed out, as message or columns, is finished."""
@@ -264,7 +270,8 @@ class ColumnStream(MessageIterator[K, V]):
 
     @property
     def _asked(self) -> bool:
-        return self._asking or getgeneratorstate(self._messages) == GEN_RUNNING
+        running = (asks for asks in (self._messages, self._asking) if asks is not None)
+        return any(getgeneratorstate(asks) == GEN_RUNNING for asks in running)
 
     def _closed_error(self) -> ConnectorClosedException:
         return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")
