@@ -25,9 +25,10 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.group.listener import ConsumerRebalanceListener
-from zkconsumer.group.state import ConnectorState
+from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.signals import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.version import VERSION
 
@@ -51,6 +52,7 @@ __all__ = [
     "OffsetRange",
     "OffsetStore",
     "PartitionNotOwnedError",
+    "Phase",
     "StringDecoder",
     "TopicFilter",
     "TopicPartition",
@@ -58,6 +60,7 @@ __all__ = [
     "ZkConsumerError",
     "ZookeeperConsumerConnector",
     "__version__",
+    "shutdown_on_signal",
 ]
 
 # a library is silent unless its application says otherwise

@@ -14,13 +14,14 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread, get_native_id
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock, Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
 from typing import Any, Self
 
 from zkconsumer import forking
+from zkconsumer.closing import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.control import PartitionControl
 from zkconsumer.core.names import name_problem
@@ -45,13 +46,11 @@ from zkconsumer.group.state import ConnectorState, Phase
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.serving import Serving
+from zkconsumer.signals import in_signal_handler
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
 from zkconsumer.wiring import MemberParts, new_member
 
-CLOSE_WITHIN = 5.0
-"""Seconds within which :meth:`ZookeeperConsumerConnector.shutdown` returns, in any state of ZooKeeper and the
-brokers.
-"""
+__all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
 
 
 def consumer_id(config: ConsumerConfig) -> ConsumerId:
@@ -73,8 +72,11 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
     promise. With ``dual.commit.enabled=true`` they are kept in ZooKeeper as well.
 
     Use it as a context manager: leaving it shuts down, and counts the message in the leaving thread's hands as
-    finished unless an exception is what leaves. Nothing is connected or started before streams are created.
+    finished unless an exception is what leaves. Nothing is connected or started before streams are created. One that is
+    dropped without that gives a ResourceWarning: its threads live on, and it stays a member that nobody can end.
     """
+
+    _created = False
 
     def __init__(
         self,
@@ -90,12 +92,9 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             self.config = ConsumerConfig(config, **properties)
         self.consumer_id = consumer_id(self.config)
         self._create_lock = Lock()
-        self._created = False
-        self._closing = False
+        self._end = Closing()
         self._forked: ForkedProcessError | None = None
-        self._closer = 0
-        self._in_background = False
-        self._closed: SimpleQueue[bool] = SimpleQueue()
+        self._restorers: list[Callable[[], None]] = []
         self._member: MemberParts | None = None
         self._offset_store = offset_store
         self._listener: ConsumerRebalanceListener | None = None
@@ -222,7 +221,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
 
     def _create_once(self, what: str) -> MemberParts:
         with self._create_lock:
-            if self._closing:
+            if self._end.begun:
                 raise self._forked or ConnectorClosedException("the connector was shut down; make a new one")
             if self._created:
                 raise MessageStreamsExistException(
@@ -254,7 +253,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                 check_crc=config.check_crcs,
                 read_committed=config.isolation_level == "read_committed",
                 skip_corrupt=config.corrupt_message_policy == "skip",
-                ended=self._await_background,
+                ended=self._end.await_stream_end,
                 message_class=message,
                 ends_on_timeout=config.consumer_timeout_action == "end",
                 count=member.count,
@@ -267,11 +266,11 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
     def _join_group(self, member: MemberParts, registration: Registration) -> None:
         self._registration = registration
         try:
-            if self._closing:
+            if self._end.begun:
                 raise ConnectorClosedException("the connector was shut down before it joined the group")
             member.open(registration)
         except BaseException as e:
-            interrupted = self._closing
+            interrupted = self._end.begun
             self._shut_down(finished=False)
             if interrupted:
                 # whoever shut down meanwhile (a signal handler, another thread) could not see what came after
@@ -292,14 +291,17 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         session timeout (at least 5). Given offsets do not move what is being consumed, and with
         ``auto.commit.enable`` the next automatic commit writes the progress again. A partition that this member does
         not own is written only while nobody owns it (the original writes over its owner).
+        While the connector is being shut down, a thread with a message in its hands may still commit it as long as
+        such messages are waited for.
         Raises: :class:`OffsetCommitError` naming what could not be written, and why;
         :class:`ConnectorClosedException`; ValueError or TypeError for what is no offset.
         """
         if offsets is not None:
             _check_offsets(offsets)
         member = self._member
-        if self._closing and not (member is not None and member.in_listener):
-            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+        if self._end.begun and not (member is not None and member.in_listener):
+            self._commit_while_closing(member, offsets)
+            return
         if member is None or member.committer is None:
             if offsets:
                 raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
@@ -311,13 +313,31 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         thread = get_native_id()
         member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
 
+    def _commit_while_closing(self, member: MemberParts | None, offsets: Mapping[TopicPartition, int] | None) -> None:
+        """Commit what the calling thread has in its hands, while that is still waited for."""
+        held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
+        if member is None or member.committer is None or not held:
+            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+        deadline = Deadline(self._end.remaining)
+        if offsets is not None:
+            member.committer.commit_given(offsets, deadline)
+            return
+        member.committer.commit(lambda position: position in held, deadline)
+        # the last commit may have come first: then nothing was written here
+        late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
+        if late:
+            raise ConnectorClosedException(
+                f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed"
+                " again"
+            )
+
     @property
     def state(self) -> ConnectorState:
         """What the member is doing now, and what it waits for."""
         member = self._member
         if member is None or member.rebalancer is None:
             detail = "" if self._forked is None else str(self._forked)
-            return ConnectorState(Phase.CLOSED if self._closing else Phase.STARTING, detail=detail)
+            return ConnectorState(Phase.CLOSED if self._end.begun else Phase.STARTING, detail=detail)
         state = member.rebalancer.state
         if state.phase is Phase.CLOSED:
             return state
@@ -328,69 +348,97 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
 
     # ---- the end ----
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float = CLOSE_WITHIN) -> None:
         """Leave the group: readers wake and end, offsets are committed, nodes deleted, threads ended.
 
-        Returns within about five seconds in any state; a second call, from whatever thread, waits for the first (but
-        for a signal handler that interrupts it). A message that the calling thread holds counts as finished; other
-        threads have ``rebalance.drain.timeout.ms`` (here at most 1.5 s) to finish theirs, after which those are
-        consumed again by the next owner.
+        A message that the calling thread holds counts as finished. Other threads may finish theirs until 1.8 s before
+        the timeout, and commit them. What is not finished by then is logged, raised here, and consumed again by the
+        next owner. A second call, from whatever thread, waits for the first.
 
-        May be called from a signal handler. One that interrupts its thread while that asks a stream for a message
-        gets an answer at once, and everything is closed when that stream ends.
+        May be called from a signal handler, though :func:`zkconsumer.shutdown_on_signal` does it better. Where the
+        handler interrupted its thread in the middle of a message, or while it asks for one, the call returns at once:
+        the message does not count as finished until that thread asks for the next one. There, a second call waits for
+        no message any more.
+
+        Arguments: ``timeout`` in seconds, in which this returns in any state of ZooKeeper and the brokers.
+        Raises: :class:`OffsetCommitError` naming what could not be committed (with ``auto.commit.enable``), in one
+        thread that waits; everything is closed then.
         """
-        self._shut_down(finished=True)
+        self._shut_down(finished=True, timeout=timeout)
+        self._end.raise_failure()
 
-    def _shut_down(self, *, finished: bool) -> None:
-        thread = get_native_id()  # first: no signal handler comes between the lines from here to "closer"
-        if self._closing:
-            # a handler that interrupted this very thread's shutdown would wait for itself
-            if self._closer != thread and not self._inside_a_stream():
-                self._await_closed()
+    def _shut_down(self, *, finished: bool, timeout: float = CLOSE_WITHIN) -> None:
+        """End everything, and wait for that. ``finished``: the calling thread's message is finished."""
+        check_seconds(timeout)
+        thread, interrupting = get_native_id(), self._interrupting()
+        if self._end.begin(0 if interrupting else thread, timeout):
+            if interrupting:
+                # locks of ours may be held below us: what they guard must go on, and the message is not finished
+                self._end.ends_streams = True
+                self._close_in_background()
+                return
+            self._close(finished)
+        elif interrupting:
+            self._hurry()
             return
-        self._closing = True  # no lock: the only thing that a second entry must see
-        self._closer = thread
-        if self._inside_a_stream():
-            # locks of ours may be held below us: what they guard must go on. The stream ends when all is closed.
-            self._in_background = True
-            self._closer = 0
-            Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False).start()
-            return
-        self._close(finished)
+        elif self._end.closer != thread:  # a handler that interrupted this very thread's shutdown waits for itself else
+            if self._member is not None:
+                self._member.put_down(thread, finished=finished)
+            self._end.wait()
+        if current_thread() is main_thread():
+            for restore in self._restorers:
+                restore()
 
-    def _inside_a_stream(self) -> bool:
-        """Whether this is a signal handler that interrupted its thread in the middle of asking for a message."""
-        member = self._member
-        return member is not None and member.delivery.interrupted(get_native_id())
+    def _interrupting(self) -> bool:
+        """Whether this is a signal handler that interrupted its thread while that asks for a message, or has one."""
+        member, thread = self._member, get_native_id()
+        if member is None:
+            return False
+        return member.delivery.interrupted(thread) or (in_signal_handler() and bool(member.in_hand(thread)))
+
+    def _begin_shutdown(self, timeout: float) -> None:
+        """Begin to end everything, on a thread of its own. Any thread."""
+        if self._end.begin(0, timeout):
+            self._close_in_background()
+
+    def _hurry(self) -> None:
+        """Wait for no message any more, and for no handler of ``run``. Any thread, also a signal handler."""
+        if self._member is not None:
+            self._member.hurry()
+        if self._running is not None:
+            self._running.hurry()
+
+    def _restores(self, restore: Callable[[], None]) -> None:
+        """Have this called when the main thread has shut the connector down."""
+        self._restorers.append(restore)
+
+    def _close_in_background(self) -> None:
+        Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False).start()
 
     def _close(self, finished: bool) -> None:
+        failure = None
         try:
             if self._member is not None:
-                self._member.close(Deadline(CLOSE_WITHIN), finished=finished)
+                self._member.close(Deadline(self._end.remaining), finished=finished)
+                if self._member.not_committed:
+                    failure = OffsetCommitError(
+                        f"{self.consumer_id} was shut down; these messages are consumed again, for they are not"
+                        f" committed: {', '.join(self._member.not_committed)}"
+                    )
         finally:
-            self._closed.put(True)
-
-    def _await_background(self) -> None:
-        if self._in_background:
-            self._await_closed()
-
-    def _await_closed(self) -> None:
-        try:
-            self._closed.get(timeout=CLOSE_WITHIN)
-        except Empty:
-            return
-        self._closed.put(True)
+            self._end.end(failure)
 
     def left_to_parent(self, parent: int) -> None:
         """For :mod:`zkconsumer.forking`: in a forked process this is an empty shell; process ``parent`` reads on."""
         member = self._left = self._member  # kept: nothing of it is to be finalised here
-        self._create_lock, self._closed = Lock(), SimpleQueue()
+        self._create_lock = Lock()
         self._forked = ForkedProcessError(
             f"{self.consumer_id} belongs to process {parent}, from which this one was forked: make a connector here, "
             "or fork before streams are created"
         )
-        self._member, self._closing = None, True
-        self._closed.put(True)
+        self._member, self._end = None, Closing()
+        self._end.begin(0, 0.0)
+        self._end.end()
         if member is not None:
             member.delivery.left_to_parent(self._forked)
 
@@ -401,6 +449,18 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._shut_down(finished=kind is None)
+        if kind is None:
+            self._end.raise_failure()
+
+    def __del__(self) -> None:
+        if self._created and not self._end.begun:
+            warnings.warn(
+                f"{self.consumer_id} was dropped without shutdown(): its threads live on, and it keeps its partitions"
+                f" of group {self.config.group_id!r} from other members; use `with`, or call shutdown()",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"
@@ -431,6 +491,3 @@ def _check_subscription(name: str, count: int) -> None:
         raise ValueError(f"a topic or expression must be a non-empty text, not {name!r}")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"{name}: the number of streams must be a whole number of at least 1, not {count!r}")
-
-
-__all__ = ["ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from zkconsumer.closing import Closing
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, PartitionNotOwnedError
@@ -26,7 +27,7 @@ class PartitionControl:
     """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
 
     _member: MemberParts | None
-    _closing: bool
+    _end: Closing
     _forked: ForkedProcessError | None
 
     # ---- looking ----
@@ -179,7 +180,7 @@ class PartitionControl:
         return Deadline(self._live().request_timeout if timeout is None else timeout)
 
     def _live(self) -> MemberParts:
-        if self._closing:
+        if self._end.begun:
             raise self._forked or ConnectorClosedException("the connector was shut down")
         if self._member is None:
             raise PartitionNotOwnedError("this member owns nothing yet: create streams first")

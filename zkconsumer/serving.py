@@ -13,17 +13,20 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
+from zkconsumer.closing import CLOSE_WITHIN, Closing
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
 from zkconsumer.model import ConsumerId
+from zkconsumer.signals import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.wiring import MemberParts
 
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 Handler = Callable[[MessageAndMetadata[Any, Any]], object]
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
+HURRIED = -1
+"""Stands for the number of a worker that has ended, where workers are waited for no more."""
 SHORTEST_TIMEOUT = 0.05
 """Seconds of the shortest ``consumer.timeout.ms`` of a worker, which would look without a pause otherwise."""
 
@@ -42,7 +47,7 @@ class Serving:
     config: ConsumerConfig
     consumer_id: ConsumerId
     _member: MemberParts | None
-    _closing: bool
+    _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
     _merged: MergedStreams[Any, Any] | None = None
@@ -77,6 +82,8 @@ class Serving:
         workers: int = 1,
         key_decoder: Decoder[K] | None = None,
         value_decoder: Decoder[V] | None = None,
+        stop_on: Iterable[int] = (),
+        shutdown_timeout: float = CLOSE_WITHIN,
     ) -> None:
         """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down.
 
@@ -87,15 +94,20 @@ class Serving:
         An exception of the handler ends it all: its message is not committed, the other workers finish theirs, the
         connector is shut down, and the exception is raised here, with a note that tells the position. So are what
         streams raise (a message that cannot be read, a refused login) and KeyboardInterrupt. ``shutdown()`` from
-        anywhere, also from the handler or a signal handler, lets this return when all handlers have returned. When no
+        anywhere, also from the handler or a signal handler, lets this return when all handlers have returned. So does a
+        signal of ``stop_on``: messages in hand are finished and committed, and this returns. After a second signal no
+        handler is waited for any more; a third does what it did before. What could not be committed is raised here.
+        When no
         worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
         ``consumer.timeout.action=end``); the connector lives on, and may be run again.
 
         Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams
         as for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers``
         threads share the streams; more than there are streams are of no use. Decoders as for
-        ``create_message_streams``.
-        Raises: as ``create_message_streams``; ValueError and TypeError for what makes no sense.
+        ``create_message_streams``. ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with
+        ``shutdown_timeout`` seconds for the shutdown, as for :func:`zkconsumer.shutdown_on_signal`.
+        Raises: as ``create_message_streams``; ValueError and TypeError for what makes no sense;
+        :class:`OffsetCommitError` naming what a shutdown could not commit.
         """
         if not callable(handler):
             raise TypeError(f"the handler must be callable with a message, not {handler!r}")
@@ -105,15 +117,23 @@ class Serving:
             raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
         if self._running is not None:
             raise ValueError("this connector is being run already")
-        if topics is not None:
-            self._create_streams(topics, workers, key_decoder, value_decoder)
-        elif key_decoder is not None or value_decoder is not None:
+        if topics is None and (key_decoder is not None or value_decoder is not None):
             raise ValueError("decoders are given where streams are created: here, with topics, or there")
-        run = self._running = _Run(self, handler, self._serving_member(), workers)
-        try:
-            run.until_the_end()
-        finally:
-            self._running = None
+        signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
+        guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
+        with guard or nullcontext():
+            try:
+                if topics is not None:
+                    self._create_streams(topics, workers, key_decoder, value_decoder)
+                run = self._running = _Run(self, handler, self._serving_member(), workers)
+            except ConnectorClosedException:
+                if guard is not None and guard.received is not None:
+                    return  # the signal came while the group was joined
+                raise
+            try:
+                run.until_the_end()
+            finally:
+                self._running = None
 
     def _create_streams(
         self,
@@ -133,7 +153,7 @@ class Serving:
         self.create_message_streams(wanted, key_decoder, value_decoder)
 
     def _serving_member(self) -> MemberParts:
-        if self._closing:
+        if self._end.begun:
             raise self._forked or ConnectorClosedException("the connector was shut down")
         if self._member is None:
             raise ValueError("there are no streams yet: create them first, or give topics to run()")
@@ -151,12 +171,13 @@ class Serving:
         may_end: bool = True,
         lasting: Callable[[], bool] | None = None,
     ) -> MergedStreams[Any, Any]:
+        end = self._end
         merged = MergedStreams(
             streams,
             timeout=timeout,
             ends_on_timeout=may_end and self.config.consumer_timeout_action == "end",
-            ended=self._await_background,
-            lasting=lasting or (lambda: not self._closing),
+            ended=end.await_stream_end,
+            lasting=lasting or (lambda: not end.begun),
         )
         self._serving_member().delivery.add_merged(merged)
         return merged
@@ -179,10 +200,16 @@ class Serving:
         """See the connector."""
         raise NotImplementedError
 
-    def _shut_down(self, *, finished: bool) -> None:
+    def _shut_down(self, *, finished: bool, timeout: float = CLOSE_WITHIN) -> None:
         raise NotImplementedError
 
-    def _await_background(self) -> None:
+    def _begin_shutdown(self, timeout: float) -> None:
+        raise NotImplementedError
+
+    def _hurry(self) -> None:
+        raise NotImplementedError
+
+    def _restores(self, restore: Callable[[], None]) -> None:
         raise NotImplementedError
 
 
@@ -230,12 +257,15 @@ class _Run:
         try:
             for thread in self._threads:
                 thread.start()
-            for _ in self._threads:
-                self._over.get()
-            for thread in self._threads:
-                thread.join()
-            if self._connector._closing:
+            ended = 0
+            while ended < len(self._threads) and self._over.get() != HURRIED:
+                ended += 1
+            if ended == len(self._threads):
+                for thread in self._threads:
+                    thread.join()
+            if self._connector._end.begun:
                 self._connector._shut_down(finished=False)  # somebody began it: wait until it is done
+            self._tell_of_late_handlers()
         except BaseException:
             self._interrupted()
             raise
@@ -245,8 +275,13 @@ class _Run:
                 told = " ".join([repr(other), *getattr(other, "__notes__", [])])
                 first.add_note(f"meanwhile another worker failed: {told}")
             raise first
+        self._connector._end.raise_failure()
         if self._timeout is not None and self._connector.config.consumer_timeout_action != "end":
             raise self._timeout
+
+    def hurry(self) -> None:
+        """Wait for no handler any more. Any thread, also a signal handler."""
+        self._over.put(HURRIED)
 
     def _interrupted(self) -> None:
         """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
@@ -256,8 +291,12 @@ class _Run:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(deadline.remaining())
-                if thread.is_alive():
-                    log.warning("%s: its handler has not returned", thread.name)
+        self._tell_of_late_handlers()
+
+    def _tell_of_late_handlers(self) -> None:
+        for thread in self._threads:
+            if thread.is_alive():
+                log.warning("%s: its handler has not returned", thread.name)
 
     def _stop(self) -> None:
         for merged in self._merged:

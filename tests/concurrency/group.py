@@ -198,7 +198,7 @@ class SteppedMember:
             self.rebalancer.step(0.0)
 
     def stop(self) -> None:
-        self.events.put(StopRequested(0))
+        self.events.put(StopRequested())
         self.step()
         self.session.close(Deadline(1))
         if self.listener is not None:

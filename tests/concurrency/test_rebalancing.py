@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
 from tests.timing import scaled
+from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.group.events import StartsResolved, StopRequested
@@ -185,22 +187,67 @@ def test_a_leaving_member_commits_and_leaves_nothing_behind(server: FakeZooKeepe
     assert first.delivery.ended
 
 
-def test_shutdown_counts_the_held_message_of_the_asking_thread_only(server: FakeZooKeeper) -> None:
+def test_a_shutdown_commits_no_message_that_is_in_hand(server: FakeZooKeeper) -> None:
+    """The thread that asks for it puts its own message down before (see MemberParts.put_down)."""
     for n in range(4):
         server.put(paths.offset(GROUP, tp(n)), b"5")
     member = SteppedMember(server, "a")
     settle([member])
     for n in (0, 1):
+        member.finish(tp(n))
         member.owned[tp(n)].held_until = 1 << 40
-    member.events.put(StopRequested(1))
+    member.events.put(StopRequested())
     member.step()
     assert offsets(server) == {0: 6, 1: 6, 2: 5, 3: 5}
-    other = SteppedMember(server, "b")
-    settle([other])
-    other.owned[tp(0)].held_until = 1 << 40
-    other.events.put(StopRequested(2))
-    other.step()
+
+
+def test_a_shutdown_waits_for_messages_in_hand(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All streams end at once, then each reader has until LEAVING seconds before the deadline to finish."""
+    server.put(paths.offset(GROUP, tp(0)), b"5")
+    member = SteppedMember(server, "a")
+    settle([member])
+    position = member.owned[tp(0)]
+    position.held_until = 1 << 40
+    revoke, slices = member.delivery.revoke, 0
+
+    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        nonlocal slices
+        slices += 1
+        if slices == 5:
+            assert member.delivery.ended
+            position.consumed, position.held_until = 6, NOTHING_HELD
+        revoke(positions, drain)
+
+    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    member.events.put(StopRequested(deadline=Deadline(scaled(20))))
+    member.step()
     assert offsets(server)[0] == 6
+
+
+def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first still holds otherwise: what is finished is committed, in the time that it gave."""
+    server.put(paths.offset(GROUP, tp(1)), b"0")
+    member = SteppedMember(server, "a")
+    settle([member])
+    member.finish(tp(1), 3)
+    member.owned[tp(0)].held_until = 1 << 40
+    revoke, slices = member.delivery.revoke, 0
+
+    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+        nonlocal slices
+        slices += 1
+        if slices == 5:
+            member.events.put(StopRequested(hurried=True))
+        assert slices < 100
+        revoke(positions, drain)
+
+    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    begin = monotonic()
+    member.events.put(StopRequested(deadline=Deadline(3600.0)))
+    member.step()
+    assert monotonic() - begin < scaled(10)
+    assert offsets(server)[1] == 3
+    assert member.rebalancer.state.phase is Phase.CLOSED
 
 
 def test_an_expired_session_registers_again_and_takes_everything_anew(server: FakeZooKeeper) -> None:

@@ -117,7 +117,7 @@ def test_kafka_989_and_4409_a_change_during_shutdown_starts_nothing(server: Fake
     member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
     settle([member, other])
     change = NodeChanged(paths.ids(GROUP))
-    for event in (StopRequested(0), change) if last else (change, StopRequested(0)):
+    for event in (StopRequested(), change) if last else (change, StopRequested()):
         member.events.put(event)
     del member.delivery.log[:]
     member.step()
@@ -154,7 +154,7 @@ def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooK
     assert member.rebalancer.state.phase is Phase.STARTING
     member.rebalancer._schedule.due = float("inf")
     member.rebalancer.start()
-    member.events.put(StopRequested(0))
+    member.events.put(StopRequested())
     assert member.rebalancer.join(Deadline(5))
 
 
@@ -231,7 +231,7 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
         revoke(positions, drain)
 
     monkeypatch.setattr(member.delivery, "revoke", noting)
-    member.events.put(StopRequested(0))
+    member.events.put(StopRequested())
     member.step()
     assert waited
     assert max(waited) < 2.0

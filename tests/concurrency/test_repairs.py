@@ -17,7 +17,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.rebalance import State
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
-from zkconsumer.group import membership, rounds
+from zkconsumer.group import membership
 from zkconsumer.group.events import StopRequested
 from zkconsumer.group.state import Phase
 from zkconsumer.model import TopicPartition
@@ -521,7 +521,6 @@ def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.M
     member = SteppedMember(server, "a")
     settle([member])
     configured(member, drain=3600.0)
-    monkeypatch.setattr(rounds, "CLOSING_DRAIN", 0.0)
     member.owned[tp(3)].held_until = 11
     revoke, slices = member.delivery.revoke, 0
 
@@ -529,7 +528,7 @@ def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.M
         nonlocal slices
         slices += 1
         if slices == 3:
-            member.events.put(StopRequested(0))
+            member.events.put(StopRequested())
         assert slices < 100
         revoke(positions, drain)
 
@@ -550,7 +549,7 @@ def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(
 
     member.delivery.end = broken  # type: ignore[method-assign]
     member.rebalancer._thread.start()
-    member.events.put(StopRequested(0))
+    member.events.put(StopRequested())
     assert member.rebalancer.join(Deadline(scaled(20)))
     assert owners(server) == {}
 
@@ -577,5 +576,5 @@ def test_a_round_that_fails_unexpectedly_shows_in_the_state(
         eventually(lambda: len(member.owned) == 6, 20, "a round that goes well")
         eventually(lambda: str(member.rebalancer.state) == "owning 6 of 6 partitions", 20, "the trouble to be over")
     finally:
-        member.events.put(StopRequested(0))
+        member.events.put(StopRequested())
         assert member.rebalancer.join(Deadline(scaled(20)))

@@ -99,7 +99,7 @@ class Running:
 
     def stop(self) -> None:
         member = self.member
-        member.events.put(StopRequested(0))
+        member.events.put(StopRequested())
         assert member.rebalancer.join(Deadline(scaled(20))), member.rebalancer.state
         member.committer.close(Deadline(scaled(5)))
         assert not member.committer._thread.is_alive()

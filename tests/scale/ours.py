@@ -105,7 +105,7 @@ class OurMember:
 
     def stop(self) -> None:
         """Ask it to leave cleanly."""
-        self._events.put(StopRequested(0))
+        self._events.put(StopRequested())
 
     def crash(self) -> None:
         """Its process is gone; its session lives until :meth:`expire`."""

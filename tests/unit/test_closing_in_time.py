@@ -90,7 +90,8 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
 ) -> None:
     """Where the group's thread took all there was, the session was closed after the deadline."""
     standing, member = Standing(clock), Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
-    member.rebalancer = type("Group", (), {"join": staticmethod(standing.step("group"))})()
+    group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict)}
+    member.rebalancer = type("Group", (), group)()
     interrupted: list[float] = []
     member.committer = type(
         "Stores",
@@ -196,7 +197,7 @@ class Silence:
         assert patience.at is not None
         assert last.at is not None
         self.limit, self.end = patience.at, last.at
-        self.member.events.put(StopRequested(0, deadline=patience))
+        self.member.events.put(StopRequested(deadline=patience))
 
     def _on(self, what: str) -> bool:
         if self.began is None and what in self._of and self._of is not REQUESTS:
@@ -352,7 +353,7 @@ def test_releasing(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_:
     _, silence = silent(clock, monkeypatch)
     settle([silence.member])
     silence._of = (request_,)
-    silence.member.events.put(StopRequested(0, deadline=Deadline(CLOSE_WITHIN - SPARE - FORCED)))
+    silence.member.events.put(StopRequested(deadline=Deadline(CLOSE_WITHIN - SPARE - FORCED)))
     closes_in_time(silence)
     assert silence.waits[0] == request_
 
@@ -360,8 +361,7 @@ def test_releasing(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_:
 def test_the_silence_is_noticed(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """That this file's tests can fail: with the drain of a round there is too little time."""
     _, silence = holding(clock, monkeypatch)
-    monkeypatch.setattr("zkconsumer.group.rounds.CLOSING_DRAIN", 60.0)
-    monkeypatch.setattr("zkconsumer.group.rounds.LEAVING", -60.0)
+    monkeypatch.setattr("zkconsumer.group.events.LEAVING", -60.0)
     silence.begin()
     with pytest.raises(AssertionError):
         closes_in_time(silence)

@@ -5,9 +5,9 @@ Watches, the session, fetchers and the committer only put these; the group's thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import Registration
@@ -65,19 +65,31 @@ class OffsetsMoved:
 NEVER = Deadline(None)
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
-    """The connector is to be shut down by the thread ``holder``, which waits for that and so finishes no message
-    meanwhile. It is a native identifier: Python's own are given to new threads again, and what a dead reader held would
-    count as theirs.
+LEAVING = 0.6
+"""Seconds of a shutdown that are kept for the last commit, the release and the leave."""
 
-    ``finished`` says whether the message in its hands counts as finished. At ``deadline`` the connection is taken away,
-    and nothing is waited for any more.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """The connector is to be shut down.
+
+    At ``deadline`` the connection is taken away, and nothing is waited for any more. ``hurried``: messages in the
+    user's hands are not waited for.
     """
 
-    holder: int
-    finished: bool = True
     deadline: Deadline = NEVER
+    hurried: bool = False
+
+    @property
+    def drain(self) -> Deadline:
+        """Until when messages in the user's hands are waited for. Without a deadline nothing is."""
+        return Deadline(0.0) if self.hurried or self.deadline.at is None else self.deadline.earlier(LEAVING)
+
+
+def first_stop(requests: Iterable[StopRequested]) -> StopRequested | None:
+    """Return the first of these, hurried where any of them is; None where there is none."""
+    found = list(requests)
+    return replace(found[0], hurried=any(request.hurried for request in found)) if found else None
 
 
 @dataclass(frozen=True, slots=True)

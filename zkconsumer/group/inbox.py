@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 Event = TypeVar("Event")
+Kind = TypeVar("Kind")
 
 
 class Inbox(Generic[Event]):
@@ -55,6 +56,10 @@ class Inbox(Generic[Event]):
         self._postponed += self._arrived()
         came, self._examined = self._postponed[self._examined :], len(self._postponed)
         return any(map(matters, came))
+
+    def all_of(self, kind: type[Kind]) -> list[Kind]:
+        """The events of that kind among what was postponed. They stay to be dealt with."""
+        return [event for event in self._postponed if isinstance(event, kind)]
 
     def holds(self, kind: type[Event]) -> bool:
         """Whether an event of that kind is among what was postponed."""

@@ -38,6 +38,7 @@ from zkconsumer.group.events import (
     StartsStored,
     StopRequested,
     SubscriptionChanged,
+    first_stop,
 )
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.inbox import Inbox
@@ -128,6 +129,7 @@ class Rebalancer:
             serve=self._serve,
             held_by_who_asked=self._changes.held_by_who_asked,
             newer=lambda: self._inbox.newer(self._meanings.matters_to_a_round),
+            stopping=lambda: first_stop(self._inbox.all_of(StopRequested)),
         )
         self._progress = Progress(group, consumer)
         self._state = State.JOINING
@@ -244,7 +246,7 @@ class Rebalancer:
     def _handle(self, event: Event) -> None:
         match event:
             case StopRequested():
-                self._stopping = event
+                self._stopping = first_stop([self._stopping or event, event])
             case NodeChanged(path):
                 meaning = self._meanings.of(path)
                 if meaning is not None:

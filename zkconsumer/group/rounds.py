@@ -19,6 +19,7 @@ from zkconsumer.core.planner import Assign, GroupView, Plan, plan, possible, top
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, OffsetCommitError, RegistryError
+from zkconsumer.group.draining import Drain
 from zkconsumer.group.events import StopRequested
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
@@ -34,11 +35,9 @@ log = logging.getLogger(__name__)
 
 Lose = Callable[[Sequence[PartitionPosition], str], None]
 """Told of what turned out to be no longer ours, and why."""
-CLOSING_DRAIN = 1.5
-"""Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
-LEAVING = 0.5
-"""Seconds before the end of a shutdown from which on the application's code is waited for no more, so that what is
-finished can be committed.
+LAST_COMMIT = 0.4
+"""Seconds before the end of a shutdown from which on the listener is waited for no more, so that there is time for the
+last commit.
 """
 DRAIN_SLICE = 0.1
 """Seconds after which a wait for messages in the user's hands looks what else is asked of the member."""
@@ -90,7 +89,8 @@ class Rounds:
 
     Arguments: ``serve`` is called while the application's listener is waited for (see :class:`Listening`);
     ``held_by_who_asked`` whether the thread that asks for another subscription holds a position's message, which then
-    counts as finished; ``newer`` whether something of the group changed since it was last asked.
+    counts as finished; ``newer`` whether something of the group changed since it was last asked; ``stopping`` returns
+    the request to shut down, or None.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Rounds:
         serve: Callable[[float], bool],
         held_by_who_asked: Callable[[PartitionPosition], bool],
         newer: Callable[[], bool],
+        stopping: Callable[[], StopRequested | None],
     ) -> None:
         self._consumer = consumer
         self._settings = settings
@@ -125,6 +126,7 @@ class Rounds:
         self._serve = serve
         self._held_by_who_asked = held_by_who_asked
         self._newer = newer
+        self._drain = Drain(delivery, holdings.owned.values, stopping)
         self._in_force: Assignment = {}
         self._orphaned: set[TopicPartition] = set()
         self._told: Assignment | None = None
@@ -170,20 +172,18 @@ class Rounds:
     # ---- the end ----
 
     def let_go(self, request: StopRequested) -> None:
-        """Hand out nothing more of anything, and wait for the messages in the user's hands, not for long: what that
-        takes is lost to the last commit.
+        """Hand out nothing more of anything, and wait for the messages in the user's hands, as long as there is time
+        left for the last commit.
         """
-        users = request.deadline.earlier(LEAVING)
         self._leaving = list(self._holdings.owned.values())
-        # the thread that asked waits for us and will not ask for another message
-        waiting_for = [position for position in self._leaving if not self._delivery.held_by(position, request.holder)]
-        self._delivery.end()
-        self._delivery.revoke(self._leaving, Deadline(0.0))
-        # longer than this and the session would be closed before the last commit, also that of all other partitions
-        self._delivery.revoke(waiting_for, Deadline(users.bounded(min(self._settings.drain, CLOSING_DRAIN))))
+        self._drain.end_streams()
+        if any(position.held for position in self._leaving):
+            self._offsets.hurry()  # what is finished is not to wait for what is not
+        self._wait_let_go(self._leaving, request.drain)
         if self._leaving:
             leaving = by_topic(p.tp for p in self._leaving)
-            self._listening.call("before_releasing_partitions", leaving, serve=self._serve, within=users)
+            within = request.deadline.earlier(LAST_COMMIT)
+            self._listening.call("before_releasing_partitions", leaving, serve=self._serve, within=within)
         self._holdings.remove([position.tp for position in self._leaving])
 
     def leave(self, request: StopRequested) -> None:
@@ -194,7 +194,7 @@ class Rounds:
             known = self._offsets.surrender(
                 self._leaving,
                 commit=self._settings.auto_commit,
-                count_held=lambda p: request.finished and self._delivery.held_by(p, request.holder),
+                count_held=lambda _: False,
                 deadline=deadline,
                 meanwhile=self._session.touch,
                 release=True,
@@ -259,7 +259,8 @@ class Rounds:
         if not positions:
             return ahead.seen
         self._delivery.revoke(positions, Deadline(0.0))
-        self._drain([position for position in positions if not self._held_by_who_asked(position)])
+        waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
+        self._wait_let_go(waiting_for, Deadline(self._settings.drain))
         self._call_listener("before_releasing_partitions", by_topic(partitions))
         self._holdings.remove(partitions)
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
@@ -277,18 +278,14 @@ class Rounds:
         self._holdings.leftover.difference_update(partitions)
         return ahead.seen
 
-    def _drain(self, positions: Sequence[PartitionPosition]) -> None:
+    def _wait_let_go(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
         """Wait for messages in the user's hands. That is not to cost what stays its lease, nor to hold up the end."""
-        limit, hurried = Deadline(self._settings.drain), False
-        while True:
-            self._session.touch()
-            self._delivery.revoke(positions, Deadline(limit.bounded(min(DRAIN_SLICE, self._session.timeout / 6))))
-            # a seek or a subscription by a thread whose message is waited for would wait for us
-            if self._serve(0.0) and not hurried:
-                limit, hurried = Deadline(limit.bounded(CLOSING_DRAIN)), True
-            positions = [position for position in positions if position.held]
-            if not positions or limit.expired:
-                return
+        self._drain.wait(positions, limit, min(DRAIN_SLICE, self._session.timeout / 6), self._touch_and_serve)
+
+    def _touch_and_serve(self) -> None:
+        self._session.touch()
+        # a seek or a subscription by a thread whose message is waited for would wait for us
+        self._serve(0.0)
 
     def _take_over(self, todo: Plan, view: GroupView, ahead: Seen, lose: Lose) -> Claimed:
         claimed = Claimed()

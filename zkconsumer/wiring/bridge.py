@@ -119,7 +119,7 @@ class BridgeMember(Member):
         """Leave the brokers' group last: the last commit is made as a member of it."""
         self._bridge.close()
         self._lookout.close()
-        self._kafka_events.put(StopRequested(0))
+        self._kafka_events.put(StopRequested())
         self._kafka.join(Deadline(deadline.bounded(LEAVE_WITHIN)))
         self._heartbeats.close(deadline)
         self._line.close(deadline)

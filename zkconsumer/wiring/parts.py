@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_native_id
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.delivery import Delivery
@@ -35,6 +35,7 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.lookup import OffsetLookup
 from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.group.events import (
+    LEAVING,
     CommitsRefused,
     ListenerReturned,
     OffsetsMoved,
@@ -63,8 +64,12 @@ SPARE = 0.3
 """Seconds of a close that no step is given: on a busy machine each ends a little later than it should."""
 A_STEP = 0.15
 """Seconds that each step of a close has at least, also where those before it took all that they were given."""
-FORCED = 1.5
+FORCED = 0.9
 """Seconds before the end of a close at which the group's thread is waited for no more."""
+LONGEST = 86_400.0
+"""Seconds that a close may take at most."""
+SHORTEST = SPARE + FORCED + LEAVING
+"""Seconds below which all of these shrink with the time that a close has; what is beyond them is the drain's."""
 
 
 class GroupThread(Protocol):
@@ -127,6 +132,8 @@ class MemberParts:
         self.committer: Committer | None = None
         self.rebalancer: GroupThread | None = None
         self._closing = False
+        self.not_committed: Sequence[str] = ()
+        """After the end: the places from which on messages are consumed again, although a commit was due."""
 
     # ---- what depends on who coordinates
 
@@ -201,33 +208,73 @@ class MemberParts:
         """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished.
 
         Each step leaves time to those after it, so that none is cut short by the one before. May be called again, for
-        what :meth:`open` began at the same time.
+        what :meth:`open` began at the same time. Readers that wait for a message end at once.
         """
         self._closing = True
-        end = Deadline(deadline.bounded(60.0)).earlier(SPARE)
+        scale = min(1.0, deadline.bounded(SHORTEST) / SHORTEST)
+        end, step = Deadline(deadline.bounded(LONGEST)).earlier(SPARE * scale), A_STEP * scale
         with ExitStack() as last:  # in reverse, and each step also if one before it failed
             if self.listener is not None:
                 last.callback(self.listener.close, end)
-            last.callback(self._disconnect, end.earlier(A_STEP))
+            last.callback(self._disconnect, end.earlier(step))
             if self.committer is not None:
-                last.callback(self.committer.close, end.earlier(2 * A_STEP))
-            last.callback(self.fetching.close, end.earlier(3 * A_STEP))
+                last.callback(self.committer.close, end.earlier(2 * step))
+            last.callback(self.fetching.close, end.earlier(3 * step))
             last.callback(self.lookup.close)
             last.callback(self.delivery.end)
             if self.rebalancer is not None:
-                self._end_group(self.rebalancer, end, finished)
+                last.callback(self._end_group, self.rebalancer, end, scale)
+                self.put_down(get_native_id(), finished=finished)
+                self.delivery.end()  # the group's thread may be waiting for an answer, and readers are not to
 
-    def _end_group(self, rebalancer: GroupThread, end: Deadline, finished: bool) -> None:
+    def _end_group(self, rebalancer: GroupThread, end: Deadline, scale: float) -> None:
         """Have the group's thread leave; where it waits for an answer that does not come, take away what it waits
         for.
         """
-        patience, last = end.earlier(FORCED), end.earlier(4 * A_STEP)
-        self.events.put(StopRequested(get_native_id(), finished, patience))
+        positions = rebalancer.positions().values()
+        patience, last = end.earlier(FORCED * scale), end.earlier(4 * A_STEP * scale)
+        self.events.put(StopRequested(deadline=patience))
         if not rebalancer.join(patience):
             if self.committer is not None:
                 self.committer.interrupt()
-            self._disconnect(last.earlier(A_STEP))
+            self._disconnect(last.earlier(A_STEP * scale))
             rebalancer.join(last)
+        if self.config.auto_commit_enable:
+            self.not_committed = [text for text in map(_not_committed, positions) if text]
+            if self.not_committed:
+                log.warning(
+                    "%s was shut down; these messages are consumed again, for they are not committed: %s",
+                    self.consumer,
+                    ", ".join(self.not_committed),
+                )
+
+    def hurry(self) -> None:
+        """Wait for no messages in hand any more, in a close that is under way. Any thread; returns at once."""
+        self.events.put(StopRequested(hurried=True))
+
+    def in_hand(self, thread: int) -> Sequence[PartitionPosition]:
+        """The positions whose message, or rows, that thread (its native identifier) has in its hands."""
+        found = []
+        for position in () if self.rebalancer is None else self.rebalancer.positions().values():
+            with suppress(KeyError):  # its stream has just been retired
+                if position.held and self.delivery.held_by(position, thread):
+                    found.append(position)
+        return found
+
+    def put_down(self, thread: int, *, finished: bool) -> None:
+        """Take messages out of the calling thread's hands, for it waits for the end and asks for nothing more.
+
+        Arguments: ``thread`` is its native identifier; ``finished``: its message counts as finished. Otherwise it is
+        consumed again.
+        """
+        for position in self.in_hand(thread):
+            end = position.finished(including_held=True)
+            if finished and end is not None:
+                position.held_until = end  # finished and no longer held at once, by what follows
+                position.consumed = end
+            else:
+                position.held_until = NOTHING_HELD
+            self.delivery.stream_of(position).queue.let_go()
 
     def _await_first_round(self, rebalancer: GroupThread) -> None:
         began, limit = monotonic(), self._joining_limit()
@@ -362,6 +409,16 @@ class MemberParts:
             socket_timeout=self.config.offsets_channel_socket_timeout_ms / 1000,
             security=self._security,
         )
+
+
+def _not_committed(position: PartitionPosition) -> str:
+    """What of a partition is not committed after the end although it is finished or in hand; empty where nothing is."""
+    finished, committed = position.finished(including_held=False), position.committed
+    if finished is None or committed == position.finished(including_held=True):
+        return ""
+    if position.held:
+        return f"{position.tp} at {finished} (it was still being handled when time was up)"
+    return "" if finished == committed else f"{position.tp} at {finished if committed is None else committed}"
 
 
 def registered_endpoints(session: Session, config: ConsumerConfig, deadline: Deadline) -> list[Endpoint]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
 from zkconsumer.brokers import BrokerChannel
 from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.core.registration import STATIC, Registration
@@ -56,7 +56,7 @@ def test_all_leave_the_brokers_group_at_once_for_a_member_that_zookeeper_alone_k
 def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_after_us() -> None:
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
-        cluster.append("t", 0, [b"1", b"2", b"in hand"])
+        cluster.append("t", 0, [b"1", b"2", b"3"])
         cluster.zookeeper.put("/consumers/g/ids/g_old", OLD, ephemeral_owner=7)  # the second of two: it gets nothing
         one = bridge(cluster, "a", auto_offset_reset="smallest")
         stream = one.create_message_streams({"t": 1})["t"][0]
@@ -67,11 +67,13 @@ def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_aft
         with pytest.raises(MemberIdRequiredError) as required:
             channel.join(Membership("g"), [("range", b"")], **limits)
         channel.join(Membership("g", -1, required.value.member_id), [("range", b"")], **limits)
+        with pytest.raises(ConsumerTimeoutException):
+            stream.get(timeout=0)
         closing = threading.Thread(target=one.shutdown, name="closing")
         closing.start()
         eventually(lambda: len(cluster.requests_of("OffsetCommit")) > 3, 30, "refused commits, tried again and again")
         cluster.expire_member("g", required.value.member_id)
         closing.join(scaled(30))
         channel.close()
-        assert cluster.committed("g") == {("t", 0): 2}
-        assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"2"
+        assert cluster.committed("g") == {("t", 0): 3}
+        assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"3"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.errors import OffsetCommitError
 from zkconsumer.group.coordinated.member import CoordinatedMember
 from zkconsumer.group.events import StopRequested
 from zkconsumer.testing import FakeCluster
@@ -24,6 +25,11 @@ def member(cluster: FakeCluster, name: str, **more: Any) -> ZookeeperConsumerCon
         partition_assignment_strategy="cooperative-sticky",
         **{"heartbeat_interval_ms": 100, "auto_offset_reset": "smallest", **more},
     )
+
+
+def close(leader: ZookeeperConsumerConnector) -> None:
+    with pytest.raises(OffsetCommitError, match="t-0 at 2"):  # what is in hand
+        leader.shutdown(timeout=2.5)
 
 
 def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits(
@@ -48,7 +54,7 @@ def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits
             joining.start()
             parked.wait(scaled(30))
             assert cluster.group("g").state == "CompletingRebalance"
-            closing = threading.Thread(target=leader.shutdown, name="closing")
+            closing = threading.Thread(target=close, args=(leader,), name="closing")
             closing.start()
             assert asked_to_stop.wait(scaled(10))
             parked.release()

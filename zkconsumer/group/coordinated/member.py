@@ -53,6 +53,7 @@ from zkconsumer.group.events import (
     StartsStored,
     StopRequested,
     SubscriptionChanged,
+    first_stop,
 )
 from zkconsumer.group.holdings import Offsets
 from zkconsumer.group.inbox import Inbox
@@ -112,6 +113,7 @@ class CoordinatedMember:
             offsets=offsets,
             listening=self._listening,
             serve=self._serve,
+            stopping=lambda: first_stop(self._inbox.all_of(StopRequested)),
             tell=events.put,
             held_by_who_asked=self._changes.held_by_who_asked,
         )
@@ -250,9 +252,10 @@ class CoordinatedMember:
             case HeartbeatFailed(who, error):
                 self._heartbeat_failed(who, error)
             case StopRequested():
-                self._course.stopping = event
-                # nobody's commit is taken before the leader has decided, and the last one is to come: decide before it
-                self._course.stop_at = monotonic() + (LEAVE_WITHIN if self._course.state is State.LEADING else 0.0)
+                if self._course.stopping is None:
+                    # nobody's commit is taken before the leader has decided, and the last one is to come: decide before
+                    self._course.stop_at = monotonic() + (LEAVE_WITHIN if self._course.state is State.LEADING else 0.0)
+                self._course.stopping = first_stop([self._course.stopping or event, event])
             case SeekRequested():
                 self._seek(event)
             case SubscriptionChanged():

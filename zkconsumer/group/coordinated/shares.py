@@ -20,6 +20,7 @@ from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.group.conflicts import Conflicts
+from zkconsumer.group.draining import Drain
 from zkconsumer.group.events import Event, StopRequested
 from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
@@ -30,9 +31,10 @@ from zkconsumer.registry.fenced import KnownOffset
 
 log = logging.getLogger(__name__)
 
-CLOSING_DRAIN = 1.0
-"""Seconds that a shutdown waits for messages in the user's hands, at most: it is bounded as a whole."""
 CLOSING_COMMIT = 1.0
+"""Seconds that the last commit of a shutdown may take, at most."""
+LAST_COMMIT = 0.4
+"""Seconds before the end of a shutdown from which on the listener is waited for no more."""
 SERVE_EVERY = 0.1
 """Seconds between two looks at what else is asked of us, while messages in hand are waited for."""
 
@@ -49,9 +51,9 @@ class ShareSettings:
 class Shares:
     """Our share of the group's partitions.
 
-    Arguments: ``serve`` is called while the application's listener is waited for (see :class:`Listening`); ``tell``
-    takes events; ``held_by_who_asked``: whether the thread that asks for another subscription holds a position's
-    message, which then counts as finished.
+    Arguments: ``serve`` is called while the application's listener is waited for (see :class:`Listening`);
+    ``stopping`` returns the request to shut down, or None; ``tell`` takes events; ``held_by_who_asked``: whether the
+    thread that asks for another subscription holds a position's message, which then counts as finished.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Shares:
         offsets: Offsets,
         listening: Listening,
         serve: Callable[[float], bool],
+        stopping: Callable[[], StopRequested | None],
         tell: Callable[[Event], None],
         held_by_who_asked: Callable[[PartitionPosition], bool],
     ) -> None:
@@ -75,6 +78,7 @@ class Shares:
         self._held_by_who_asked = held_by_who_asked
         # there are no owner nodes to read offsets from again
         self.holdings = Holdings(delivery, offsets, cast(Ownership, None), tell)
+        self._drain = Drain(delivery, self.holdings.owned.values, stopping)
 
     def conflicts(self, way: str) -> Conflicts:
         """What is done where somebody else wrote an offset: a member of the group, since others are refused."""
@@ -128,20 +132,10 @@ class Shares:
             return
         waiting_for = [position for position in positions if not self._held_by_who_asked(position)]
         self._delivery.revoke(positions, Deadline(0.0))
-        self._drain(waiting_for)
+        # what else is asked of us meanwhile is served
+        self._drain.wait(waiting_for, Deadline(self._settings.drain), SERVE_EVERY, lambda: self._serve(0.0))
         self._call("before_releasing_partitions", by_topic(p.tp for p in positions))
         self._forget(positions, self._held_by_who_asked, self._settings.commit)
-
-    def _drain(self, positions: Sequence[PartitionPosition]) -> None:
-        """Wait for messages in the user's hands; not for long once the connector is being shut down."""
-        limit, hurried = Deadline(self._settings.drain), False
-        while True:
-            self._delivery.revoke(positions, Deadline(limit.bounded(SERVE_EVERY)))
-            positions = [position for position in positions if position.held]
-            if not positions or limit.expired:
-                return
-            if self._serve(0.0) and not hurried:
-                limit, hurried = Deadline(limit.bounded(CLOSING_DRAIN)), True
 
     def abandon(self) -> None:
         """Forget everything without waiting for a message in hand, whose reader does not come back."""
@@ -161,20 +155,20 @@ class Shares:
             self._listening.tell("on_partitions_lost", by_topic(p.tp for p in positions))
 
     def let_go(self, request: StopRequested) -> None:
-        """The end: end the streams, wait for the messages in the user's hands, not for long, and commit."""
+        """The end: end the streams, wait for the messages in the user's hands as long as there is time left for the
+        last commit, and commit.
+        """
         leaving = list(self.owned.values())
-        # the thread that asked waits for us and will not ask for another message
-        waiting_for = [position for position in leaving if not self._delivery.held_by(position, request.holder)]
-        self._delivery.end()
-        self._delivery.revoke(leaving, Deadline(0.0))
-        self._delivery.revoke(waiting_for, Deadline(min(self._settings.drain, CLOSING_DRAIN)))
+        self._drain.end_streams()
+        if any(position.held for position in leaving):
+            self._offsets.hurry()  # what is finished is not to wait for what is not
+        self._drain.wait(leaving, request.drain, SERVE_EVERY, lambda: self._serve(0.0))
         if leaving:
-            self._call("before_releasing_partitions", by_topic(p.tp for p in leaving))
-
-            def count_held(position: PartitionPosition) -> bool:
-                return request.finished and self._delivery.held_by(position, request.holder)
-
-            self._forget(leaving, count_held, min(self._settings.commit, CLOSING_COMMIT))
+            within = request.deadline.earlier(LAST_COMMIT)
+            told = by_topic(p.tp for p in leaving)
+            self._listening.call("before_releasing_partitions", told, serve=self._serve, within=within)
+            limit = request.deadline.bounded(min(self._settings.commit, CLOSING_COMMIT))
+            self._forget(leaving, lambda _: False, limit)
 
     def _forget(
         self, positions: Sequence[PartitionPosition], count_held: Callable[[PartitionPosition], bool], limit: float
