@@ -1,0 +1,92 @@
+"""A connector that is dropped without shutdown: a warning says how to end it, since nobody can do so any more."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from tests.timing import scaled
+from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.deadline import Deadline
+from zkconsumer.testing import FakeCluster
+from zkconsumer.wiring import MemberParts
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("t", 1)
+        made.append("t", 0, [b"x"] * 5)
+        yield made
+
+
+def new(cluster: FakeCluster, coordination: str = "zookeeper") -> ZookeeperConsumerConnector:
+    return ZookeeperConsumerConnector(
+        zookeeper_connect=cluster.zookeeper_connect,
+        group_coordination=coordination,
+        group_id="g",
+        consumer_id="m",
+        auto_offset_reset="smallest",
+    )
+
+
+def member_of(connector: ZookeeperConsumerConnector) -> MemberParts:
+    """What lives on, to be ended by the test."""
+    assert connector._member is not None
+    return connector._member
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+@pytest.mark.parametrize("read", ["stream", "merged", "not at all"])
+def test_a_dropped_connector_is_told_of(cluster: FakeCluster, coordination: str, read: str) -> None:
+    """Its streams and threads referred to it, so it was never collected, and nobody heard of it."""
+    connector = new(cluster, coordination)
+    stream = connector.create_message_streams({"t": 1})["t"][0]
+    if read == "stream":
+        assert stream.get(timeout=scaled(30)).offset == 0
+    elif read == "merged":
+        assert connector.messages().get(timeout=scaled(30)).offset == 0
+    member, gone = member_of(connector), weakref.ref(connector)
+    try:
+        with pytest.warns(ResourceWarning, match=r"g_m was dropped without shutdown\(\).*use `with`, or call shutdown"):
+            del connector, stream
+            gc.collect()
+        assert gone() is None
+    finally:
+        member.close(Deadline(5.0), finished=False)
+
+
+def test_streams_are_read_on_without_their_connector(cluster: FakeCluster) -> None:
+    connector = new(cluster)
+    stream = connector.create_message_streams({"t": 1})["t"][0]
+    member = member_of(connector)
+    try:
+        with pytest.warns(ResourceWarning, match="dropped"):
+            del connector
+            gc.collect()
+        assert [stream.get(timeout=scaled(30)).offset for _ in range(5)] == list(range(5))
+    finally:
+        member.close(Deadline(5.0), finished=False)
+
+
+@pytest.mark.parametrize("case", ["never created", "shut down", "failed", "bad configuration"])
+def test_a_connector_with_nothing_to_end_is_dropped_in_silence(cluster: FakeCluster, case: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if case == "bad configuration":
+            with pytest.raises(ValueError, match="group"):
+                ZookeeperConsumerConnector(zookeeper_connect="z")
+        else:
+            connector = new(cluster)
+            if case == "shut down":
+                with connector:
+                    connector.create_message_streams({"t": 1})
+            elif case == "failed":
+                with pytest.raises(ValueError, match="topic"):
+                    connector.create_message_streams({"": 1})
+            del connector
+        gc.collect()
