@@ -43,7 +43,7 @@ from zkconsumer.errors import (
 from zkconsumer.gauges import member_gauges
 from zkconsumer.group.listener import ConsumerRebalanceListener
 from zkconsumer.group.state import ConnectorState, Phase
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition, partition_of
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.serving import Serving
 from zkconsumer.signals import in_signal_handler
@@ -281,7 +281,11 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
 
     # ---- offsets and state ----
 
-    def commit_offsets(self, offsets: Mapping[TopicPartition, int] | None = None, timeout: float | None = None) -> None:
+    def commit_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Write the progress of all owned partitions now, or the given offsets as they are.
 
         Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
@@ -296,19 +300,18 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         Raises: :class:`OffsetCommitError` naming what could not be written, and why;
         :class:`ConnectorClosedException`; ValueError or TypeError for what is no offset.
         """
-        if offsets is not None:
-            _check_offsets(offsets)
+        given = None if offsets is None else _checked_offsets(offsets)
         member = self._member
         if self._end.begun and not (member is not None and member.in_listener):
-            self._commit_while_closing(member, offsets)
+            self._commit_while_closing(member, given)
             return
         if member is None or member.committer is None:
-            if offsets:
+            if given:
                 raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
             return
         deadline = Deadline(member.request_timeout if timeout is None else timeout)
-        if offsets is not None:
-            member.committer.commit_given(offsets, deadline)
+        if given is not None:
+            member.committer.commit_given(given, deadline)
             return
         thread = get_native_id()
         member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
@@ -466,14 +469,18 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"
 
 
-def _check_offsets(offsets: Mapping[TopicPartition, int]) -> None:
-    for tp, offset in offsets.items():
-        if not isinstance(tp, TopicPartition):
-            raise TypeError(f"a TopicPartition is wanted, not {tp!r}")
+def _checked_offsets(
+    offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+) -> dict[TopicPartition, int]:
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
+    found = {partition_of(tp): offset for tp, offset in offsets.items()}
+    for tp, offset in found.items():
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise TypeError(f"{tp}: an offset is a whole number, not {offset!r}")
         if not 0 <= offset < 1 << 63:
             raise ValueError(f"{tp}: an offset is at least 0 and fits 64 bits, not {offset!r}")
+    return found
 
 
 def _check_topics(topics: Mapping[str, int]) -> None:

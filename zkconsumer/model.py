@@ -6,8 +6,10 @@ out (or, while a message is in the user's hands, that message's own), the commit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import index
 from typing import NamedTuple, NewType
 
 ConsumerId = NewType("ConsumerId", str)
@@ -25,6 +27,34 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+PartitionLike = TopicPartition | tuple[str, int]
+"""What callers may give for a partition: a plain pair (topic, number) will do."""
+
+
+def partition_of(value: object) -> TopicPartition:
+    """Return the partition that a caller means. Raises TypeError."""
+    if isinstance(value, tuple) and len(value) == 2:
+        topic, number = value
+        if isinstance(topic, str) and not isinstance(number, bool):
+            with suppress(TypeError):
+                return TopicPartition(topic, index(number))
+    raise TypeError(f"a partition is wanted, as in TopicPartition('events', 0) or ('events', 0), not {value!r}")
+
+
+def partitions_of(values: object) -> list[TopicPartition]:
+    """Return the partitions that a caller means by a collection of them. Raises TypeError."""
+    if isinstance(values, str):
+        raise TypeError(
+            f"partitions are wanted, not the topic {values!r}: a list such as [({values!r}, 0)], or for all of ours"
+            f" [tp for tp in connector.assignment() if tp.topic == {values!r}]"
+        )
+    if not isinstance(values, Iterable):
+        raise TypeError(f"a list of partitions is wanted, as in [('events', 0)], not {values!r}")
+    if isinstance(values, tuple) and values and isinstance(values[0], str):
+        raise TypeError(f"a list of partitions is wanted: write [{partition_of(values)!r}]")
+    return [partition_of(value) for value in values]
 
 
 class OffsetRange(NamedTuple):

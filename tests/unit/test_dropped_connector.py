@@ -40,34 +40,38 @@ def member_of(connector: ZookeeperConsumerConnector) -> MemberParts:
     return connector._member
 
 
+def drop(held: list[ZookeeperConsumerConnector]) -> None:
+    held.clear()
+    gc.collect()
+
+
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
 @pytest.mark.parametrize("read", ["stream", "merged", "not at all"])
 def test_a_dropped_connector_is_told_of(cluster: FakeCluster, coordination: str, read: str) -> None:
     """Its streams and threads referred to it, so it was never collected, and nobody heard of it."""
-    connector = new(cluster, coordination)
-    stream = connector.create_message_streams({"t": 1})["t"][0]
+    held = [new(cluster, coordination)]
+    stream = held[0].create_message_streams({"t": 1})["t"][0]
     if read == "stream":
         assert stream.get(timeout=scaled(30)).offset == 0
     elif read == "merged":
-        assert connector.messages().get(timeout=scaled(30)).offset == 0
-    member, gone = member_of(connector), weakref.ref(connector)
+        assert held[0].messages().get(timeout=scaled(30)).offset == 0
+    member, gone = member_of(held[0]), weakref.ref(held[0])
+    del stream
     try:
         with pytest.warns(ResourceWarning, match=r"g_m was dropped without shutdown\(\).*use `with`, or call shutdown"):
-            del connector, stream
-            gc.collect()
+            drop(held)
         assert gone() is None
     finally:
         member.close(Deadline(5.0), finished=False)
 
 
 def test_streams_are_read_on_without_their_connector(cluster: FakeCluster) -> None:
-    connector = new(cluster)
-    stream = connector.create_message_streams({"t": 1})["t"][0]
-    member = member_of(connector)
+    held = [new(cluster)]
+    stream = held[0].create_message_streams({"t": 1})["t"][0]
+    member = member_of(held[0])
     try:
         with pytest.warns(ResourceWarning, match="dropped"):
-            del connector
-            gc.collect()
+            drop(held)
         assert [stream.get(timeout=scaled(30)).offset for _ in range(5)] == list(range(5))
     finally:
         member.close(Deadline(5.0), finished=False)

@@ -9,6 +9,7 @@ import re
 from zkconsumer.config.secrets import NOT_SHOWN, address_may_hold_credentials
 
 _HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,=@]+)"
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
 _ADDRESS = re.compile(rf"({_HOST})(?::([0-9]{{1,5}}))?")
 
 
@@ -41,6 +42,9 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """The (host, port) of each server of a list, IPv6 hosts without their brackets. Raises ValueError."""
     _refuse_credentials(text)
     servers = []
+    scheme = _SCHEME.search(text)
+    if scheme is not None:
+        raise ValueError(f"holds no URLs: leave out {scheme[0]!r} (security.protocol names the protocol)")
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = _address(part).rpartition(":")
         if not host or not port.isdecimal():

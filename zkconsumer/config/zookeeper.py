@@ -10,6 +10,7 @@ from zkconsumer.errors import ConfigException
 KEY = "zookeeper.connect"
 DEFAULT_PORT = 2181
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,@]+)(?::(?P<port>.*))?")
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
 _PARAMETER = re.compile(r"\?.*=")  # as in URLs; ZooKeeper takes none, so it would be a part of the chroot
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -21,6 +22,10 @@ def parse_connect(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
     no chroot: all as ZooKeeper's own client has it.
     Raises :class:`ConfigException` that quotes the part which is wrong, unless the text may hold a password.
     """
+    scheme = _SCHEME.search(text)
+    if scheme is not None:
+        # no more of it is quoted: such an address may hold a password
+        raise ConfigException(KEY, f"is no URL: leave out {scheme[0]!r} and write host1:port1,host2:port2/chroot")
     try:
         return _parse(text)
     except ConfigException:

@@ -24,6 +24,16 @@ Told = StartsFound | StartsResolved | StartsStored | CommitsRefused | OffsetsMov
 """The events that this module deals with."""
 
 
+def answer_seek(request: SeekRequested, holdings: Holdings) -> None:
+    """Go on elsewhere. The request is told what of it is not ours, or what went wrong."""
+    try:
+        strange = {tp for tp, offset in request.offsets.items() if not holdings.seek(tp, offset)}
+    except Exception as e:  # noqa: BLE001 (whoever waits for the answer raises it)
+        request.done.set_exception(e)
+    else:
+        request.done.set_result(frozenset(strange))
+
+
 class Repositioning:
     """Deals with them.
 
@@ -69,8 +79,7 @@ class Repositioning:
 
     def seek(self, request: SeekRequested) -> None:
         """Go on elsewhere, and tell what of it is not ours."""
-        strange = {tp for tp, offset in request.offsets.items() if not self._holdings.seek(tp, offset)}
-        request.done.set_result(frozenset(strange))
+        answer_seek(request, self._holdings)
 
     def retry(self) -> None:
         """ZooKeeper answers: take up the offsets that could not be read before."""

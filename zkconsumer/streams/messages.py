@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple
 
 from zkconsumer.decoders import K, V
+
+FIELDS = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type", "headers")
+"""The public fields of a message."""
 
 
 class _Fields(NamedTuple):
@@ -48,6 +52,15 @@ class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
         timestamp: int | None = self[0].timestamp
         return -1 if timestamp is None else timestamp
 
+    def __iter__(self) -> Iterator[Any]:
+        """The public fields in the order of ``repr``, so that ``tuple(message)`` shows them."""
+        # a length of eight would cost each message of merged streams a call, so that of the tuple stays
+        return iter([getattr(self, name) for name in FIELDS])
+
+    def __dir__(self) -> list[str]:
+        # a tuple's count and index, and where the fields are kept, are not for users
+        return [*FIELDS, *(name for name in super().__dir__() if name.startswith("__"))]
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageAndMetadata):
             return NotImplemented
@@ -59,7 +72,7 @@ class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
     def __repr__(self) -> str:
         return (
             f"MessageAndMetadata(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-            f"key={self[0].key!r}, value={self[2]!r}, timestamp={self.timestamp})"
+            f"key={self[0].key!r}, value={self[2]!r}, timestamp={self.timestamp}, headers={list(self.headers)!r})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,7 +102,6 @@ class _Copy:
 
 def _unpickle(*content: Any) -> MessageAndMetadata[Any, Any]:
     copy = _Copy()
-    names = ("topic", "partition", "offset", "key", "value", "timestamp", "timestamp_type", "headers")
-    for name, value in zip(names, content, strict=True):
+    for name, value in zip(FIELDS, content, strict=True):
         setattr(copy, name, value)
     return MessageAndMetadata((copy, copy, copy.value))

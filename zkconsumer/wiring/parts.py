@@ -350,7 +350,13 @@ class MemberParts:
         """Go on at these offsets; returns the partitions that are not ours. Raises TimeoutError."""
         request = SeekRequested(dict(offsets), Answer())
         self.events.put(request)
-        return request.done.result(deadline.remaining())
+        try:
+            return request.done.result(deadline.remaining())
+        except FutureTimeoutError:
+            raise TimeoutError(
+                f"{self.consumer}: the group's thread did not seek {', '.join(map(str, offsets))} in time; it does so"
+                f" later: {self.rebalancer.state if self.rebalancer is not None else ''}"
+            ) from None
 
     def subscribe(
         self, registration: Registration, leaving: Collection[str] = (), retired: Collection[KafkaStream[Any, Any]] = ()

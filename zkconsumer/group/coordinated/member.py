@@ -58,6 +58,7 @@ from zkconsumer.group.events import (
 from zkconsumer.group.holdings import Offsets
 from zkconsumer.group.inbox import Inbox
 from zkconsumer.group.listener import Listening
+from zkconsumer.group.repositioning import answer_seek
 from zkconsumer.group.state import ConnectorState
 from zkconsumer.group.subscribing import Changes
 from zkconsumer.model import ConsumerId, TopicPartition
@@ -336,8 +337,7 @@ class CoordinatedMember:
         self._delivery.wake()
 
     def _seek(self, request: SeekRequested) -> None:
-        strange = {tp for tp, offset in request.offsets.items() if not self._shares.holdings.seek(tp, offset)}
-        request.done.set_result(frozenset(strange))
+        answer_seek(request, self._shares.holdings)
 
     # ---- the table ----
 
