@@ -21,6 +21,7 @@ from zkconsumer.errors import (
     ConsumerTimeoutException,
     DecodeError,
     MessageStreamsExistException,
+    OffsetCommitError,
     PartitionNotOwnedError,
     ZkConsumerError,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "MergedStreams",
     "MessageAndMetadata",
     "MessageStreamsExistException",
+    "OffsetCommitError",
     "OffsetRange",
     "OffsetStore",
     "PartitionNotOwnedError",

@@ -442,6 +442,8 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self._member, self._end = None, Closing()
         self._end.begin(0, 0.0)
         self._end.end()
+        for restore in self._restorers:
+            restore()
         if member is not None:
             member.delivery.left_to_parent(self._forked)
 

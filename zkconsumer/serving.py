@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 Handler = Callable[[MessageAndMetadata[Any, Any]], object]
 JOIN_WITHIN = 5.0
 """Seconds that an interrupted run waits for handlers to return."""
+SLICE = 0.5
+"""Seconds after which who waits for workers looks whether a signal has come."""
 HURRIED = -1
 """Stands for the number of a worker that has ended, where workers are waited for no more."""
 SHORTEST_TIMEOUT = 0.05
@@ -258,7 +260,13 @@ class _Run:
             for thread in self._threads:
                 thread.start()
             ended = 0
-            while ended < len(self._threads) and self._over.get() != HURRIED:
+            while ended < len(self._threads):
+                try:
+                    # in slices: a signal that comes just before a wait runs its handler only after it
+                    if self._over.get(timeout=SLICE) == HURRIED:
+                        break
+                except Empty:
+                    continue
                 ended += 1
             if ended == len(self._threads):
                 for thread in self._threads:

@@ -1,9 +1,10 @@
 """Shutting a connector down on a signal: the message in hand is finished and committed, and the loop ends.
 
-A signal handler runs in the main thread between any two steps of it, perhaps while that thread holds one of our locks.
-So the handler only counts the signal and puts it on a queue that may be used so. A thread of our own
-(``<consumer>-signals``) takes it from there and has the connector shut down, while the main thread goes on with its
-message.
+A signal handler runs in the main thread between any two steps of it, perhaps while that thread holds one of our locks,
+and perhaps late: a main thread that waits for a lock may run no handler for as long as it waits. So the interpreter
+itself writes each signal to a socket (``signal.set_wakeup_fd``). A thread of our own (``<consumer>-signals``) reads it
+there and has the connector shut down, while the main thread goes on with its message. The handler only counts. Where
+somebody else has set such a descriptor (asyncio does), the handler writes to the socket.
 
 The original leaves signals to the application: a shutdown hook of the JVM runs on a thread of its own.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from contextlib import suppress
 from threading import Thread, current_thread, main_thread
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
@@ -24,6 +27,8 @@ from zkconsumer.closing import CLOSE_WITHIN, Closing, check_seconds
 
 log = logging.getLogger(__name__)
 
+END = 0
+"""Stands for a signal where the thread is to end; no signal has this number."""
 JOIN_WITHIN = 1.0
 """Seconds that the end of a guard waits for its thread, which has nothing left to do."""
 
@@ -52,30 +57,40 @@ class ShutdownOnSignal:
         self._name = str(connector.consumer_id)
         self._timeout = timeout
         self._count = 0
-        self._requests: SimpleQueue[int | None] = SimpleQueue()
         self._previous: dict[int, Any] = {}
         self._installed = False
+        self._process = os.getpid()
+        self._reading, self._writing = socket.socketpair()
+        self._writing.setblocking(False)
+        self._wakes = False
         self.received: int | None = None
         """The first signal that came; None where none has."""
         self._thread = Thread(target=self._serve, name=f"{self._name}-signals", daemon=True)
-        self._install(signals)
+        try:
+            self._install(signals)
+        except BaseException:
+            self._reading.close()
+            self._writing.close()
+            raise
 
     def _install(self, signals: tuple[int, ...]) -> None:
-        previous = {number: signal.getsignal(number) for number in signals}
-        foreign = [number for number, handler in previous.items() if handler is None]
-        if foreign:
-            raise ValueError(
-                f"{_name(foreign[0])} has a handler that was not set from Python, which could not be restored"
-            )
-        self._thread.start()
+        for number in signals:
+            if signal.getsignal(number) is None:
+                raise ValueError(f"{_name(number)} has a handler that was not set from Python: it cannot be restored")
         self._installed = True
         try:
-            for number, handler in previous.items():
+            for number in signals:
+                self._previous[number] = signal.getsignal(number)
                 signal.signal(number, self._received)
-                self._previous[number] = handler
         except (OSError, ValueError) as e:
-            self.restore()
+            del self._previous[number]
+            self._restore_handlers()
             raise ValueError(f"no handler can be set for {_name(number)}: {e}") from e
+        others = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        self._wakes = others == -1
+        if not self._wakes:
+            signal.set_wakeup_fd(others)
+        self._thread.start()
 
     def restore(self) -> None:
         """Put the handlers back that were there before. May be called again; from the main thread only.
@@ -84,24 +99,38 @@ class ShutdownOnSignal:
         """
         if not self._installed:
             return
+        self._restore_handlers()
+        if self._wakes:
+            ours = self._writing.fileno()
+            current = signal.set_wakeup_fd(-1)
+            if current != ours:
+                signal.set_wakeup_fd(current)
+        if os.getpid() == self._process:  # a forked process shares the socket, and has no such thread
+            self._write(END)
+
+    def _restore_handlers(self) -> None:
         self._installed = False
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._received:
                 signal.signal(number, handler)
-        self._requests.put(None)
+
+    def _write(self, number: int) -> None:
+        with suppress(BlockingIOError):  # full of signals that nobody has read yet
+            self._writing.send(bytes([number]))
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         # runs between any two steps of the main thread: takes no lock, waits for nothing, writes no log
         self._count += 1
-        connector = self._connector()
+        connector, previous = self._connector(), self._previous[number]
         if self._count <= 2 and self._installed and connector is not None and not connector._end.over:
-            if self.received is None:
-                self.received = number
-            self._requests.put(number)
+            self.received = self.received or number
+            if not self._wakes:
+                self._write(number)
+            if isinstance(getattr(previous, "__self__", None), ShutdownOnSignal):
+                previous(number, frame)  # another connector's
             return
         # a third signal, or one that comes when there is nothing left to shut down, does what it did before
         self.restore()
-        previous = self._previous[number]
         if callable(previous):
             previous(number, frame)
         elif previous == signal.SIG_DFL:
@@ -109,19 +138,27 @@ class ShutdownOnSignal:
             signal.raise_signal(number)
 
     def _serve(self) -> None:
-        first = True
-        while (number := self._requests.get()) is not None:
-            connector = self._connector()
-            if connector is None:
-                continue
-            if first:
-                log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))
-                connector._begin_shutdown(self._timeout)
-            else:
-                log.warning("%s: %s came again; waiting for no message in hand", self._name, _name(number))
-                connector._hurry()
-            first = False
-            del connector
+        came = 0
+        with self._reading, self._writing:
+            while True:
+                for number in self._reading.recv(64):
+                    if number == END:
+                        return
+                    if number in self._previous:
+                        came += 1
+                        self._act(number, came)
+
+    def _act(self, number: int, came: int) -> None:
+        connector = self._connector()
+        if connector is None or came > 2:
+            return
+        self.received = self.received or number
+        if came == 1:
+            log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))
+            connector._begin_shutdown(self._timeout)
+        else:
+            log.warning("%s: %s came again; waiting for no message in hand", self._name, _name(number))
+            connector._hurry()
 
     def __enter__(self) -> Self:
         return self

@@ -90,7 +90,7 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
 ) -> None:
     """Where the group's thread took all there was, the session was closed after the deadline."""
     standing, member = Standing(clock), Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
-    group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict)}
+    group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict), "left": ()}
     member.rebalancer = type("Group", (), group)()
     interrupted: list[float] = []
     member.committer = type(

@@ -6,13 +6,14 @@ apart and dropped.
 
 Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed``,
 ``held_until`` and ``fetch_from`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked``
-(only ever set) by the group's thread. ``paused``, ``halted`` and ``successor`` are written under the lock of the
-stream's queue. The pair (``held``, ``halted``) is
-the hand-over protocol: the stream announces the message it is about to hand out *before* it looks at ``halted``, the
-group's thread sets ``revoked`` and with it ``halted`` *before* it looks whether a message is held. One of the two
-always sees the other. That a message is held is told by ``consumed`` itself, so that finishing the last message of a
-batch is one write: were it two, who waits for the message to be let go could commit in between, and it would be
-consumed again.
+(only ever set) by the group's thread, and by the one that shuts down. ``paused``, ``halted`` and ``successor`` are
+written under the lock of the stream's queue.
+
+The pair (``held``, ``halted``) is the hand-over protocol: the stream announces the message it is about to hand out
+*before* it looks at ``halted``, the group's thread sets ``revoked`` and with it ``halted`` *before* it looks whether a
+message is held. One of the two always sees the other. That a message is held is told by ``consumed`` itself, so that
+finishing the last message of a batch is one write: were it two, who waits for the message to be let go could commit in
+between, and it would be consumed again.
 
 Mirrors the original's ``PartitionTopicInfo``. It counts a message as consumed when it is handed out and so loses it
 in a crash.

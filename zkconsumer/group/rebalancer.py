@@ -172,6 +172,11 @@ class Rebalancer:
         """What is owned now (a copy)."""
         return dict(self._holdings.owned)
 
+    @property
+    def left(self) -> Sequence[PartitionPosition]:
+        """What was owned when the member left; empty before that."""
+        return self._rounds.left
+
     # ---- the thread ----
 
     def _run(self) -> None:

@@ -171,6 +171,11 @@ class Rounds:
 
     # ---- the end ----
 
+    @property
+    def left(self) -> Sequence[PartitionPosition]:
+        """What was owned when the member left; empty before that."""
+        return tuple(self._leaving)
+
     def let_go(self, request: StopRequested) -> None:
         """Hand out nothing more of anything, and wait for the messages in the user's hands, as long as there is time
         left for the last commit.

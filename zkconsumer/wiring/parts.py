@@ -91,6 +91,10 @@ class GroupThread(Protocol):
     def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         """What is owned now (a copy)."""
 
+    @property
+    def left(self) -> Sequence[PartitionPosition]:
+        """What was owned when the member left; empty before that."""
+
 
 class MemberParts:
     """The parts of one member of a group that are the same whoever coordinates it.
@@ -208,7 +212,8 @@ class MemberParts:
         """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished.
 
         Each step leaves time to those after it, so that none is cut short by the one before. May be called again, for
-        what :meth:`open` began at the same time. Readers that wait for a message end at once.
+        what :meth:`open` began at the same time. From the beginning on nothing is handed out any more, and readers that
+        wait for a message end.
         """
         self._closing = True
         scale = min(1.0, deadline.bounded(SHORTEST) / SHORTEST)
@@ -225,13 +230,14 @@ class MemberParts:
             if self.rebalancer is not None:
                 last.callback(self._end_group, self.rebalancer, end, scale)
                 self.put_down(get_native_id(), finished=finished)
-                self.delivery.end()  # the group's thread may be waiting for an answer, and readers are not to
+                # the group's thread does so too, but it may be waiting for an answer, and readers are not to
+                self.delivery.end()
+                self.delivery.revoke(list(self.rebalancer.positions().values()), Deadline(0.0))
 
     def _end_group(self, rebalancer: GroupThread, end: Deadline, scale: float) -> None:
         """Have the group's thread leave; where it waits for an answer that does not come, take away what it waits
         for.
         """
-        positions = rebalancer.positions().values()
         patience, last = end.earlier(FORCED * scale), end.earlier(4 * A_STEP * scale)
         self.events.put(StopRequested(deadline=patience))
         if not rebalancer.join(patience):
@@ -240,6 +246,7 @@ class MemberParts:
             self._disconnect(last.earlier(A_STEP * scale))
             rebalancer.join(last)
         if self.config.auto_commit_enable:
+            positions = rebalancer.left or rebalancer.positions().values()
             self.not_committed = [text for text in map(_not_committed, positions) if text]
             if self.not_committed:
                 log.warning(

@@ -13,7 +13,7 @@ and :attr:`CoordinatedMember.first_round`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -165,6 +165,11 @@ class CoordinatedMember:
     def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         """What is owned now (a copy)."""
         return dict(self._shares.owned)
+
+    @property
+    def left(self) -> Sequence[PartitionPosition]:
+        """What was owned when the member left; empty before that."""
+        return self._shares.left
 
     @property
     def state(self) -> ConnectorState:

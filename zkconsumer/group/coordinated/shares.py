@@ -78,6 +78,8 @@ class Shares:
         self._held_by_who_asked = held_by_who_asked
         # there are no owner nodes to read offsets from again
         self.holdings = Holdings(delivery, offsets, cast(Ownership, None), tell)
+        self.left: Sequence[PartitionPosition] = ()
+        """What was owned when the member left; empty before that."""
         self._drain = Drain(delivery, self.holdings.owned.values, stopping)
 
     def conflicts(self, way: str) -> Conflicts:
@@ -158,7 +160,7 @@ class Shares:
         """The end: end the streams, wait for the messages in the user's hands as long as there is time left for the
         last commit, and commit.
         """
-        leaving = list(self.owned.values())
+        leaving = self.left = tuple(self.owned.values())
         self._drain.end_streams()
         if any(position.held for position in leaving):
             self._offsets.hurry()  # what is finished is not to wait for what is not
