@@ -48,6 +48,7 @@ from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.serving import Serving
 from zkconsumer.signals import in_signal_handler
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
+from zkconsumer.streams.loops import public_names
 from zkconsumer.wiring import MemberParts, new_member
 
 __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
@@ -466,6 +467,9 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                 stacklevel=1,
                 source=self,
             )
+
+    def __dir__(self) -> list[str]:
+        return public_names(super().__dir__(), ("left_to_parent",))
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"

@@ -24,6 +24,7 @@ from zkconsumer import (
     ConnectorClosedException,
     ConsumerTimeoutException,
     KafkaStream,
+    OffsetCommitError,
     ZookeeperConsumerConnector,
 )
 from zkconsumer.devcluster import DevCluster
@@ -218,10 +219,18 @@ def test_shutdown_by_the_holding_thread_counts_the_message_and_ends_the_stream(
 def test_shutdown_by_another_thread_gives_the_reader_a_moment_to_finish(
     connector: NewConnector, place: Place, finishes: bool
 ) -> None:
-    member = connector(place.group, rebalance_drain_timeout_ms=20_000 if finishes else 300)
+    member = connector(place.group)
     reader = Reader(only_stream(member, place.topic), hold_at=4)
     reader.wait_for(5)
-    ending = threading.Thread(target=member.shutdown)
+    raised: list[str] = []
+
+    def end() -> None:
+        try:
+            member.shutdown(timeout=5.0 if finishes else 2.5)
+        except OffsetCommitError as e:
+            raised.append(str(e))
+
+    ending = threading.Thread(target=end)
     with within(4):
         ending.start()
         if finishes:
@@ -230,6 +239,10 @@ def test_shutdown_by_another_thread_gives_the_reader_a_moment_to_finish(
         ending.join(scaled(10))
     assert not ending.is_alive()
     assert place.committed == (5 if finishes else 4)
+    if finishes:
+        assert raised == []
+    else:
+        assert f"{place.topic}-0 at 4 (it was still in hand" in raised[0]
     reader.go_on()
     reader.join()
     assert [m.offset for m in reader.got] == list(range(5)), "nothing is handed out after the end"

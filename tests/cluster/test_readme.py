@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
+from tests.cluster.in_process import offsets_of
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster, java_home_for_spark
 
@@ -91,6 +95,23 @@ def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: C
     produce(events, [b"%d" % n for n in range(1000, 1100)])
     printed = run(block("connector.run("), cluster, events).splitlines()
     assert {line.split()[-1] for line in printed} >= {repr(b"%d" % n) for n in range(1000, 1100)}
+
+
+def test_ending_a_service(cluster: DevCluster, events: str, zookeeper: KazooClient) -> None:
+    code = block("shutdown_on_signal").replace("127.0.0.1:2181", cluster.zookeeper_connect)
+    code = code.replace('"events"', repr(events))
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(scaled(60), process.kill)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            printed = [process.stdout.readline()]
+            process.send_signal(signal.SIGTERM)
+            printed += process.stdout.readlines()
+            assert process.wait(scaled(30)) == 0
+        finally:
+            watchdog.cancel()
+    assert sum(offsets_of(zookeeper, "service", events).values()) == len(printed) > 0, "each was finished and committed"
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from signal import SIGINT, SIGTERM
 from typing import assert_type
 
 from zkconsumer import (
@@ -12,10 +13,12 @@ from zkconsumer import (
     KafkaStream,
     LongDecoder,
     MessageAndMetadata,
+    Phase,
     StringDecoder,
     TopicPartition,
     Whitelist,
     ZookeeperConsumerConnector,
+    shutdown_on_signal,
 )
 
 
@@ -45,7 +48,7 @@ def one_loop(connector: ZookeeperConsumerConnector) -> None:
 
     connector.run(handle, "t", workers=2, key_decoder=StringDecoder())
     connector.run(handle, Whitelist("a.*"))
-    connector.run(handle, {"t": 2})
+    connector.run(handle, {"t": 2}, stop_on=(SIGTERM, SIGINT), shutdown_timeout=20)
     connector.run(lambda: None, ["t"])  # type: ignore[arg-type, misc]
     for message in connector.messages(connector.create_message_streams_by_filter(Whitelist("a"), 1, StringDecoder())):
         assert_type(message.key, str | None)
@@ -76,3 +79,24 @@ def control() -> None:
         connector.seek(tp, "earliest")
         connector.seek(tp, "begin")  # type: ignore[arg-type]
         connector.seek("t", 0)  # type: ignore[arg-type]
+        pair = ("t", 0)
+        connector.seek(pair, 5)
+        connector.pause([pair])
+        connector.pause([tp, pair])
+        connector.pause(connector.assignment())
+        connector.resume("t")  # type: ignore[arg-type]
+        connector.commit_offsets({pair: 5})
+        connector.commit_offsets({tp: 5})
+        connector.commit_offsets({tp: 5.0})  # type: ignore[arg-type]
+        assert_type(connector.position(pair), int | None)
+        assert_type(connector.seek_to_timestamp(0, [pair]), dict[TopicPartition, int])
+        assert_type(connector.offsets_for_times({pair: 0}), dict[TopicPartition, int | None])
+        assert_type(connector.state.phase, Phase)
+
+
+def ending(connector: ZookeeperConsumerConnector) -> None:
+    with connector, shutdown_on_signal(connector, SIGTERM, timeout=20) as guard:
+        assert_type(guard.received, int | None)
+    connector.shutdown(timeout=1.5)
+    connector.shutdown("5")  # type: ignore[arg-type]
+    shutdown_on_signal(connector, "SIGTERM")  # type: ignore[arg-type]

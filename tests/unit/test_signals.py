@@ -204,7 +204,7 @@ def test_a_message_that_takes_too_long_is_told_of(cluster: FakeCluster, code: st
         code_, errors = process.ends()
     assert code_ == 1
     assert "OffsetCommitError" in errors
-    assert "t-0 at 0 (it was still being handled when time was up)" in errors
+    assert "t-0 at 0 (it was still in hand when time was up)" in errors
     assert committed(cluster) in (None, 0)
 
 
@@ -224,7 +224,7 @@ def test_a_second_signal_waits_for_no_message(cluster: FakeCluster, code: str) -
             process.go_on()  # its own thread has the message in hand
         code_, errors = process.ends()
     assert code_ == 1
-    assert "t-0 at 1 (it was still being handled" in errors
+    assert "t-0 at 1 (it was still in hand" in errors
     assert committed(cluster) == 1
 
 
@@ -366,7 +366,7 @@ def test_shutdown_tells_of_what_another_thread_has_in_hand(cluster: FakeCluster)
     thread = threading.Thread(target=close)
     thread.start()
     thread.join(scaled(30))
-    assert "t-0 at 1 (it was still being handled when time was up)" in str(failures[0])
+    assert "t-0 at 1 (it was still in hand when time was up)" in str(failures[0])
     assert committed(cluster) == 1
     with pytest.raises(ConnectorClosedException):
         reading.connector.commit_offsets()

@@ -21,6 +21,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible import WakeFlag
+from zkconsumer.streams.loops import public_names, read_already
 from zkconsumer.streams.message_iterator import MessageIterator, NotReturned
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.stream import KafkaStream
@@ -79,6 +80,13 @@ class MergedStreams(MessageIterator[K, V]):
         self._messages = self._hand_out()
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+        if self._last is not None:
+            self._last.tell_of_loop()
+        return self._begin()
+
+    def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
+        if getgeneratorstate(self._messages) == GEN_RUNNING:
+            raise RuntimeError(read_already("messages()", self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
@@ -109,6 +117,9 @@ class MergedStreams(MessageIterator[K, V]):
         self._wake = WakeFlag()
         if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
             self._messages, self._last = self._hand_out(), None
+
+    def __dir__(self) -> list[str]:
+        return public_names(super().__dir__(), ("interrupted", "left_to_parent"))
 
     def __repr__(self) -> str:
         return f"<MergedStreams of {len(self._watched)}>"

@@ -39,13 +39,14 @@ class MessageIterator(Generic[K, V]):
         self._turned = False
         """Whether the generator yielded an error, or nothing, in place of a message last."""
 
-    def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+    def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
+        """An iterator over what comes next. Raises RuntimeError where another thread is asking."""
         raise NotImplementedError
 
     def __next__(self) -> MessageAndMetadata[K, V]:
         message = None
         try:
-            messages = iter(self)
+            messages = self._begin()
             self._returned = False
             message = next(messages)
             self._returned = True
@@ -64,7 +65,7 @@ class MessageIterator(Generic[K, V]):
         """
         message = None
         try:
-            messages = iter(self)
+            messages = self._begin()
             self._patience, self._ends = timeout, False
             self._returned = False
             message = next(messages)

@@ -15,6 +15,7 @@ it, so that neither the generator nor the iterator ends by it. Whoever asks for 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
@@ -25,12 +26,28 @@ from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams.loops import public_names, read_already, tell_of_message_in_hand
 from zkconsumer.streams.message_iterator import NotReturned
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.pace import Gate
 from zkconsumer.streams.queue import StreamQueue
 from zkconsumer.streams.reading import Ask, ChunkReader, Count, ReadSettings, Wait
 from zkconsumer.streams.tables import ColumnStream, TurnToColumns
+
+log = logging.getLogger(__name__)
+
+_FOR_MEMBERS = (
+    "being_asked",
+    "held_by",
+    "interrupted",
+    "left_to_parent",
+    "settle",
+    "take_back",
+    "tell_of_loop",
+    "turn",
+    "wait_at_gate",
+)
+"""What is public to the member's other parts, and nothing for its users."""
 
 
 class _Raise:
@@ -84,6 +101,12 @@ class KafkaStream(ColumnStream[K, V]):
         return self._message_class is not MessageAndMetadata
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+        self.tell_of_loop()
+        return self._begin()
+
+    def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
+        if self._asked:
+            raise RuntimeError(read_already(self.name, self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
@@ -99,7 +122,7 @@ class KafkaStream(ColumnStream[K, V]):
         """The messages that there are now; ends where one would have to be waited for. Only for the pace, which
         is that of all streams, is waited, by ``wait_for_token``, until that returns False. :meth:`settle` must follow.
         """
-        messages = iter(self)
+        messages = self._begin()
         self._patience, self._ends, self._wait_for_token = 0.0, True, wait_for_token
         return messages
 
@@ -132,6 +155,15 @@ class KafkaStream(ColumnStream[K, V]):
         if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
             self._messages = self._hand_out()
         self._reader.left_to_parent(error)
+
+    def tell_of_loop(self) -> None:
+        """A loop begins: log what becomes of the message that is still in hand, perhaps interrupted half-way."""
+        chunk = self.queue.taken
+        if chunk is not None and self._returned and chunk.position.held and not chunk.position.revoked:
+            tell_of_message_in_hand(log, self.name, chunk.position)
+
+    def __dir__(self) -> list[str]:
+        return public_names(super().__dir__(), _FOR_MEMBERS)
 
     def __repr__(self) -> str:
         # never iterates (KAFKA-1146: printing a stream blocked for ever)

@@ -430,7 +430,7 @@ def _not_committed(position: PartitionPosition) -> str:
     if finished is None or committed == position.finished(including_held=True):
         return ""
     if position.held:
-        return f"{position.tp} at {finished} (it was still being handled when time was up)"
+        return f"{position.tp} at {finished} (it was still in hand when time was up)"
     return "" if finished == committed else f"{position.tp} at {finished if committed is None else committed}"
 
 
