@@ -271,6 +271,76 @@ def test_ctrl_c_ends_a_run_and_what_handlers_finish_is_committed(
     assert offsets_of(zookeeper, group, topic) == {0: handled}
 
 
+_SERVICE = """
+import os, signal, sys, threading
+from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
+connector = ZookeeperConsumerConnector({"zookeeper.connect": sys.argv[1], "group.id": sys.argv[2],
+                                        "auto.offset.reset": "smallest", "group.coordination": sys.argv[4]})
+def handle(message):
+    threading.Event().wait(0.01)
+    os.write(1, f"{message.partition} {message.offset}\\n".encode())
+if sys.argv[5] == "run":
+    connector.run(handle, sys.argv[3], workers=2, stop_on=(signal.SIGTERM, signal.SIGINT))
+else:
+    with connector, shutdown_on_signal(connector, signal.SIGTERM, signal.SIGINT):
+        for message in connector.create_message_streams({sys.argv[3]: 1})[sys.argv[3]][0]:
+            handle(message)
+"""
+
+
+class Service:
+    """A process that ends on a signal; ``lines`` are the messages that it has handled."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-c", _SERVICE, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(line.strip() for line in self.process.stdout)
+
+    def end(self, number: int) -> None:
+        self.process.send_signal(number)
+        try:
+            assert self.process.wait(scaled(20)) == 0, self.process.stderr.read()  # type: ignore[union-attr]
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join(scaled(10))
+            for pipe in (self.process.stdout, self.process.stderr):
+                assert pipe is not None
+                pipe.close()
+
+
+@pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
+@pytest.mark.parametrize("reading", ["run", "loop"])
+def test_signals_lose_and_repeat_nothing(
+    cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, produce: Produce, coordination: str, reading: str
+) -> None:
+    """Services that are replaced one after the other, each in the middle of its messages."""
+    topic, group = new_topic(4), new_group()
+    produce(topic, ["x"] * 1200, partitions=4)
+    arguments = (cluster.zookeeper_connect, group, topic, coordination, reading)
+    services: list[Service] = []
+
+    def handled() -> list[str]:
+        return [line for service in services for line in service.lines]
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            services.append(Service(*arguments))
+            eventually(lambda: len(services[-1].lines) > 40, 30, "some messages")
+            if len(services) > 1:
+                services[-2].end(number)
+        eventually(lambda: len(set(handled())) == 1200, 60, "all messages")
+    finally:
+        services[-1].end(signal.SIGTERM)
+    assert len(handled()) == 1200, "each once"
+
+
 def test_one_thread_reads_all_streams_fairly(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
 ) -> None:
