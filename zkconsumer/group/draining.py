@@ -45,12 +45,12 @@ class Drain:
     ) -> None:
         """Wait for the messages of these revoked positions.
 
-        Arguments: ``meanwhile`` is called after each slice of ``every`` seconds, and deals with events; ``limit`` holds until a shutdown is
-        requested, whose own drain holds from then on.
+        Arguments: ``meanwhile`` is called before each slice of ``every`` seconds, and deals with events; ``limit``
+        holds until a shutdown is requested, whose own drain holds from then on.
         """
         while True:
-            self._delivery.revoke(positions, Deadline(limit.bounded(every)))
             meanwhile()
+            self._delivery.revoke(positions, Deadline(limit.bounded(every)))
             stop = self._stopping()
             if stop is not None:
                 limit = stop.drain
