@@ -20,6 +20,7 @@ from zkconsumer.brokers import errors, fetch_answer, fetch_question, protocol
 from zkconsumer.brokers.connection import Connection, PeerClosedError
 from zkconsumer.brokers.fetch_answer import FetchAnswer
 from zkconsumer.brokers.protocol import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
+from zkconsumer.brokers.receiving import Receive, received
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
 from zkconsumer.model import Endpoint, TopicPartition
@@ -29,8 +30,12 @@ logger = logging.getLogger(__name__)
 _HEAD = Struct(">ii")  # the length of what follows, the correlation id
 _BUFFER = 256 * 1024
 _SMALL = 16 * 1024  # what is received together with a head; enough for an answer with little news
-_KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # a receive buffer grown beyond this is given back after the answer
+_KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # the receive buffer grows up to this
 _LARGEST_TOKEN = 1024 * 1024
+LARGEST_ANSWER = 100 * 1024 * 1024
+"""Bytes of one batch, unless more is asked for: brokers take no larger request (``socket.request.max.bytes``)."""
+_BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in the answer to a fetch
+_LARGEST_OTHER = 16 * 1024 * 1024  # any other answer; metadata of 300,000 partitions fit
 _BEGINNING = -2  # of a log, in place of a time
 _LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
 
@@ -49,12 +54,14 @@ class Security(Protocol):
 
 
 class _Expected(NamedTuple):
-    """An answer that is owed to us."""
+    """An answer that is owed to us: of how many bytes and, of a fetch, partitions at most."""
 
     correlation_id: int
     api: Api
     version: int
     max_wait: float
+    most_bytes: int
+    most_partitions: int = 0
 
 
 class BrokerChannel:
@@ -65,7 +72,8 @@ class BrokerChannel:
 
     Arguments: ``client_id`` is what the broker's quotas and logs call us; ``socket_timeout`` in seconds is how long
     the broker may be silent (beyond the wait that a fetch asks for); ``receive_buffer`` in bytes is the socket's, 0
-    leaves it to the system; ``security`` adds TLS and a login. The constructor does no I/O.
+    leaves it to the system; ``security`` adds TLS and a login; ``largest_fetch`` in bytes is how large a batch may be
+    that the broker sends although less was asked for (KIP-74). The constructor does no I/O.
     """
 
     def __init__(
@@ -76,12 +84,14 @@ class BrokerChannel:
         socket_timeout: float,
         receive_buffer: int = 65536,
         security: Security | None = None,
+        largest_fetch: int = LARGEST_ANSWER,
     ) -> None:
         self.endpoint = endpoint
         self._client_id = client_id
         self._client_name = client_id.encode()
         self._timeout = socket_timeout
         self._security = security
+        self._largest_fetch = largest_fetch
         # one of bootstrap.servers has no id that is known
         who = f"broker {endpoint.broker_id}" if endpoint.broker_id >= 0 else "the broker"
         self._connection = Connection(who, endpoint.host, endpoint.port, receive_buffer)
@@ -89,6 +99,7 @@ class BrokerChannel:
         self._login_until = Deadline(None)
         self._buffer = bytearray(_BUFFER)
         self._next_id = 0
+        self._named = 0
         self._expected: deque[_Expected] = deque()
         self._early: dict[int, FetchAnswer] = {}
 
@@ -174,8 +185,20 @@ class BrokerChannel:
         version = self._version(protocol.FETCH)
         correlation_id = self._next(deadline)
         data = fetch_question.encode(version, request, correlation_id, self._client_name)
-        self._send(data, _Expected(correlation_id, protocol.FETCH, version, request.max_wait), deadline)
+        self._send(data, self._fetch_expected(correlation_id, version, request), deadline)
         return correlation_id
+
+    def _fetch_expected(self, correlation_id: int, version: int, request: FetchRequest) -> _Expected:
+        """What the answer to a fetch may be at most."""
+        # an answer in a session may name any partition that was named in it before
+        self._named = len(request.positions) + (self._named if request.session_epoch > 0 else 0)
+        sizes = [position.max_bytes for position in request.positions]
+        if version >= protocol.CAPPED_FETCH:
+            most = max(request.max_bytes, self._largest_fetch, *sizes)
+        else:
+            most = sum(sizes)
+        most += _BESIDE_RECORDS
+        return _Expected(correlation_id, protocol.FETCH, version, request.max_wait, most, self._named)
 
     def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchAnswer:
         """The answer to a fetch. Those sent before it and not yet received are read on the way and kept.
@@ -202,15 +225,14 @@ class BrokerChannel:
         """
         correlation_id = self._next(deadline)
         data = protocol.encode(request, correlation_id, self._client_id)
-        self._send(data, _Expected(correlation_id, api, request.API_VERSION, max_wait), deadline)
+        self._send(data, _Expected(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
         try:
             while True:
                 expected, size, have = self._receive_head(deadline)
                 if expected.correlation_id == correlation_id:
-                    payload = bytearray(size)
-                    payload[:have] = memoryview(self._buffer)[_HEAD.size : _HEAD.size + have]
-                    self._connection.receive(memoryview(payload)[have:], deadline, self._timeout)
-                    return protocol.decode(request, bytes(payload), self._connection.name)
+                    begun = memoryview(self._buffer)[_HEAD.size : _HEAD.size + have]
+                    payload = received(begun, size, self._buffer, self._receiver(deadline))
+                    return protocol.decode(request, payload, self._connection.name)
                 self._keep(expected, size, have, deadline)
         except BaseException:
             self._forget()
@@ -231,9 +253,7 @@ class BrokerChannel:
             size = int.from_bytes(head, "big")
             if size > _LARGEST_TOKEN:
                 raise BrokerError(f"{self.name}: it sends {size} bytes in a login")
-            answer = bytearray(size)
-            self._connection.receive(memoryview(answer), deadline, self._timeout)
-            return bytes(answer)
+            return received(b"", size, self._buffer, self._receiver(deadline))
         except BaseException:
             self._forget()
             raise
@@ -306,6 +326,9 @@ class BrokerChannel:
             raise
         self._expected.append(expected)
 
+    def _receiver(self, deadline: Deadline) -> Receive:
+        return lambda view: self._connection.receive(view, deadline, self._timeout)
+
     def _receive_one(self, deadline: Deadline) -> None:
         try:
             self._keep(*self._receive_head(deadline), deadline)
@@ -315,10 +338,7 @@ class BrokerChannel:
 
     def _keep(self, expected: _Expected, size: int, have: int, deadline: Deadline) -> None:
         """Read the answer to a fetch, whose head and first ``have`` bytes have come."""
-
-        def receive(view: memoryview) -> None:
-            self._connection.receive(view, deadline, self._timeout)
-
+        receive = self._receiver(deadline)
         whole = _HEAD.size + size
         if len(self._buffer) < min(whole, _KEPT_BUFFER):
             # Each return from the system may wait for a thread that computes, so: in as few pieces as may be. A buffer
@@ -333,10 +353,10 @@ class BrokerChannel:
             window = fetch_answer.Window.over(view)
         else:
             window = fetch_answer.Window(self._buffer, size, receive, bytes(view[:have]))
-        answer = fetch_answer.read(window, expected.version, self._connection.name)
-        self._early[expected.correlation_id] = answer
-        if len(window.buffer) > _KEPT_BUFFER:
-            self._buffer = bytearray(_BUFFER)
+        name = self._connection.name
+        self._early[expected.correlation_id] = fetch_answer.read(
+            window, expected.version, name, expected.most_partitions
+        )
 
     def _receive_head(self, deadline: Deadline) -> tuple[_Expected, int, int]:
         """The head of the next answer: what it answers, how many bytes follow, and how many of them have come with it.
@@ -354,6 +374,11 @@ class BrokerChannel:
             raise BrokerError(
                 f"{self.name}: answer {correlation_id} of {size + 4} bytes came in place of {expected.correlation_id}"
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
+            )
+        if size > expected.most_bytes:
+            raise BrokerError(
+                f"{self.name}: an answer of {size} bytes came to {expected.api.name}, where {expected.most_bytes} are"
+                " the most; a larger message needs a larger fetch.max.bytes"
             )
         self._expected.popleft()
         return expected, size, have

@@ -1,18 +1,19 @@
 """Reads the answer to a fetch, versions 0 to 11, without touching the records.
 
 Pure; called by the fetcher thread. aiokafka's own reader would copy the records several times and walk them through a
-stream object; here each partition's records are copied once, out of a receive buffer that need hold no more than the
-records of one partition: an answer of 50 MB does not take 100.
+stream object; here each partition's records are copied once, out of a small receive buffer: an answer of 50 MB does
+not take 100. Lengths and counts are compared with what is left of the answer and what was asked for, and memory grows
+with what has come.
 Whatever the bytes are, the outcome is an answer or a BrokerError.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from zkconsumer.brokers.receiving import Receive, received
 from zkconsumer.errors import BrokerError
 
 _INT16 = Struct(">h").unpack_from
@@ -27,6 +28,8 @@ _PARTITION_5 = Struct(">ihqqq")  # + log start offset
 MAX_VERSION = 11
 _HEAD = 64
 """Bytes that hold any of the parts of fixed size."""
+_MOST_ABORTED = 500_000
+"""Aborted transactions beside the records of one partition. Each takes ten times its bytes in memory."""
 
 
 class FetchedPartition(NamedTuple):
@@ -66,14 +69,13 @@ class FetchAnswer(NamedTuple):
 class Window:
     """The part of an answer that is in memory: ``view`` from ``at`` on.
 
-    Arguments: ``buffer`` to receive into, which is replaced by a larger one where the records of one partition need
-    that; ``size`` of the whole answer in bytes; ``receive`` fills a view with what comes next; ``begun`` is what has
-    come already.
+    Arguments: ``buffer`` to receive into, which is replaced where it cannot hold a name; ``size`` in bytes that the
+    answer has by its head; ``receive`` fills a view with what comes next; ``begun`` is what has come already.
     """
 
     __slots__ = ("_left", "_receive", "at", "buffer", "view")
 
-    def __init__(self, buffer: bytearray, size: int, receive: Callable[[memoryview], None], begun: bytes = b"") -> None:
+    def __init__(self, buffer: bytearray, size: int, receive: Receive, begun: bytes = b"") -> None:
         self.buffer = buffer
         self._left = size - len(begun)
         self._receive = receive
@@ -88,14 +90,16 @@ class Window:
         return window
 
     def fill(self, count: int) -> None:
-        """Have the next ``count`` bytes in the view, or all that there are. Whatever ``receive`` raises."""
+        """Have the next ``count`` bytes in the view, or all that there are; ``count`` is that of a name or a head.
+
+        Raises what ``receive`` raises.
+        """
         have = len(self.view) - self.at
         if have >= count or not self._left:
             return
         rest = bytes(self.view[self.at :])  # short: less than what is asked for beyond it
-        wanted = min(count, have + self._left)
-        if len(self.buffer) < wanted:
-            self.buffer = bytearray(wanted)
+        if len(self.buffer) < count:
+            self.buffer = bytearray(count)
         whole = memoryview(self.buffer)
         whole[:have] = rest
         end = min(len(self.buffer), have + self._left)
@@ -104,18 +108,32 @@ class Window:
         self.view, self.at = whole[:end], 0
 
     def take(self, count: int) -> memoryview:
-        """The next ``count`` bytes, valid until the next call; a slice of Python would silently be shorter at the end.
+        """Return the next ``count`` bytes, valid until the next call; ``count`` is that of a name or a head.
 
-        Raises ValueError.
+        Raises ValueError where fewer are left: a slice of Python would silently be shorter.
         """
         start, end = self.at, self.at + count
-        if count < 0 or end > len(self.view):
+        if end > len(self.view):
+            self._check(count)
             self.fill(count)
             start, end = self.at, self.at + count
-        if count < 0 or end > len(self.view):
-            raise ValueError(f"{count} bytes do not lie within the {len(self.view) - start} that are left of it")
         self.at = end
         return self.view[start:end]
+
+    def data(self, count: int) -> bytes:
+        """Return a copy of the next ``count`` bytes, however many. Raises ValueError where fewer are left."""
+        if count <= len(self.view) - self.at or count <= len(self.buffer):
+            return bytes(self.take(count))
+        self._check(count)
+        begun = self.view[self.at :]
+        found = received(begun, count, self.buffer, self._receive)
+        self._left -= count - len(begun)
+        self.view, self.at = memoryview(b""), 0
+        return found
+
+    def _check(self, count: int) -> None:
+        if count > self.left:
+            raise ValueError(f"{count} bytes do not lie within the {self.left} that are left of it")
 
     @property
     def left(self) -> int:
@@ -131,10 +149,13 @@ def parse(view: memoryview, version: int, who: str) -> FetchAnswer:
     return read(Window.over(view), version, who)
 
 
-def read(window: Window, version: int, who: str) -> FetchAnswer:
-    """As :func:`parse`, of an answer that is still being received. Raises what receiving raises as well."""
+def read(window: Window, version: int, who: str, partitions: int | None = None) -> FetchAnswer:
+    """As :func:`parse`, of an answer that is still being received. Raises what receiving raises as well.
+
+    Arguments: ``partitions`` is how many there may be at most, since they were asked for; None does not check it.
+    """
     try:
-        answer = _read(window, version)
+        answer = _read(window, version, partitions)
     except (struct.error, UnicodeDecodeError, ValueError) as failure:
         raise BrokerError(f"{who}: its answer to Fetch version {version} cannot be read: {failure}") from failure
     if window.left:
@@ -142,7 +163,7 @@ def read(window: Window, version: int, who: str) -> FetchAnswer:
     return answer
 
 
-def _read(window: Window, version: int) -> FetchAnswer:
+def _read(window: Window, version: int, most: int | None) -> FetchAnswer:
     throttle, error, session_id = 0, 0, 0
     if version >= 7:
         throttle, error, session_id, topics = _START_7.unpack(window.take(_START_7.size))
@@ -158,6 +179,8 @@ def _read(window: Window, version: int) -> FetchAnswer:
         named = window.take(length + 4)
         topic = str(named[:length], "utf-8")
         (count,) = _INT32(named, length)
+        if most is not None and len(partitions) + count > most:
+            raise ValueError(f"more than the {most} partitions that were asked for")
         partitions.extend(_read_partition(window, version, topic) for _ in range(_checked(count)))
     return FetchAnswer(throttle / 1000, partitions, session_id, error)
 
@@ -180,14 +203,16 @@ def _read_partition(window: Window, version: int, topic: str) -> FetchedPartitio
         (count,) = _INT32(view, at)
         window.at = at + 4
         if _checked(count):
-            aborted = tuple(_ABORTED.iter_unpack(window.take(count * _ABORTED.size)))
+            if count > _MOST_ABORTED:
+                raise ValueError(f"{count} aborted transactions, more than {_MOST_ABORTED}")
+            aborted = tuple(_ABORTED.iter_unpack(window.data(count * _ABORTED.size)))
             window.fill(_HEAD)
         view, at = window.view, window.at
     if version >= 11:
         at += 4  # the preferred read replica: told only to those who name their rack
     (size,) = _INT32(view, at)
     window.at = at + 4
-    records = bytes(window.take(size)) if _checked(size) else b""
+    records = window.data(size) if _checked(size) else b""
     return FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
 
 

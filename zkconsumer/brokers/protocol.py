@@ -47,6 +47,8 @@ Versions = Mapping[Api, int]
 """The version in which each request is written on one connection."""
 
 _BASE: Versions = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, API_VERSIONS: 0}
+CAPPED_FETCH = 3
+"""From this version of a fetch on brokers keep to the limit of a whole answer, but for one larger batch (KIP-74)."""
 ASK_FROM_GENERATION = 3
 """Brokers that registered with this node version or later (0.10) can be asked what they understand."""
 

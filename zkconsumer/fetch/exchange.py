@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from zkconsumer.brokers import BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
 from zkconsumer.brokers import errors as codes
+from zkconsumer.brokers.channel import LARGEST_ANSWER
+from zkconsumer.brokers.protocol import CAPPED_FETCH
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.flow import Budget, FetchSettings, Flow
@@ -25,8 +27,6 @@ from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
-CAPPING_FETCH = 3
-"""From this version of the request on brokers keep to the limit of a whole answer (KIP-74)."""
 _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
 
 
@@ -63,6 +63,7 @@ class Exchange:
             socket_timeout=settings.socket_timeout,
             receive_buffer=settings.receive_buffer,
             security=settings.security,
+            largest_fetch=max(settings.largest_batch, LARGEST_ANSWER),
         )
         self._session = FetchSession()
         self._ends: dict[TopicPartition, int] = {}
@@ -74,7 +75,7 @@ class Exchange:
         if not self._connected:
             self._session.forget()
             self._channel.connect(Deadline(self._settings.socket_timeout))
-            self._capping = self._channel.versions["Fetch"] >= CAPPING_FETCH
+            self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
             self._accepted()
             self._connected = True
 

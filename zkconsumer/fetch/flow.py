@@ -73,7 +73,10 @@ class Unlimited:
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """What of the configuration concerns fetching; seconds and bytes."""
+    """What of the configuration concerns fetching; seconds and bytes.
+
+    ``largest_batch`` is ``fetch.max.bytes``, where ``max_bytes`` may be less (``queued.max.bytes``).
+    """
 
     client_id: str
     max_wait: float
@@ -87,6 +90,7 @@ class FetchSettings:
     isolation_level: int = 0
     security: Security | None = None
     skip_corrupt: bool = False
+    largest_batch: int = 0
 
 
 class Flow:

@@ -31,6 +31,8 @@ from zkconsumer.model import Endpoint, TopicPartition
 log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT = 10.0
+FIRST_TIMEOUT = 3.0
+"""Seconds for a broker that is asked for leaders while there are others to ask."""
 REPORT_EVERY = 30.0
 NEVER = float("inf")
 
@@ -83,6 +85,7 @@ class FetchManager:
         self._stopping = False
         self._known: Sequence[Endpoint] = ()
         self._asking: BrokerChannel | None = None
+        self._failed: set[int] = set()
         self._trouble = ""
         self._thread = Thread(target=self._run, name=f"{name}-leader-finder-thread", daemon=True)
 
@@ -258,9 +261,13 @@ class FetchManager:
         return self._known
 
     def _leaders(self, topics: Sequence[str], brokers: Sequence[Endpoint]) -> Mapping[TopicPartition, int]:
-        """Ask one broker after the other, in random order, until one knows."""
+        """Ask one broker after the other, in random order, until one knows; those that failed last time come last.
+
+        A broker that is slow, or whose answer never ends, thus delays the partitions of others only once.
+        """
         failure: BrokerError | None = None
-        for endpoint in random.sample(list(brokers), len(brokers)):
+        order = sorted(random.sample(list(brokers), len(brokers)), key=lambda each: each.broker_id in self._failed)
+        for number, endpoint in enumerate(order, 1):
             channel = BrokerChannel(
                 endpoint,
                 client_id=self._settings.client_id,
@@ -272,12 +279,16 @@ class FetchManager:
                 if self._stopping:
                     return {}
                 self._asking = channel
-            deadline = Deadline(min(METADATA_TIMEOUT, self._settings.socket_timeout))
+            limit = METADATA_TIMEOUT if number == len(order) else FIRST_TIMEOUT
+            deadline = Deadline(min(limit, self._settings.socket_timeout))
             try:
                 channel.connect(deadline)
                 self._let_in()
-                return channel.metadata(topics, deadline).leaders
+                leaders = channel.metadata(topics, deadline).leaders
+                self._failed.discard(endpoint.broker_id)
+                return leaders
             except BrokerError as e:
+                self._failed.add(endpoint.broker_id)
                 # a broker that is only away may let us in when it is back: the refusal says more
                 failure = failure if isinstance(failure, BrokerAuthenticationError) else e
             finally:

@@ -469,4 +469,5 @@ def fetch_settings(config: ConsumerConfig) -> FetchSettings:
         backoff=config.refresh_leader_backoff_ms / 1000,
         isolation_level=1 if config.isolation_level == "read_committed" else 0,
         skip_corrupt=config.corrupt_message_policy == "skip",
+        largest_batch=config.fetch_max_bytes,
     )

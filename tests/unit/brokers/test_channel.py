@@ -6,9 +6,10 @@ import logging
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any
 
@@ -234,6 +235,97 @@ def test_somebody_who_is_no_broker_is_found_out_at_once(make: Make) -> None:
             channel.connect(soon())
 
 
+def _fetch(channel: BrokerChannel) -> None:
+    channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+
+
+def _metadata(channel: BrokerChannel) -> None:
+    channel.metadata(["t"], soon())
+
+
+def _announced(answered: bytes) -> Callable[[Peer], None]:
+    """Answers the first request after the versions with a length and so many bytes of what it announces."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.send(answered[:4] + struct.pack(">i", peer.request().correlation_id) + answered[4:])
+
+    return script
+
+
+@pytest.mark.parametrize("asking", [_fetch, _metadata])
+def test_a_length_beyond_all_reason_allocates_nothing(make: Make, asking: Callable[[BrokerChannel], None]) -> None:
+    """Eight bytes made the member allocate and zero two gigabytes while all of its threads stood still."""
+    with ScriptedBroker(_announced(struct.pack(">i", 2**31 - 1))) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerError, match=r"an answer of 2147483643 bytes came to \w+, where \d+ are the most"):
+                asking(channel)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("asking", "announced"), [(_fetch, 90_000_000), (_metadata, 15_000_000)])
+def test_memory_grows_with_what_comes_not_with_its_length(
+    make: Make, asking: Callable[[BrokerChannel], None], announced: int
+) -> None:
+    """A length that may be right costs what has come of it, and the receive buffer."""
+    head = fetched(bytes(60_000)).replace(struct.pack(">i", 60_000), struct.pack(">i", announced - 80))
+    with ScriptedBroker(_announced(struct.pack(">i", announced) + head)) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerUnavailableError):
+                asking(channel)
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_an_answer_may_be_as_large_as_was_asked_for(make: Make) -> None:
+    """The limit follows the request, and a first batch may be larger than it (KIP-74)."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for size in (2_000_000, 2_000_000, 40_000_000):
+            with suppress(ConnectionError):  # the last one is refused
+                peer.answer(peer.request().correlation_id, fetched(bytes(size)))
+
+    asked = FETCH._replace(positions=[FetchPosition("t", 3, 42, 32_000_000)])
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint(), largest_fetch=1000)
+        channel.connect(soon())
+        for request in (asked, asked._replace(positions=FETCH.positions, max_bytes=2_000_000)):
+            channel.receive_fetch(channel.send_fetch(request, soon()), soon())
+        with pytest.raises(BrokerError, match=r"fetch\.max\.bytes"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+
+
+def test_partitions_that_nobody_asked_for_are_not_believed(make: Make) -> None:
+    """Empty partitions take ten times their bytes in memory, and an answer could hold millions of them."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        parts = [(n, 0, 100, 100, 0, None, -1, b"") for n in range(3)]
+        for count in (1, 1, 3):
+            answer = FetchResponse_v11(0, 0, 5, [("t", parts[:1]), ("u", parts[: count - 1])])
+            peer.answer(peer.request().correlation_id, answer.encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        # in a session the broker may tell of any partition that was named in it
+        for request in (FETCH._replace(session_epoch=0), FETCH._replace(session_epoch=1)):
+            assert len(channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions) == 1
+        with pytest.raises(BrokerError, match="more than the 2 partitions that were asked for"):
+            channel.receive_fetch(channel.send_fetch(FETCH._replace(session_epoch=2, positions=()), soon()), soon())
+
+
 def test_an_answer_that_cannot_be_read_ends_the_connection(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
@@ -403,7 +495,7 @@ def test_a_large_answer_does_not_stay_in_memory(make: Make) -> None:
             len(channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records) for _ in "ab"
         ]
         assert sizes == [20_000_000, 5]
-        assert len(channel._buffer) < 4_200_000
+        assert len(channel._buffer) < 4_300_000
         channel.close()
 
 
@@ -432,7 +524,8 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
         monkeypatch.setattr(Connection, "_receive", counted)
         for _ in range(2):
             received.clear()
-            answer = channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+            request = FETCH._replace(positions=[*FETCH.positions] * 4)
+            answer = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
             assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
             assert len(received) == 2, "its length, and all the rest"
         channel.close()

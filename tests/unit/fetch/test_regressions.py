@@ -19,7 +19,7 @@ from tests.timing import eventually, scaled
 from tests.unit.brokers.scripted import Peer, ScriptedBroker
 from tests.unit.brokers.sets import WHERE, Batch
 from tests.unit.fetch.one_partition import OnePartition
-from zkconsumer.brokers import errors
+from zkconsumer.brokers import BrokerChannel, errors
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
@@ -222,6 +222,33 @@ def test_kafka_693_a_partition_without_a_leader_is_waited_for() -> None:
         cluster.leader = 7
         manager.step()
         eventually(lambda: "fetch" in cluster.asked, 10, "a fetch")
+
+
+def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker whose answer never came was asked again and again, ten seconds each time, before the others."""
+    monkeypatch.setattr("zkconsumer.fetch.manager.random.sample", lambda brokers, _: brokers)
+    monkeypatch.setattr("zkconsumer.fetch.manager.FIRST_TIMEOUT", scaled(0.6), raising=False)
+    cluster = Cluster()
+    asked: list[int] = []
+    connect = BrokerChannel.connect
+
+    def recorded(self: BrokerChannel, deadline: Deadline) -> None:
+        asked.append(self.endpoint.broker_id)
+        connect(self, deadline)
+
+    def silent(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    monkeypatch.setattr(BrokerChannel, "connect", recorded)
+    with (
+        ScriptedBroker(silent) as slow,
+        ScriptedBroker(cluster.serve, cluster.serve) as quick,
+        closing(cluster.manager()) as manager,
+    ):
+        brokers = [Endpoint(8, "127.0.0.1", slow.port, 5), quick.endpoint()]
+        assert [manager._leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
+        assert asked == [8, 7, 7]
 
 
 def test_kafka_618_880_914_916_937_nothing_locks_up_and_nothing_stale_is_fetched() -> None:
