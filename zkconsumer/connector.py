@@ -254,6 +254,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                 check_crc=config.check_crcs,
                 read_committed=config.isolation_level == "read_committed",
                 skip_corrupt=config.corrupt_message_policy == "skip",
+                largest_batch=config.batch_expanded_max_bytes,
                 ended=self._end.await_stream_end,
                 message_class=message,
                 ends_on_timeout=config.consumer_timeout_action == "end",

@@ -34,7 +34,7 @@ Span = tuple[int, int, int]
 """Bytes from one place to another, and the number of records that they are."""
 
 
-def boundaries(data: bytes, spans: Sequence[Span]) -> tuple[Any, Any]:
+def boundaries(data: bytes | memoryview, spans: Sequence[Span]) -> tuple[Any, Any]:
     """Where each record of some spans begins (after its length) and ends, as vectors; spans in order, at least one.
 
     Raises StrangeBytesError where the records are not just what a span holds.
@@ -60,7 +60,7 @@ def boundaries(data: bytes, spans: Sequence[Span]) -> tuple[Any, Any]:
     return starts, ends
 
 
-def _chain(data: bytes, buffer: Any, spans: Sequence[Span]) -> Any:
+def _chain(data: bytes | memoryview, buffer: Any, spans: Sequence[Span]) -> Any:
     """Where the length of each record stands. Raises StrangeBytesError or IndexError."""
     found: list[list[Any]] = []
     others: list[tuple[list[Any], Span]] = []
@@ -77,7 +77,7 @@ def _chain(data: bytes, buffer: Any, spans: Sequence[Span]) -> Any:
     return np.concatenate([part for parts in found for part in parts])
 
 
-def _runs(data: bytes, buffer: Any, span: Span, parts: list[Any]) -> Span:
+def _runs(data: bytes | memoryview, buffer: Any, span: Span, parts: list[Any]) -> Span:
     """Put the runs of records of one length that a span begins with into ``parts``; returns what is left of it."""
     at, end, left = span
     while left >= _SHORTEST_RUN:
@@ -107,7 +107,7 @@ def _runs(data: bytes, buffer: Any, span: Span, parts: list[Any]) -> Span:
     return at, end, left
 
 
-def _chain_others(data: bytes, buffer: Any, others: Sequence[tuple[list[Any], Span]]) -> None:
+def _chain_others(data: bytes | memoryview, buffer: Any, others: Sequence[tuple[list[Any], Span]]) -> None:
     """The rest of some spans, by guessing; what is found is put to each span's parts."""
     begins, ends, totals = np.array([span for _, span in others], np.int64).T
     likely = _likely(buffer, begins, int(ends[-1]))
@@ -145,7 +145,11 @@ def _on_the_way(likely: Any, following: Any, begins: Any, ends: Any) -> tuple[An
 
 
 def _chain_each(
-    data: bytes, likely: Any, following: Any, firsts: Sequence[int], others: Sequence[tuple[list[Any], Span]]
+    data: bytes | memoryview,
+    likely: Any,
+    following: Any,
+    firsts: Sequence[int],
+    others: Sequence[tuple[list[Any], Span]],
 ) -> None:
     """The rest of some spans, one after the other. Arguments: ``firsts`` are the indexes of their beginnings."""
     # the indexes at which a likely place does not lead to the next one, or should not
@@ -210,7 +214,7 @@ def _following(buffer: Any, at: Any) -> Any:
     return np.where((first & 1 == 0) & (short | (second <= _LONG)), ends, -1)
 
 
-def _walk(data: bytes, at: int, count: int) -> tuple[Any, int]:
+def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[Any, int]:
     """Where the lengths of the next records stand, one by one, and where the last one ends. Raises IndexError beyond
     the data.
     """
@@ -228,7 +232,7 @@ def _walk(data: bytes, at: int, count: int) -> tuple[Any, int]:
     return np.array(found, np.int64), at
 
 
-def _after_long(data: bytes, at: int) -> int:
+def _after_long(data: bytes | memoryview, at: int) -> int:
     """Where a record ends whose length takes more than two bytes."""
     size = shift = 0
     while shift <= 28:

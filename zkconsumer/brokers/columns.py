@@ -148,13 +148,15 @@ class ColumnBuilder:
         try:
             # a batch that begins at or after what was asked for is not filtered, as when it is iterated
             first = batch._first if batch._first > batch.base_offset else vectors.FROM_ANYWHERE
-            block = vectors.block(view, first, end)
+            block = vectors.block(view, first, end, batch.expansion.limit)
         except vectors.StrangeBytesError:
             self._add_slowly(batch, end)
             return
         if self._pending or (self._blocks and self._blocks[-1][0].where != batch.where):
             self._convert()
         self._blocks.append((batch, end, block))
+        if block.data.obj is not view.obj:  # else it is part of what was fetched
+            batch.expansion.held += len(block.data)
         self.rows += block.total
         self.size += len(block.data)
 
@@ -163,9 +165,16 @@ class ColumnBuilder:
             self.add(batch.where, slab)
 
     def _convert_blocks(self) -> None:
+        taken, self._blocks = self._blocks, []
+        try:
+            self._add_blocks(taken)
+        finally:
+            for batch, _, _ in taken:
+                batch.expansion.held = 0
+
+    def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, vectors.Block]]) -> None:
         from zkconsumer.brokers import vectors
 
-        taken, self._blocks = self._blocks, []
         blocks = [block for _, _, block in taken]
         self.rows -= sum(block.total for block in blocks)
         self.size -= sum(len(block.data) for block in blocks)

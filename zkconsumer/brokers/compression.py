@@ -1,40 +1,215 @@
-"""Decompression of message sets, with one kind of error.
+"""Decompression of batches and wrapper messages into a room of limited size, with one kind of error.
 
-Pure. The codecs are aiokafka's (``gzip`` of the standard library, the others by cramjam); formats 0 and 1 need them
-one by one, since their wrapper message is unpacked by us. Format 2 is decompressed inside aiokafka's record batch.
+Pure. cramjam decompresses into a buffer that is given to it and stops where that is full, so no more memory is taken
+than the limit allows: 32 kB of zstd may stand for 2 GB. How large the content is can be guessed from the data's own
+head. A wrong guess costs a second try, in memory that is taken only as it is filled.
+
+The original takes whatever memory the content needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from struct import Struct
+from types import ModuleType
 from typing import Final
 
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
+import cramjam  # type: ignore[import-untyped,unused-ignore]
 
 GZIP: Final = 1
 SNAPPY: Final = 2
 LZ4: Final = 3
 ZSTD: Final = 4
 
+DEFAULT_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes of a batch's content where no limit is given."""
+
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_XERIAL = Struct(">8sii")  # magic, version, oldest version that can read it
+_XERIAL_HEAD = _XERIAL.pack(b"\x82SNAPPY\0", 1, 1)
+_INT32 = Struct(">i").unpack_from
+_UINT32_LITTLE = Struct("<I").unpack_from
+_UINT64_LITTLE = Struct("<Q").unpack_from
 _MASK = 0xFFFFFFFF
 _PRIME1, _PRIME2, _PRIME3, _PRIME4, _PRIME5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+_RATIO = 32  # what is compressed more than so many times is decompressed twice
+_SMALL_ROOM = 64 * 1024
+_SMALL = 8 * 1024  # compressed bytes that are tried without a guess
+_SCRATCH = 256 * 1024
+_MOST_BLOCKS = 4096  # that are looked at for a guess
+
+Bytes = bytes | bytearray | memoryview
 
 
-def decompress(codec: int, data: bytes, magic: int) -> bytes:
-    """The content of a wrapper message of format ``magic`` 0 or 1, or of a batch of format 2.
+class Expansion:
+    """How large the batches of a message set may become, and how large what was decompressed is now.
 
-    Raises ValueError for an unknown codec and for data that cannot be unpacked.
+    ``limit`` is of one batch, ``held`` of all that are in memory; both in bytes. One thread writes, any may read.
     """
-    decode: Callable[[bytes], bytes] | None = _DECODERS.get(codec)
-    if decode is None or (codec == ZSTD and magic < 2):
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+def decompress(codec: int, data: Bytes, magic: int, limit: int, head: Bytes = b"") -> memoryview:
+    """Return ``head`` and behind it the content of a wrapper of format ``magic`` 0 or 1, or of a batch of format 2, in
+    memory of its own.
+
+    Arguments: ``limit`` is how many bytes the content may have. Raises ValueError for an unknown codec, for data that
+    cannot be unpacked, and for a content beyond the limit.
+    """
+    if codec == SNAPPY:
+        return _snappy(data, limit, head)
+    library = _CODECS.get(codec)
+    if library is None or (codec == ZSTD and magic < 2):
         raise ValueError(f"compression codec {codec} is not one of message format {magic}")
     if codec == LZ4 and magic == 0:
-        data = with_right_lz4_checksum(data)
+        data = with_right_lz4_checksum(bytes(data))
+    if len(data) <= _SMALL and limit >= _SCRATCH:
+        room = _scratch.room
+        begin = len(head)
+        room[:begin] = head
+        try:
+            return memoryview(bytearray(room[: begin + library.decompress_into(data, room[begin:])]))
+        except Exception:  # noqa: BLE001, S110 - it may only be that it is larger
+            pass
+    guess = _guess(codec, data)
+    for size, compressed in ((guess, len(data)), (limit, 0)) if guess < limit else ((limit, 0),):
+        room = _room(head, size, compressed)
+        try:
+            return room[: len(head) + library.decompress_into(data, room[len(head) :])]
+        except Exception as error:  # noqa: BLE001 - the library's own kinds; it may only be that the guess was wrong
+            failure = error
+            del room  # or whoever keeps the error keeps it
+    raise _too_large(limit) if _is_full(failure) else _unreadable(failure) from failure
+
+
+class _Scratch(threading.local):
+    """A room for each thread: one of its own for each small content costs more than decompressing it."""
+
+    def __init__(self) -> None:
+        self.room = memoryview(bytearray(_SCRATCH))
+
+
+_scratch = _Scratch()
+
+
+def _is_full(failure: Exception) -> bool:
+    """Whether the room was too small; decides about words only."""
+    return "whole buffer" in str(failure)
+
+
+def _unreadable(failure: Exception) -> ValueError:
+    return ValueError(f"it cannot be decompressed: {failure!r}")
+
+
+def _too_large(limit: int) -> ValueError:
+    return ValueError(
+        f"it cannot be decompressed into the {limit} bytes that batch.expanded.max.bytes allows: raise that, or give"
+        " it up"
+    )
+
+
+def _room(head: Bytes, size: int, compressed: int) -> memoryview:
+    """Memory for ``head``, which is put there, and so many bytes; taken only as it is filled where these are many more
+    than were ``compressed``.
+    """
+    size += len(head)
+    if size <= _RATIO * compressed + _SMALL_ROOM:
+        room = memoryview(bytearray(size))
+    else:
+        room = memoryview(mmap(-1, max(size, 1), MAP_PRIVATE | MAP_ANONYMOUS))
+    room[: len(head)] = head
+    return room
+
+
+def _guess(codec: int, data: Bytes) -> int:
+    """How large the content probably is; data that cannot be right tell nothing useful, and no error."""
     try:
-        return decode(data)
+        if codec == GZIP:
+            return int(_UINT32_LITTLE(data, len(data) - 4)[0])
+        return _guess_lz4(data) if codec == LZ4 else _guess_zstd(data)
+    except Exception:  # noqa: BLE001 - too short, which decompressing it tells
+        return len(data)
+
+
+def _guess_lz4(data: Bytes) -> int:
+    flags = data[4]
+    if flags & 0x08:
+        return int(_UINT64_LITTLE(data, 6)[0])
+    largest = 1 << (8 + 2 * (data[5] >> 4 & 7))
+    at = 7 + (4 if flags & 0x01 else 0)
+    beside = 8 if flags & 0x10 else 4  # a block's size, perhaps its checksum
+    found = 0
+    for _ in range(_MOST_BLOCKS):
+        (size,) = _UINT32_LITTLE(data, at)
+        if not size:
+            break
+        length = size & 0x7FFFFFFF
+        found += length if size >> 31 else min(largest, _RATIO * length)
+        at += beside + length
+    return found
+
+
+def _guess_zstd(data: Bytes) -> int:
+    if data[:4] != _ZSTD_MAGIC:
+        return len(data)
+    flags = data[4]
+    single = flags >> 5 & 1
+    at = 5 + (1 - single) + (0, 1, 2, 4)[flags & 3]
+    width = (single, 2, 4, 8)[flags >> 6]
+    if width:
+        return int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+    found = last = 0
+    for _ in range(_MOST_BLOCKS):
+        block = int.from_bytes(data[at : at + 3], "little")
+        last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        found += min(128 * 1024, _RATIO * size) if kind == 2 else size
+        at += 3 + (1 if kind == 1 else size)
+        if last:
+            break
+    return found
+
+
+def _snappy(data: Bytes, limit: int, head: Bytes) -> memoryview:
+    """Snappy says itself how large the content is, for each block where it is framed as Java's library does."""
+    view = memoryview(data)
+    try:
+        blocks = list(_xerial_blocks(view)) if view[: _XERIAL.size] == _XERIAL_HEAD else [view]
+        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     except Exception as failure:
-        raise ValueError(f"it cannot be decompressed: {failure!r}") from failure
+        raise _unreadable(failure) from failure
+    size = sum(sizes)
+    if size > limit:
+        raise _too_large(limit)
+    begin = at = len(head)
+    small = begin + size <= _SCRATCH
+    room = _scratch.room if small else _room(head, size, len(view))
+    room[:begin] = head
+    try:
+        for block, length in zip(blocks, sizes, strict=True):
+            at += cramjam.snappy.decompress_raw_into(block, room[at : at + length])
+    except Exception as failure:
+        del room
+        raise _unreadable(failure) from failure
+    return memoryview(bytearray(room[:at])) if small else room[:at]
+
+
+def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
+    at = _XERIAL.size
+    while at < len(view):
+        (size,) = _INT32(view, at)
+        at += 4
+        if not 0 < size <= len(view) - at:
+            raise ValueError(f"a block of {size} bytes does not lie within it")
+        yield view[at : at + size]
+        at += size
 
 
 def with_right_lz4_checksum(frame: bytes) -> bytes:
@@ -70,9 +245,4 @@ def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (32 - bits)) & _MASK
 
 
-_DECODERS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    GZIP: gzip_decode,
-    SNAPPY: snappy_decode,
-    LZ4: lz4_decode,
-    ZSTD: zstd_decode,
-}
+_CODECS: Final[dict[int, ModuleType]] = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zkconsumer.brokers.heads import CONTROL, MalformedSetError, given_up, missing, read_head
+from zkconsumer.brokers.heads import CONTROL, MalformedSetError, given_up, misplaced, missing, read_head
 from zkconsumer.brokers.record_batch import CorruptRecordsError
 from zkconsumer.model import TopicPartition
 
@@ -34,10 +34,17 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
     Raises CorruptRecordsError, naming the position, where the head of the first new batch makes no sense. One further
     behind ends the extent before it, so that what is good is not held back.
     """
-    at, reached, messages = 0, fetch_offset, 0
+    at, reached, messages, last = 0, fetch_offset, 0, -1
     try:
         while (head := read_head(records, at)) is not None:
-            _, next_offset, at, magic, attributes, _, count = head
+            offset, next_offset, at, magic, attributes, _, count = head
+            if magic < 2:
+                beyond = misplaced(records, head, last, reached)
+                if beyond is not None:
+                    if beyond > reached:
+                        raise MalformedSetError(f"a message says that its offset is {offset}")
+                    continue
+            last = next_offset - 1
             if next_offset > reached:
                 passed = next_offset - reached
                 if magic < 2:

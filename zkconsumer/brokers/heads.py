@@ -13,7 +13,8 @@ START = Struct(">qi")  # offset, size of what follows
 # offset, size, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp, producer id, producer
 # epoch, base sequence, count of records
 _BATCH = Struct(">qiibIhiqqqhii").unpack_from
-_BATCH_SIZE = 61
+BATCH_SIZE = 61
+"""Bytes of a batch of format 2 before its records."""
 _PARTIAL = Struct(">qi4xb6xi").unpack_from  # offset, size, magic, last offset delta (where magic is 2)
 _TOLD = 27  # bytes of a head that tell all of that
 _MAGIC = 16
@@ -63,12 +64,36 @@ def read_head(records: bytes, at: int) -> Head | None:
         return offset, offset + 1, end, magic, 0, -1, 0
     if magic > 2:
         raise MalformedSetError(f"a batch says that its format is {magic}")
-    if end - at < _BATCH_SIZE:
+    if end - at < BATCH_SIZE:
         raise MalformedSetError(f"a batch says that its size is {size}")
     _, _, _, _, _, attributes, delta, _, _, producer, _, _, total = _BATCH(records, at)
     if delta < 0 or total < 0:
         raise MalformedSetError(f"a batch says that it has {total} records, the last {delta} after the first")
     return offset, offset + delta + 1, end, 2, attributes, producer, total
+
+
+def misplaced(records: bytes, head: Head, last: int, reached: int) -> int | None:
+    """Where to go on after a message of format 0 or 1 whose offset does not fit between its neighbours'; None where it
+    fits.
+
+    No checksum covers that offset. A wild one would move the position to anywhere, back or beyond the log. A place
+    before ``reached`` need not be looked at, since the messages there are not asked for.
+
+    Arguments: ``last`` is the last offset before it in the set, -1 for none; ``reached`` the offset to be read next.
+    """
+    offset, _, end, magic, *_ = head
+    if magic == 2:
+        return None
+    following, plain = -1, False
+    if len(records) - end > _MESSAGE_CODEC and records[end + _MAGIC] < 2:
+        following = int(START.unpack_from(records, end)[0])
+        plain = not records[end + _MESSAGE_CODEC] & CODEC  # a wrapper has the offset of its last message
+    believed = (last if last >= 0 else reached - 1) < following
+    if offset > last and not (believed and following <= offset):
+        return None
+    if believed and (plain or last < 0):
+        return following
+    return last + 2 if last >= 0 else reached + 1
 
 
 def missing(records: bytes, at: int) -> int:

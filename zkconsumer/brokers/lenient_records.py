@@ -13,9 +13,6 @@ from typing import Any
 
 from aiokafka.record.default_records import DefaultRecord
 
-from zkconsumer.brokers.compression import decompress
-from zkconsumer.brokers.heads import CODEC
-
 # attributes, last offset delta, first and max timestamp, producer id, producer epoch, base sequence, count of records
 _HEAD = Struct(">hiqqqhii").unpack_from
 _ATTRIBUTES = 21
@@ -24,15 +21,13 @@ _LOG_APPEND_TIME = 0x08
 
 
 def read_leniently(view: memoryview) -> Iterator[Any]:
-    """The records of a batch; bytes of a header's name that are no UTF-8 become U+FFFD.
+    """The records of an uncompressed batch; bytes of a header's name that are no UTF-8 become U+FFFD.
 
-    Raises ValueError or IndexError where the batch is corrupt.
+    Raises ValueError, IndexError or OverflowError where the batch is corrupt.
     """
     base = int.from_bytes(view[:8], "big")
     attributes, _, first, last, _, _, _, total = _HEAD(view, _ATTRIBUTES)
-    content = bytes(view[_CONTENT:])
-    if attributes & CODEC:
-        content = decompress(attributes & CODEC, content, 2)
+    content = view[_CONTENT:]
     at = 0
     for _ in range(total):
         _, at = _varint(content, at)
@@ -45,7 +40,7 @@ def read_leniently(view: memoryview) -> Iterator[Any]:
         yield DefaultRecord(base + offset, stamp, kind, key, value, headers)
 
 
-def _headers(content: bytes, at: int) -> tuple[list[tuple[str, bytes | None]], int]:
+def _headers(content: memoryview, at: int) -> tuple[list[tuple[str, bytes | None]], int]:
     count, at = _varint(content, at)
     headers = []
     for _ in range(count):
@@ -57,16 +52,16 @@ def _headers(content: bytes, at: int) -> tuple[list[tuple[str, bytes | None]], i
     return headers, at
 
 
-def _field(content: bytes, at: int) -> tuple[bytes | None, int]:
+def _field(content: memoryview, at: int) -> tuple[bytes | None, int]:
     length, at = _varint(content, at)
     if length < 0:
         return None, at
     if at + length > len(content):
         raise ValueError(f"a field of {length} bytes does not lie within the batch")
-    return content[at : at + length], at + length
+    return bytes(content[at : at + length]), at + length
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _varint(content: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
         byte = content[at]

@@ -21,9 +21,21 @@ from struct import Struct
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from zkconsumer.brokers.checksum import checksum_is_right
-from zkconsumer.brokers.heads import CONTROL, START, TRANSACTIONAL, Head, MalformedSetError, missing, read_head
-from zkconsumer.brokers.legacy_records import read_run
-from zkconsumer.brokers.record_batch import CorruptRecordsError, EmptyBatch, RecordBatch
+from zkconsumer.brokers.compression import Expansion
+from zkconsumer.brokers.heads import (
+    BATCH_CODEC,
+    CODEC,
+    CONTROL,
+    START,
+    TRANSACTIONAL,
+    Head,
+    MalformedSetError,
+    misplaced,
+    missing,
+    read_head,
+)
+from zkconsumer.brokers.legacy_records import Wrapped, WrapperBatch, read_run
+from zkconsumer.brokers.record_batch import MANY_RECORDS, CorruptRecordsError, EmptyBatch, RecordBatch, expanded
 from zkconsumer.model import TopicPartition
 
 __all__ = ["CorruptRecordsError", "RecordBatch", "batches"]
@@ -40,38 +52,52 @@ def batches(
     fetch_offset: int,
     aborted: Sequence[tuple[int, int]] = (),
     read_committed: bool = False,
+    expansion: Expansion | None = None,
 ) -> Iterator[RecordBatch]:
     """The batches of a message set, in order.
 
     Arguments: ``fetch_offset`` is the offset that was asked for: batches wholly before it are left out, and records
     before it; ``where`` is for errors; ``aborted`` the (producer id, first offset) from the answer, used with
-    ``read_committed``. A batch that is cut off at the end is left out, but if there is nothing else one batch stands
-    for it (``wanted``). Raises CorruptRecordsError (an InvalidMessageException) at a corrupt place, after the batches
-    before it. To go on after it, call again with its ``next_offset`` as ``fetch_offset``, or fetch from there.
+    ``read_committed``; ``expansion`` limits what each batch is decompressed to. A batch that is cut off at the end is
+    left out, but if there is nothing else one batch stands for it (``wanted``). Raises CorruptRecordsError (an
+    InvalidMessageException) at a corrupt place, after the batches before it. To go on after it, call again with its
+    ``next_offset`` as ``fetch_offset``, or fetch from there.
     """
-    transactions = _Transactions(aborted) if read_committed and aborted else None
+    expansion = expansion or Expansion()
+    transactions = _Transactions(aborted, expansion) if read_committed and aborted else None
     view = memoryview(records)
-    at, reached = 0, fetch_offset
+    at, reached, last = 0, fetch_offset, -1
     while True:
         try:
             head = read_head(records, at)
             if head is None:
                 break
-            _, next_offset, end, magic, *_ = head
-            if next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
-                if magic == 2 and transactions is not None and reached == fetch_offset:
+            offset, next_offset, end, magic, *_ = head
+            if magic < 2:
+                beyond = misplaced(records, head, last, reached)
+                if beyond is not None and beyond > reached:
+                    raise CorruptRecordsError(where, reached, beyond, f"a message says that its offset is {offset}")
+                last = offset if beyond is None else last
+                if beyond is not None or next_offset <= reached:
+                    at = end
+                    continue
+                batch, at = _legacy(records, at, where, reached, check_crc, expansion)
+            elif next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
+                if transactions is not None and reached == fetch_offset:
                     transactions.skip(head, view[at:end])
                 at = end
                 continue
-            if magic == 2:
-                batch = _batch(head, view[at:end], where, reached, check_crc, transactions)
-                at = end
             else:
-                batch, at = _legacy(records, at, where, reached, check_crc)
+                batch = _batch(head, view[at:end], where, reached, check_crc, transactions, expansion)
+                at = end
         except MalformedSetError as failure:
             raise _corrupt(records, at, where, reached, str(failure)) from failure
         reached = batch.next_offset
-        yield batch
+        last = reached - 1
+        if (magic < 2 or head[6] > MANY_RECORDS) and batch.many:
+            yield from batch.in_parts()
+        else:
+            yield batch
     if reached == fetch_offset and (size := missing(records, at)):
         yield EmptyBatch(where, fetch_offset, fetch_offset, wanted=size)
 
@@ -83,22 +109,33 @@ def _batch(
     first: int,
     check_crc: bool,
     transactions: _Transactions | None,
+    expansion: Expansion,
 ) -> RecordBatch:
-    """A batch of format 2. Raises MalformedSetError for a wrong checksum or an unreadable transaction marker."""
+    """A batch of format 2. Raises MalformedSetError for a wrong checksum, a wrong count or an unreadable transaction
+    marker.
+    """
     if check_crc and not checksum_is_right(view):
         raise MalformedSetError("the checksum of a batch is wrong")
     offset, next_offset, _, _, attributes, _, total = head
+    if total > next_offset - offset:
+        raise MalformedSetError(f"a batch says that it has {total} records for {next_offset - offset} offsets")
     is_aborted = transactions is not None and transactions.observe(head, view)
     is_control = attributes & CONTROL != 0
     if is_control or is_aborted:
         return EmptyBatch(where, offset, next_offset, is_control=is_control, is_aborted=is_aborted and not is_control)
-    return RecordBatch(where, offset, next_offset, view if total else None, first)
+    return RecordBatch(where, offset, next_offset, view if total else None, first, (), expansion)
 
 
-def _legacy(records: bytes, at: int, where: TopicPartition, first: int, check_crc: bool) -> tuple[RecordBatch, int]:
+def _legacy(
+    records: bytes, at: int, where: TopicPartition, first: int, check_crc: bool, expansion: Expansion
+) -> tuple[RecordBatch, int]:
     """Messages of formats 0 and 1, and where the next ones start. Raises MalformedSetError."""
-    run = read_run(records, at, len(records), check_crc)
-    base, found = run.records[0].offset, run.records
+    run = read_run(records, at, len(records), check_crc, expansion)
+    base, found = run.base_offset, run.records
+    if isinstance(found, Wrapped):
+        if not found.few:
+            return WrapperBatch(where, base, run.next_offset, None, first, found), run.end
+        found = list(found)
     if base < first:
         found = [record for record in found if record.offset >= first]
     return RecordBatch(where, base, run.next_offset, None, 0, found), run.end
@@ -112,7 +149,7 @@ def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reaso
     """
     if len(records) - at < START.size:
         return CorruptRecordsError(where, reached, reached + 1, reason)
-    offset = max(int(START.unpack_from(records, at)[0]), 0)
+    offset = max(int(START.unpack_from(records, at)[0]), reached)
     next_offset = 0
     try:
         head = read_head(records, at)
@@ -135,7 +172,8 @@ class _Transactions:
     each ends at its producer's next abort marker.
     """
 
-    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, aborted: Sequence[tuple[int, int]], expansion: Expansion) -> None:
+        self._limit = expansion.limit
         self._coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
         self._open: set[int] = set()
 
@@ -146,7 +184,7 @@ class _Transactions:
             self._open.add(self._coming.pop()[1])
         if producer_id not in self._open or not attributes & TRANSACTIONAL:
             return False
-        if attributes & CONTROL and _marker(view) == _ABORT:
+        if attributes & CONTROL and _marker(view, self._limit) == _ABORT:
             self._open.discard(producer_id)
         return True
 
@@ -156,9 +194,11 @@ class _Transactions:
             self.observe(head, view)
 
 
-def _marker(view: memoryview) -> int:
+def _marker(view: memoryview, limit: int) -> int:
     """The kind of a transaction marker: 0 abort, 1 commit; -1 where compaction removed the record."""
     try:
+        if view[BATCH_CODEC] & CODEC:
+            view = expanded(view, limit)
         for record in DefaultRecordBatch(view):
             return int(_CONTROL_KEY.unpack_from(record.key)[1])
     except Exception as failure:

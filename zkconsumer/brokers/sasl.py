@@ -3,8 +3,8 @@
 Pure but for GSSAPI, which asks the Kerberos library (and that, a server of its own) and for the function or file that
 a token of OAUTHBEARER comes from. What the mechanisms compute is the Kafka client library's (aiokafka's authenticators
 are generators that know no loop; they are driven here by hand); ``tests/contract/test_protocol_classes.py`` pins what
-is relied on. Differs from it on purpose: the number of hash rounds that a broker asks for has limits, and an
-OAUTHBEARER token that the broker refuses is an error at once.
+is relied on. Differs from it on purpose: the number of hash rounds that a broker asks for has limits, a broker must
+extend the nonce of SCRAM (RFC 5802), and an OAUTHBEARER token that the broker refuses is an error at once.
 """
 
 from __future__ import annotations
@@ -91,6 +91,18 @@ class _Driven:
 
 
 class _Scram(conn.ScramAuthenticator):  # type: ignore[misc]
+    def first_message(self) -> str:
+        message: str = super().first_message()
+        self._first = message
+        return message
+
+    def process_server_first_message(self, server_first: str) -> None:
+        nonce = server_first.partition("r=")[2].partition(",")[0]
+        # with a nonce of ours alone, what another login proved could be shown again
+        if self._first.endswith(f",r={nonce}"):
+            raise ValueError("it added nothing to the nonce of this login")
+        super().process_server_first_message(server_first)
+
     def create_salted_password(self, salt: bytes, iterations: int) -> None:
         if iterations not in _ROUNDS:
             raise ValueError(f"it asks for {iterations} rounds of hashing; {_ROUNDS[0]} to {_ROUNDS[-1]} are allowed")

@@ -48,9 +48,10 @@ class Block(NamedTuple):
     before ``end`` are wanted.
     """
 
-    data: bytes | memoryview
+    data: memoryview
     total: int
     base_offset: int
+    last_offset: int
     first_timestamp: int
     append_time: int | None
     first: int
@@ -62,7 +63,7 @@ class Fields(NamedTuple):
     ``data``.
     """
 
-    data: bytes
+    data: bytes | memoryview
     offsets: Any
     timestamps: Any
     timestamp_types: Any
@@ -72,17 +73,21 @@ class Fields(NamedTuple):
     value_sizes: Any
 
 
-def block(view: memoryview, first: int, end: int | None) -> Block:
-    """The content of a batch of format 2, decompressed; see ``Block`` for the rest. Raises StrangeBytesError."""
-    attributes, _, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
-    data: bytes | memoryview = view[_CONTENT:]
+def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
+    """The content of a batch of format 2, decompressed to at most ``limit`` bytes; see ``Block`` for the rest.
+
+    Raises StrangeBytesError.
+    """
+    attributes, last, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
+    data = view[_CONTENT:]
     if attributes & CODEC:
         try:
-            data = decompress(attributes & CODEC, bytes(data), 2)
+            data = decompress(attributes & CODEC, data, 2, limit)
         except ValueError as error:
             raise StrangeBytesError from error
     append_time = newest if attributes & _LOG_APPEND_TIME else None
-    return Block(data, count, _BASE(view)[0], oldest, append_time, first, _NO_END if end is None else end)
+    base = _BASE(view)[0]
+    return Block(data, count, base, base + last, oldest, append_time, first, _NO_END if end is None else end)
 
 
 def read_fields(blocks: Sequence[Block]) -> Fields:
@@ -97,6 +102,8 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
     buffer = np.frombuffer(data, np.uint8)
     leading = _leading(data, starts)
     if leading is None:
+        if bool((buffer.take(starts, mode="clip") > _LONG).any()):
+            raise StrangeBytesError
         stamp_deltas, at = _varints(buffer, starts + 1)  # after the record's attributes, of which there are none yet
         offset_deltas, at = _varints(buffer, at)
         key_sizes, key_starts = _varints(buffer, at)
@@ -114,6 +121,14 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
         with_headers = np.flatnonzero(~bare)
         _pass_headers(buffer, headers[with_headers], ends[with_headers])
     offsets = np.repeat(np.array([part.base_offset for part in blocks], np.int64), counts) + offset_deltas
+    lasts = np.cumsum(counts) - 1
+    in_order = offsets[1:] > offsets[:-1]
+    # from one block to the next they may begin anew
+    in_order[lasts[:-1]] = True
+    within = np.array([(part.base_offset, part.last_offset) for part in blocks], np.int64)
+    firsts = np.concatenate(([0], lasts[:-1] + 1))
+    if not in_order.all() or (offsets[firsts] < within[:, 0]).any() or (offsets[lasts] > within[:, 1]).any():
+        raise StrangeBytesError
     timestamps = np.repeat(np.array([part.first_timestamp for part in blocks], np.int64), counts) + stamp_deltas
     kinds = np.zeros(len(starts), np.int32)
     if any(part.append_time is not None for part in blocks):
@@ -162,7 +177,7 @@ def _pass_field(buffer: Any, at: Any, ends: Any, least: int) -> Any:
     return at + np.maximum(sizes, 0)
 
 
-def binary_array(data: bytes, starts: Any, sizes: Any) -> Any:
+def binary_array(data: bytes | memoryview, starts: Any, sizes: Any) -> Any:
     """Pieces of ``data`` as an Arrow array; a piece of negative size is null."""
     import pyarrow as pa
 
@@ -204,14 +219,14 @@ def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
 # ---- where blocks are
 
 
-def _together(blocks: Sequence[Block]) -> tuple[bytes, list[int]]:
+def _together(blocks: Sequence[Block]) -> tuple[bytes | memoryview, list[int]]:
     """Bytes that hold all blocks, and where each begins in them: what was fetched, as it is, where the blocks are parts
     of it, since a copy of its size costs more than all else.
     """
-    whole = blocks[0].data.obj if isinstance(blocks[0].data, memoryview) else None
-    if isinstance(whole, bytes) and all(
-        isinstance(part.data, memoryview) and part.data.obj is whole for part in blocks
-    ):
+    whole = blocks[0].data.obj
+    if len(blocks) == 1 and not isinstance(whole, bytes):
+        return blocks[0].data, [0]
+    if isinstance(whole, bytes) and all(part.data.obj is whole for part in blocks):
         first = _address(whole)
         begins = [_address(part.data) - first for part in blocks]
         if all(one < other for one, other in pairwise(begins)):
@@ -230,7 +245,7 @@ def _spans(blocks: Sequence[Block], begins: Sequence[int]) -> list[Span]:
 # ---- numbers
 
 
-def _leading(data: bytes, starts: Any) -> tuple[Any, Any, Any, Any] | None:
+def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any] | None:
     """Of records that begin there: the differences of their timestamps, of their offsets, the sizes of their keys and
     where these begin; None where one of the numbers takes more than two bytes, which the slow way reads.
 
@@ -245,6 +260,8 @@ def _leading(data: bytes, starts: Any) -> tuple[Any, Any, Any, Any] | None:
         word = words[at] >> ((starts - at) << 3).astype(np.uint64)
     else:
         word = words[starts]
+    if int(np.bitwise_or.reduce(word)) & 0x80:  # attributes of two bytes for the reader of records one by one
+        raise StrangeBytesError
     word >>= _8  # the record's attributes, of which there are none yet
     found = []
     ends = starts + 1

@@ -195,6 +195,12 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     queued_max_bytes: int = integer(
         "fetched and waiting, of all streams together", least=1, default=64 * 1024 * 1024, ours=True
     )
+    batch_expanded_max_bytes: int = integer(
+        "of one compressed batch when it is decompressed; a larger one counts as corrupt, at its offset",
+        least=1,
+        ours=True,
+        **same_as("queued.max.bytes"),
+    )
     check_crcs: bool = boolean("check the checksum of what is fetched", default=True, ours=True)
     isolation_level: str = choice(
         "`read_committed` leaves out messages of aborted transactions",

@@ -17,6 +17,7 @@ from typing import Any, Final
 from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches
 from zkconsumer.brokers import errors as codes
 from zkconsumer.brokers.columns import ColumnBuilder
+from zkconsumer.brokers.compression import Expansion
 from zkconsumer.brokers.extent import extent
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
@@ -248,6 +249,7 @@ def read(
     reader = RangeReader(options, leaders)
     builder = ColumnBuilder(schema.names)
     committed_only = options.isolation_level == 1
+    expansion = Expansion(options.config.batch_expanded_max_bytes)
     with _without_gc():
         try:
             for range_ in ranges:
@@ -260,6 +262,7 @@ def read(
                         fetch_offset=asked,
                         aborted=part.aborted,
                         read_committed=committed_only,
+                        expansion=expansion,
                     ):
                         builder.add_batch(batch, range_.end)
                         if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from threading import Condition, RLock
 
+from zkconsumer.brokers.compression import Expansion
 from zkconsumer.brokers.heads import is_compressed
 from zkconsumer.brokers.record_batch import DECODED_BYTES, DECODED_RECORDS
 from zkconsumer.core.positions import PartitionPosition
@@ -33,10 +34,21 @@ class Chunk:
 
     ``fetch_offset`` is what was asked for and ``next_offset`` what follows; ``jump`` says that the position was moved
     by ``auto.offset.reset`` and consumption continues here, whatever came before. ``error`` is raised in place of
-    messages. ``messages`` is how many there are, None where only offsets can be counted.
+    messages. ``messages`` is how many there are, None where only offsets can be counted. ``expansion`` tells how much
+    of it is decompressed now, None before it is read.
     """
 
-    __slots__ = ("aborted", "error", "fetch_offset", "jump", "messages", "next_offset", "position", "records")
+    __slots__ = (
+        "aborted",
+        "error",
+        "expansion",
+        "fetch_offset",
+        "jump",
+        "messages",
+        "next_offset",
+        "position",
+        "records",
+    )
 
     def __init__(
         self,
@@ -58,11 +70,14 @@ class Chunk:
         self.messages = messages
         self.jump = jump
         self.error = error
+        self.expansion: Expansion | None = None
 
     @property
     def in_use(self) -> int:
-        """Bytes that it takes while it is read: what was fetched, and about as much as is decoded of it at a time."""
-        size = len(self.records)
+        """Bytes that it takes while it is read: what was fetched, what is decompressed of it, and about as much as is
+        decoded of it at a time.
+        """
+        size = len(self.records) + (self.expansion.held if self.expansion is not None else 0)
         if not self.messages:
             return size
         each = size // self.messages

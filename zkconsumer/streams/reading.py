@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import NamedTuple
 
+from zkconsumer.brokers.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.brokers.record_batch import RecordBatch
 from zkconsumer.brokers.records import batches
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
@@ -56,12 +57,13 @@ class Ask(Deadline):
 
 class ReadSettings(NamedTuple):
     """How records are read: ``check_crc`` is ``check.crcs``, ``read_committed`` ``isolation.level``, ``skip_corrupt``
-    ``corrupt.message.policy``.
+    ``corrupt.message.policy``, ``largest_batch`` ``batch.expanded.max.bytes``.
     """
 
     check_crc: bool
     read_committed: bool = False
     skip_corrupt: bool = False
+    largest_batch: int = DEFAULT_LIMIT
 
 
 class ChunkReader:
@@ -128,6 +130,7 @@ class ChunkReader:
 
     def batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
         """The chunk's batches; records before ``start`` (a compressed set may begin there, KAFKA-546) are left out."""
+        chunk.expansion = Expansion(self._settings.largest_batch)
         return batches(
             chunk.records,
             check_crc=self._settings.check_crc,
@@ -135,6 +138,7 @@ class ChunkReader:
             fetch_offset=start,
             aborted=chunk.aborted,
             read_committed=self._settings.read_committed,
+            expansion=chunk.expansion,
         )
 
     def finish(self, chunk: Chunk) -> None:

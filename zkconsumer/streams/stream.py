@@ -22,6 +22,7 @@ from threading import get_native_id
 from time import monotonic
 from typing import Any, NoReturn
 
+from zkconsumer.brokers.compression import DEFAULT_LIMIT
 from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
@@ -84,12 +85,14 @@ class KafkaStream(ColumnStream[K, V]):
         check_crc: bool,
         read_committed: bool = False,
         skip_corrupt: bool = False,
+        largest_batch: int = DEFAULT_LIMIT,
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
         ends_on_timeout: bool = False,
         count: Count = lambda _topic, _messages, _bytes: None,
     ) -> None:
-        reader = ChunkReader(name, queue, lease, ReadSettings(check_crc, read_committed, skip_corrupt), count)
+        settings = ReadSettings(check_crc, read_committed, skip_corrupt, largest_batch)
+        reader = ChunkReader(name, queue, lease, settings, count)
         super().__init__(name, reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
         self._lease = lease
         self._message_class = message_class

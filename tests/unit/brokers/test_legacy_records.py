@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import struct
+from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from aiokafka.codec import lz4_encode
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.brokers.sets import GZIP, WHERE, Batch, MessageSet, Written, resealed
 from tests.unit.brokers.test_records import listed, offsets, plain
 from zkconsumer.brokers import CorruptRecordsError, batches
 from zkconsumer.brokers.compression import with_right_lz4_checksum, xxhash32
+from zkconsumer.brokers.extent import extent
 from zkconsumer.brokers.legacy_records import RUN_LIMIT
 from zkconsumer.brokers.record_batch import DECODED_BYTES
 
@@ -116,3 +121,136 @@ def test_a_corrupt_message_does_not_take_its_neighbours_with_it() -> None:
 def test_codecs_that_the_format_does_not_have(magic: int, codec: int) -> None:
     with pytest.raises(CorruptRecordsError, match=f"codec {codec}"):
         listed(_wrapper(codec, b"?", 3, magic))
+
+
+def _messages(written: Sequence[int], magic: int = 0) -> bytes:
+    """Uncompressed messages with these offsets, which no checksum covers."""
+    data = b""
+    for offset in written:
+        message = bytearray(MessageSet([Batch([Written(value=b"%d" % offset)], magic=magic)]).data)
+        struct.pack_into(">q", message, 0, offset)
+        data += bytes(message)
+    return data
+
+
+def _read_on(data: bytes, fetch_offset: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """The offsets that are handed out, and (offset, next offset) of each place that is given up on the way."""
+    seen: list[int] = []
+    given_up: list[tuple[int, int]] = []
+    position = fetch_offset
+    for _ in range(50):
+        try:
+            for batch in batches(data, check_crc=True, where=WHERE, fetch_offset=position):
+                for record in batch:
+                    assert record.offset >= position
+                    seen.append(record.offset)
+                    position = record.offset + 1
+                position = max(position, batch.next_offset)
+        except CorruptRecordsError as failure:
+            place = failure.offset, failure.next_offset
+        else:
+            return seen, given_up
+        assert position <= place[0] < place[1]
+        given_up.append(place)
+        position = place[1]
+    raise AssertionError(f"it does not end: {given_up}")
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(
+    ("written", "asked", "seen", "given_up"),
+    [
+        ([10, 11, 12], 11, [11, 12], []),
+        ([10, 15, 19], 10, [10, 15, 19], []),
+        ([10, 3, 12], 10, [10, 12], [(11, 12)]),
+        ([10, 3, 11], 10, [10, 11], []),
+        ([10, 11, 3, 13], 10, [10, 11, 13], [(12, 13)]),
+        ([10, 11, 3, 13], 13, [13], []),
+        ([10, 11, 3, 13], 12, [13], [(12, 13)]),
+        ([10, 5_000_000, 12, 13], 10, [10, 12, 13], [(11, 12)]),
+        ([10, 5_000_000, 12, 13], 12, [12, 13], []),
+        ([10, 11, 5_000_000, 13], 11, [11, 13], [(12, 13)]),
+        ([5_000_000, 12, 13], 11, [12, 13], [(11, 12)]),
+        ([5_000_000, 12, 13], 12, [12, 13], []),
+        ([3, 4, 11, 12], 11, [11, 12], []),
+        ([10, 11, 3], 10, [10, 11], [(12, 13)]),
+        ([10, 11, 11, 12], 10, [10, 11, 12], []),
+        ([10, 11, 2, 3, 4, 15], 10, [10, 11, 15], [(12, 13), (13, 15)]),
+    ],
+)
+def test_an_offset_that_does_not_fit_its_neighbours_is_corrupt(
+    magic: int, written: list[int], asked: int, seen: list[int], given_up: list[tuple[int, int]]
+) -> None:
+    """It moved the position back, so that messages came again, or beyond the log, so that they were lost."""
+    data = _messages(written, magic)
+    assert _read_on(data, asked) == (seen, given_up)
+    if given_up and given_up[0][0] == asked:
+        assert _extent(data, asked) == (asked, asked + 1)
+    else:
+        assert _extent(data, asked) == (given_up[0][0] if given_up else seen[-1] + 1)
+
+
+def _extent(data: bytes, asked: int) -> int | tuple[int, int] | None:
+    """How far the set reaches; (offset, next offset) of a place where it does not even begin."""
+    try:
+        return extent(data, WHERE, asked).next_offset
+    except CorruptRecordsError as failure:
+        return failure.offset, failure.next_offset
+
+
+KINDS = st.sampled_from([(0, 0), (1, 0), (0, GZIP), (1, GZIP)])
+
+
+@given(
+    st.lists(st.tuples(KINDS, st.integers(1, 3), st.integers(0, 40) | st.sampled_from([2**40, 2**63 - 1])), max_size=7),
+    st.integers(0, 40),
+)
+@settings(max_examples=300)
+def test_whatever_offsets_are_written_those_handed_out_grow(
+    parts: list[tuple[tuple[int, int], int, int]], asked: int
+) -> None:
+    data = b""
+    for (magic, codec), count, offset in parts:
+        one = bytearray(Batch([Written()] * count, magic, codec).encode(3)[0])
+        struct.pack_into(">q", one, 0, offset)
+        data += bytes(one)
+    seen, given_up = _read_on(data, asked)
+    assert all(a < b for a, b in pairwise([asked - 1, *seen]))
+    assert all(a < b for a, b in pairwise([(asked - 1, asked), *given_up]))
+    reach = _extent(data, asked)
+    assert reach is None or (reach > asked if isinstance(reach, int) else reach == (asked, asked + 1))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("inner", [[2, 1, 3], [1, 1, 2], [3, 2], [2**62, 1]])
+def test_offsets_inside_a_wrapper_must_grow(magic: int, inner: list[int]) -> None:
+    data = _wrapper(GZIP, gzip.compress(_messages(inner, magic)), 20, magic)
+    with pytest.raises(CorruptRecordsError, match="is behind that with") as caught:
+        listed(data, 19)
+    assert (caught.value.offset, caught.value.next_offset) == (20, 21)
+
+
+def test_an_inner_offset_beyond_its_wrappers_is_corrupt() -> None:
+    data = _wrapper(GZIP, gzip.compress(_messages([7, 8, 30])), 9)
+    with pytest.raises(CorruptRecordsError, match="before that of its last inner message"):
+        listed(data, 7)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_a_large_wrapper_are_made_as_they_are_asked_for(magic: int) -> None:
+    """A wrapper of two million small messages took a gigabyte when it was unpacked."""
+    count = 3 * RUN_LIMIT
+    content = MessageSet([Batch([Written(value=b"%d" % n) for n in range(count)], magic=magic)], base=50).data
+    data = _wrapper(GZIP, gzip.compress(content), 50 + count - 1, magic)
+    assert offsets(listed(data, 60)) == list(range(60, 50 + count))
+    assert listed(data, 60)[-1].next_offset == 50 + count
+    spoiled = bytearray(content)
+    at = content.index(b"\x00\x00\x00\x04" + b"1000")
+    struct.pack_into(">i", spoiled, at, 5)
+    data = _wrapper(GZIP, gzip.compress(bytes(spoiled)), 50 + count - 1, magic)
+    seen: list[int] = []
+    found = batches(data, check_crc=False, where=WHERE, fetch_offset=60)
+    with pytest.raises(CorruptRecordsError, match="a record cannot be read") as caught:
+        seen.extend(record.offset for batch in found for record in batch)
+    assert seen == list(range(60, 1050))
+    assert (caught.value.offset, caught.value.next_offset) == (1050, 50 + count)

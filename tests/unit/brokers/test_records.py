@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
 
 import pytest
@@ -15,10 +15,13 @@ from tests.unit.brokers import reference
 from tests.unit.brokers.reference import Plain
 from tests.unit.brokers.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, resealed
 from zkconsumer.brokers import CorruptRecordsError, RecordBatch, batches
+from zkconsumer.brokers.columns import read_columns
+from zkconsumer.brokers.compression import Expansion
 from zkconsumer.brokers.extent import extent
 from zkconsumer.brokers.lenient_records import read_leniently
-from zkconsumer.brokers.record_batch import COMPILED, DECODED_BYTES
+from zkconsumer.brokers.record_batch import COMPILED, DECODED_BYTES, MANY_RECORDS, expanded
 from zkconsumer.errors import InvalidMessageException
+from zkconsumer.testing.logs import encode_batch
 
 KINDS = [pytest.param(magic, codec, id=f"v{magic}-codec{codec}") for magic, codes in CODECS.items() for codec in codes]
 TEN = [Written(value=b"%d" % n, timestamp=1000 + n) for n in range(10)]
@@ -227,7 +230,8 @@ def test_a_header_name_that_is_no_text_does_not_stop_the_stream(count: int) -> N
 @settings(deadline=None, max_examples=50)
 def test_the_lenient_reader_reads_like_the_slow_one(what: MessageSet) -> None:
     starts = [0, *what.ends]
-    records = [r for a, b in pairwise(starts) for r in read_leniently(memoryview(what.data)[a:b])]
+    views = [memoryview(what.data)[a:b] for a, b in pairwise(starts)]
+    records = [r for view in views for r in read_leniently(expanded(view, 1 << 20) if view[22] & 7 else view)]
     assert [
         Plain(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, tuple(r.headers)) for r in records
     ] == reference.read(what.data)
@@ -361,3 +365,126 @@ def test_a_wild_last_offset_under_a_wrong_checksum_does_not_skip_good_messages()
 def test_offsets_that_go_back_are_handed_out_once() -> None:
     data = MessageSet([Batch(TEN)]).data
     assert offsets(listed(data + data)) == list(range(10))
+
+
+@pytest.mark.parametrize(("magic", "codec"), [case for case in KINDS if case.values[1]])
+def test_a_batch_beyond_the_limit_is_corrupt_at_its_offset(magic: int, codec: int) -> None:
+    """32 kB of zstd became 2 GB, before anybody could say what it was."""
+    large = Batch([Written(value=bytes(300)) for _ in range(10)], magic, codec)
+    what = MessageSet([Batch(TEN, magic, codec), large, Batch(TEN, magic, codec)], base=100)
+
+    def read(limit: int, fetch_offset: int) -> list[int]:
+        found = batches(what.data, check_crc=True, where=WHERE, fetch_offset=fetch_offset, expansion=Expansion(limit))
+        return offsets(found)
+
+    assert read(4000, 100) == list(range(100, 130))
+    seen: list[int] = []
+    found = batches(what.data, check_crc=True, where=WHERE, fetch_offset=100, expansion=Expansion(1000))
+    with pytest.raises(CorruptRecordsError, match=r"batch\.expanded\.max\.bytes") as caught:
+        seen.extend(record.offset for batch in found for record in batch)
+    assert seen == list(range(100, 110))
+    assert (caught.value.offset, caught.value.next_offset) in [(110, 120), (119, 120)], "a wrapper has its last one's"
+    assert read(1000, caught.value.next_offset) == list(range(120, 130))
+
+
+def test_a_batch_of_many_records_comes_in_parts() -> None:
+    """Columns were made of all its records at once, which took twenty times the bytes of small ones."""
+    count = MANY_RECORDS + 1
+    data = resealed(encode_batch([b""] * count, 5))
+    found = listed(data, 3)
+    assert max(batch.next_offset - batch.base_offset for batch in found) < 1000
+    assert offsets(found) == list(range(3, count))
+    assert found[-1].next_offset == count
+
+
+def test_how_much_is_decompressed_is_told() -> None:
+    expansion = Expansion(1 << 20)
+    what = MessageSet([Batch([Written(value=bytes(1000))] * 20, codec=4), Batch(TEN, codec=4)])
+    held = []
+    for batch in batches(what.data, check_crc=True, where=WHERE, fetch_offset=0, expansion=expansion):
+        list(batch)
+        held.append(expansion.held)
+    assert 20_000 < held[0] < 22_000
+    assert held[1] < 1000, "the one before is gone"
+
+
+@pytest.mark.parametrize("delta", [0, 2**31 - 2])
+@pytest.mark.parametrize("way", ["messages", "columns"])
+def test_a_count_of_records_that_are_not_there_is_corrupt(delta: int, way: str) -> None:
+    data = bytearray(MessageSet([Batch(TEN[:1])], base=5).data)
+    struct.pack_into(">i", data, 23, delta)
+    struct.pack_into(">i", data, 57, 2**31 - 1)
+    found = batches(resealed(bytes(data)), check_crc=True, where=WHERE, fetch_offset=5)
+    with pytest.raises(CorruptRecordsError) as caught:
+        (plain if way == "messages" else read_columns)(found)
+    assert caught.value.next_offset > caught.value.offset >= 5
+
+
+def _varint(number: int) -> bytes:
+    rest, low = number << 1 if number >= 0 else ((-number) << 1) - 1, b""
+    while rest > 127:
+        low += bytes((rest & 0x7F | 0x80,))
+        rest >>= 7
+    return low + bytes((rest,))
+
+
+def _records(parts: Sequence[bytes]) -> bytes:
+    """A batch with these records, of any content."""
+    content = b"".join(_varint(len(part)) + part for part in parts)
+    count = len(parts)
+    head = struct.pack(">qiibIhiqqqhii", 0, 49 + len(content), 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+    return resealed(head + content)
+
+
+def _outcome(work: Callable[[], list[tuple[int, bytes | None]]]) -> object:
+    try:
+        return work()
+    except CorruptRecordsError as failure:
+        return failure.offset, failure.next_offset
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=6)).map(
+            lambda part: bytes((part[0], 0, part[1], 1, len(part[2]) << 1)) + part[2] + b"\0"
+        )
+        | st.binary(min_size=6, max_size=30),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_messages_and_columns_agree_on_any_record(parts: list[bytes]) -> None:
+    """An attribute byte from 0x80 on was one byte for columns and the beginning of a longer number for messages."""
+    data = _records(parts)
+
+    def columns() -> list[tuple[int, bytes | None]]:
+        found = read_columns(listed(data), ("offset", "value"))
+        return list(zip(*(column.to_pylist() for column in found), strict=True))
+
+    assert _outcome(lambda: [(r.offset, r.value) for batch in listed(data) for r in batch]) == _outcome(columns)
+
+
+@pytest.mark.parametrize("attributes", [0x80, 0x81, 0xFF])
+def test_a_large_attribute_byte_is_the_same_for_all(attributes: int) -> None:
+    data = _records([bytes((attributes, 0, 0, 1, 2)) + b"v\0"])
+    for read in (lambda: plain(listed(data)), lambda: read_columns(listed(data))):
+        with pytest.raises(CorruptRecordsError, match="t-3 at offset 0"):
+            read()
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+@pytest.mark.parametrize("wild", [0, 1, -1, 5000])
+def test_a_last_offset_that_is_not_within_its_batch_is_corrupt(count: int, wild: int) -> None:
+    """One that goes back, or beyond the batch, would move the position there. Only the first and the last of those
+    that are decoded together are looked at: a checksum covers them.
+    """
+    records = [bytes((0, 0)) + _varint(n if n + 1 < count else wild) + b"\x01\x02v\0" for n in range(count)]
+    data = _records(records)
+    seen: list[int] = []
+    with pytest.raises(CorruptRecordsError) as caught:
+        seen.extend(record.offset for batch in listed(data) for record in batch)
+    assert seen == list(range(count - 1))
+    assert (caught.value.offset, caught.value.next_offset) == (count - 1, count)
+    with pytest.raises(CorruptRecordsError):
+        read_columns(listed(data))

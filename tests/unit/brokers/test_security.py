@@ -184,7 +184,12 @@ def test_a_wrong_password_is_one_clear_error_without_the_password() -> None:
 
 @pytest.mark.parametrize(
     ("trick", "words"),
-    [({"forged": True}, "wrong signature"), ({"iterations": 1}, "1 rounds"), ({"iterations": 10**9}, "rounds")],
+    [
+        ({"forged": True}, "wrong signature"),
+        ({"iterations": 1}, "1 rounds"),
+        ({"iterations": 10**9}, "rounds"),
+        ({"extra": ""}, "added nothing to the nonce"),
+    ],
 )
 def test_a_broker_that_does_not_know_the_password_itself_is_not_believed(trick: dict[str, Any], words: str) -> None:
     def script(peer: Peer) -> None:
@@ -193,7 +198,7 @@ def test_a_broker_that_does_not_know_the_password_itself_is_not_believed(trick: 
         try:
             scram_server(peer, "SCRAM-SHA-256", b"hunter2", **trick)
         except ConnectionError:
-            assert "iterations" in trick
+            assert "forged" not in trick
 
     with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match=words):
         channel(broker, **scram("SCRAM-SHA-256")).connect(soon())
