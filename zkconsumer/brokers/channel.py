@@ -35,7 +35,7 @@ _LARGEST_TOKEN = 1024 * 1024
 LARGEST_ANSWER = 100 * 1024 * 1024
 """Bytes of one batch, unless more is asked for: brokers take no larger request (``socket.request.max.bytes``)."""
 _BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in the answer to a fetch
-_LARGEST_OTHER = 16 * 1024 * 1024  # any other answer; metadata of 300,000 partitions fit
+_LARGEST_OTHER = 8 * 1024 * 1024  # any other answer, which takes some 15 times that; metadata of 180,000 partitions fit
 _BEGINNING = -2  # of a log, in place of a time
 _LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
 
@@ -376,9 +376,10 @@ class BrokerChannel:
                 f" ({expected.api.name}); is this a Kafka listener of the right security protocol?"
             )
         if size > expected.most_bytes:
+            advice = "; a larger message needs a larger fetch.max.bytes" if expected.api is protocol.FETCH else ""
             raise BrokerError(
                 f"{self.name}: an answer of {size} bytes came to {expected.api.name}, where {expected.most_bytes} are"
-                " the most; a larger message needs a larger fetch.max.bytes"
+                f" the most{advice}"
             )
         self._expected.popleft()
         return expected, size, have

@@ -268,7 +268,7 @@ def test_a_length_beyond_all_reason_allocates_nothing(make: Make, asking: Callab
             tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("asking", "announced"), [(_fetch, 90_000_000), (_metadata, 15_000_000)])
+@pytest.mark.parametrize(("asking", "announced"), [(_fetch, 90_000_000), (_metadata, 8_000_000)])
 def test_memory_grows_with_what_comes_not_with_its_length(
     make: Make, asking: Callable[[BrokerChannel], None], announced: int
 ) -> None:
