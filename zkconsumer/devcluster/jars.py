@@ -186,7 +186,7 @@ def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksu
             raise JarResolutionError(f"{places[name]} and {path} have the same file name")
         places[name] = path
         jar.rename(jars / name)
-    report = [path for name, path in places.items() if name not in checksums.pinned()]
+    report = {path: jars / name for name, path in places.items() if name not in checksums.pinned()}
     if report:
         told = checksums.published(report, deadline)
         (jars / checksums.RECORD).write_text(checksums.render({Path(path).name: told[path] for path in report}))

@@ -12,8 +12,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-_CENTRAL = "https://repo1.maven.org/maven2/"
-
 
 def mirror() -> str | None:
     """The repository to use in place of Maven Central, or None.
@@ -32,11 +30,6 @@ def mirror() -> str | None:
         if url and "!central" not in patterns and {"central", "*", "external:*"} & set(patterns):
             return url
     return None
-
-
-def repository() -> str:
-    """Return the URL of the repository: the mirror, else Maven Central."""
-    return mirror() or _CENTRAL
 
 
 def repository_settings() -> str | None:

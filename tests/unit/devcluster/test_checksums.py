@@ -93,7 +93,7 @@ def test_a_directory_with_an_unknown_jar_is_fetched_again() -> None:
 def test_published_checksums_are_read(repository: Path, algorithm: str, form: str) -> None:
     wanted = checksum(b"content", algorithm)
     (repository / f"{PATH}.{algorithm}").write_text(form.format(wanted.digest.upper()))
-    assert published([PATH], Deadline(10)) == {PATH: wanted}
+    assert published({PATH: Path(PATH)}, Deadline(10)) == {PATH: wanted}
 
 
 @pytest.mark.parametrize("content", [None, "", "not found", "a" * 39])
@@ -101,13 +101,13 @@ def test_a_jar_without_a_published_checksum_is_refused(repository: Path, content
     if content is not None:
         (repository / f"{PATH}.sha1").write_text(content)
     with pytest.raises(JarResolutionError, match=re.escape(PATH)):
-        published([PATH], Deadline(10))
+        published({PATH: Path(PATH)}, Deadline(10))
 
 
 def test_a_repository_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZKCONSUMER_MAVEN_REPOSITORY", "http://127.0.0.1:1/")
     with pytest.raises(JarResolutionError, match=r"cannot ask http://127\.0\.0\.1:1/org/x"):
-        published([PATH], Deadline(10))
+        published({PATH: Path(PATH)}, Deadline(10))
 
 
 def test_a_file_is_read_once_for_its_checksum(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,3 +115,11 @@ def test_a_file_is_read_once_for_its_checksum(monkeypatch: pytest.MonkeyPatch, t
     verify(tmp_path, {"a.jar": checksum(b"1")})
     monkeypatch.setattr(hashlib, "file_digest", None)
     verify(tmp_path, {"a.jar": checksum(b"1")})
+
+
+def test_without_a_mirror_a_fetched_jar_is_held_to_its_digest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ivy has compared it with what Maven Central publishes; whatever happens to the cache later shows."""
+    monkeypatch.delenv("ZKCONSUMER_MAVEN_REPOSITORY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "y-1.jar").write_bytes(b"fetched")
+    assert published({PATH: tmp_path / "y-1.jar"}, Deadline(10)) == {PATH: checksum(b"fetched", "sha256")}
