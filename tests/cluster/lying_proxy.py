@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 
 
 class Lie(NamedTuple):
-    """What is changed of an answer to ``api``: its fields by ``body``, then all its bytes by ``frame``.
+    """A change of an answer to ``api``: of its fields by ``body``, then of all its bytes by ``frame``.
 
     ``body`` returns False for an answer that it leaves as it is, because it does not fit the lie. ``frame`` gets the
     answer with its length in front.
@@ -110,7 +110,7 @@ class LyingProxy:
                     return
                 changed = self._changed(request, answer)
                 client.sendall(changed)
-                if not _whole(changed):  # whoever says less or more than it sends says nothing after it
+                if not _whole(changed):  # the client cannot find the next answer
                     self._hold(client, changed)
                     return
 

@@ -17,7 +17,7 @@ from zkconsumer.errors import InvalidMessageException
 EXPANDED = 100 * MEGABYTE
 LIMIT = 2 * MEGABYTE
 BESIDE = 80 * MEGABYTE
-"""What a hostile answer may cost beside the budget and the limit of one batch."""
+"""Bytes that a hostile answer may cost beside the budget and the limit of one batch."""
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def see_nothing_lost(member: Member) -> None:
 
 
 def costs_of(lies: Sequence[Lie], proxy: LyingProxy, join: Join, tell: Callable[[Lie], None]) -> dict[str, str]:
-    """What went wrong with each lie, one member for as many as it gets on with."""
+    """Return what went wrong with each lie; a member that went wrong is replaced by a new one."""
     failures = {}
     member = join()
     for lie in lies:
