@@ -10,6 +10,7 @@ import functools
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -447,6 +448,65 @@ def test_a_signal_before_streams_are_created(cluster: FakeCluster) -> None:
         with pytest.raises(ConnectorClosedException):
             connector.create_message_streams({"t": 1})
     assert guard.received == signal.SIGUSR1
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("reading", ["stream", "merged", "run"])
+def test_a_signal_whose_handler_cannot_run_ends_a_loop(cluster: FakeCluster, reading: str) -> None:
+    """The main thread waits for a lock, and the system gives the signal to another thread: no wait is interrupted.
+
+    The same is so where the signal comes just before the wait. ``run`` never heard of it.
+    """
+    connector = ZookeeperConsumerConnector(properties(cluster))
+
+    def signal_here() -> None:
+        eventually(lambda: cluster.requests_of("Fetch"), 30, "a member that waits for messages")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=signal_here)
+    thread.start()
+    if reading == "run":
+        connector.run(print, "t", stop_on=(signal.SIGUSR1,))
+    else:
+        with connector, shutdown_on_signal(connector, signal.SIGUSR1):
+            streams = connector.create_message_streams({"t": 1})["t"]
+            assert list(connector.messages() if reading == "merged" else streams[0]) == []
+    thread.join(scaled(10))
+    assert connector._end.over
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_wakeup_descriptor_of_others_stays_theirs(cluster: FakeCluster) -> None:
+    """Asyncio sets one. The handler writes to our own socket then."""
+    theirs, written = socket.socketpair()
+    written.setblocking(False)
+    before = signal.set_wakeup_fd(written.fileno())
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    try:
+        with connector, shutdown_on_signal(connector, signal.SIGUSR1) as guard:
+            stream = connector.create_message_streams({"t": 1})["t"][0]
+            signal.raise_signal(signal.SIGUSR1)
+            assert list(stream) == []
+        assert guard.received == signal.SIGUSR1
+        assert theirs.recv(10) == bytes([signal.SIGUSR1])
+        assert signal.set_wakeup_fd(before) == written.fileno()
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()
+        written.close()
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_ends_several_connectors(cluster: FakeCluster) -> None:
+    cluster.create_topic("u", 1)
+    one = ZookeeperConsumerConnector(properties(cluster))
+    two = ZookeeperConsumerConnector(properties(cluster, **{"group.id": "h"}))
+    before = signal.getsignal(signal.SIGUSR1)
+    with one, two, shutdown_on_signal(one, signal.SIGUSR1), shutdown_on_signal(two, signal.SIGUSR1):
+        streams = [one.create_message_streams({"t": 1})["t"][0], two.create_message_streams({"u": 1})["u"][0]]
+        signal.raise_signal(signal.SIGUSR1)
+        assert [list(stream) for stream in streams] == [[], []]
+    assert signal.getsignal(signal.SIGUSR1) == before
 
 
 def test_what_makes_no_sense_is_refused() -> None:
