@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 from weakref import ref
 
+from zkconsumer import forking
 from zkconsumer.closing import CLOSE_WITHIN, Closing, check_seconds
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,13 @@ class ShutdownOnSignal:
         self._wakes = others == -1
         if not self._wakes:
             signal.set_wakeup_fd(others)
+        forking.watch(self)
         self._thread.start()
+
+    def left_to_parent(self, parent: int) -> None:
+        """For :mod:`zkconsumer.forking`: the signals of a forked process are none of the parent's connector."""
+        del parent
+        self.restore()
 
     def restore(self) -> None:
         """Put the handlers back that were there before. May be called again; from the main thread only.

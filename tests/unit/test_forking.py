@@ -163,3 +163,28 @@ def test_a_fork_while_another_thread_waits_for_a_message() -> None:
         connector.seek(TopicPartition("events", 0), 990)
         left, end = 11, 1001
     """)
+
+
+def test_a_childs_signals_end_nothing_of_its_parents() -> None:
+    """The child has the parent's handlers, and shares the socket to which its signals would be written."""
+    _run("""
+        import signal
+        from zkconsumer import shutdown_on_signal
+        came = []
+        signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+        unused = ZookeeperConsumerConnector(config)
+        guards = [shutdown_on_signal(one, signal.SIGUSR1) for one in (connector, unused)]
+
+        def work():
+            assert signal.set_wakeup_fd(-1) == -1
+            signal.raise_signal(signal.SIGUSR1)
+            assert came == [1]
+
+        child(work)
+        time.sleep(0.3)
+        assert [guard.received for guard in guards] == [None, None]
+        assert not connector._end.begun and not unused._end.begun
+        for guard in reversed(guards):
+            guard.restore()
+        left = 1000
+    """)
