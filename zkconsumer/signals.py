@@ -157,8 +157,8 @@ class ShutdownOnSignal:
 
     def _act(self, number: int, came: int) -> None:
         connector = self._connector()
-        if connector is None or came > 2:
-            return
+        if connector is None or connector._end.over or came > 2:
+            return  # the handler passes it on
         self.received = self.received or number
         if came == 1:
             log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))

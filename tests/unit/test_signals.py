@@ -135,6 +135,7 @@ class Process:
 
     def ends(self, seconds: float = 30.0) -> tuple[int, str]:
         """The exit code, and what was said on the standard error stream."""
+        self._process.wait(scaled(seconds))  # before its standard input is closed, which would end its handler
         _, errors = self._process.communicate(timeout=scaled(seconds))
         return self._process.returncode, errors
 
