@@ -18,7 +18,7 @@ from tests.cluster.member_process import QUICK
 from tests.cluster.our_member import OurMember
 from tests.sessions import end_session
 from tests.timing import eventually, scaled
-from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
+from zkconsumer import ConsumerTimeoutException, OffsetCommitError, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.registry.admin import Admin
 
@@ -259,7 +259,8 @@ def test_while_zookeeper_is_silent_nothing_is_handed_out_and_shutdown_is_bounded
             assert len(handed_out) < 60
             seen = len(handed_out)
             begin = monotonic()
-            member.shutdown()
+            with pytest.raises(OffsetCommitError, match=f"not committed: {topic}-0 at"):
+                member.shutdown()
             assert monotonic() - begin < scaled(6.5)
             reading.join(scaled(5))
             assert not reading.is_alive()
