@@ -30,9 +30,8 @@ from zkconsumer.spark.partition import read_partition
 from zkconsumer.spark.run import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
 _READ_TWICE = (
-    "another query reads this DataFrame (or the same query at another place), and each message of a group goes to one "
-    "of its readers; load() a DataFrame for each query: with a group.id of its own it gets all messages, with the same "
-    "one a share of them"
+    "another query reads this DataFrame, and each message of a group goes to one of its readers; load() a DataFrame "
+    "for each query: with a group.id of its own it gets all messages, with the same one a share of them"
 )
 
 

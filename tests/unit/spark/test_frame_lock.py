@@ -122,7 +122,9 @@ def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.Monkey
     monkeypatch.setattr(stream, "leave_sigterm_alone", lambda: None)
     readers = [StreamReader(parse(OPTIONS), source_schema(include_headers=False), "frame") for _ in range(2)]
     assert readers[0].partitions({}, {}) == []
-    with pytest.raises(ConfigException, match=r"^group.id: 'g': another query reads this DataFrame .* load\(\) a Data"):
+    with pytest.raises(
+        ConfigException, match=r"^group.id: 'g': another query reads this DataFrame, .* load\(\) a Data"
+    ):
         readers[1].prepareForTriggerAvailableNow()
     readers[1].stop()
     again = pickle.loads(pickle.dumps(readers[0]))
