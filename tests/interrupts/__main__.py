@@ -80,7 +80,7 @@ def _here(options: argparse.Namespace) -> int:
             scope=scope,
             **ways,
         )
-        found += len(figures.findings)
+        found += len(figures.serious)
         lines = told([figures])
         if isinstance(subject, reading.Operation) and options.signals:
             rung = ring(subject, options.signals, options.seed)

@@ -119,6 +119,7 @@ class Tracer:
         self._count: Counter[tuple[CodeType, int]] = Counter()
         self._opcode: dict[FrameType, int] = {}
         self._bytes: dict[CodeType, bytes] = {}
+        self._in_c: dict[FrameType, bool] = {}
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace(), sys.getprofile()
@@ -135,9 +136,14 @@ class Tracer:
         sys.settrace(self._before[0])
         sys.setprofile(self._before[1])
         self._opcode.clear()
+        self._in_c.clear()
 
     def _profiled(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "c_return" or Tracer.paused or not self._within(frame.f_code):
+        if Tracer.paused or not self._within(frame.f_code):
+            return
+        if event in {"c_call", "c_return", "c_exception"}:
+            self._in_c[frame] = event == "c_call"
+        if event != "c_return":
             return
         target, key = self._target, (frame.f_code, ~frame.f_lasti)
         self._count[key] += 1
@@ -165,6 +171,9 @@ class Tracer:
             return None
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
+        caller = frame.f_back
+        if caller in self._opcode and code.co_name not in {"__init__", "__new__"} and not self._in_c.get(caller):
+            self._opcode[caller] = _PLAIN  # a call of Python from Python: no look for signals when it returns
         self._opcode[frame] = _RESUME
         if self._target is None:
             return self._noted
@@ -196,8 +205,8 @@ class Tracer:
 
 
 _RESUME = dis.opmap["RESUME"]
-# After these CPython 3.11 to 3.13 looks for signals. Calls of functions in Python are among them, which look only at
-# their beginning.
+_PLAIN = dis.opmap["NOP"]
+# After these CPython 3.11 to 3.13 looks for signals.
 _LOOKS_FOR_SIGNALS = frozenset(
     opcode
     for name, opcode in dis.opmap.items()

@@ -133,6 +133,11 @@ class Figures:
     repeats: int = 0
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def serious(self) -> list[Finding]:
+        """Those at boundaries at which CPython itself can raise."""
+        return [finding for finding in self.findings if finding.how != "other"]
+
 
 class TooLong(BaseException):
     """A run takes too long."""
