@@ -35,7 +35,7 @@ class Interrupted(BaseException):
 
 
 class Alarm(Exception):
-    """Stands for what a signal's handler raises (TimeoutError), and for what any call may raise."""
+    """Stands for a TimeoutError of a signal's handler, and for any other exception of a call."""
 
 
 class NoMemory(MemoryError):
@@ -74,8 +74,8 @@ class Visit(NamedTuple):
     """One boundary that was passed, and how CPython itself can raise there: by a ``signal``, by the next instruction's
     own failure (``memory``), or not at all (``other``; it is swept all the same).
 
-    ``exempt`` are those at which CPython cannot raise, and which no code could make safe: at the end of a ``with`` (its
-    lock is held and nothing is caught any more), and the return of the project's outermost frame, from which on a
+    At an ``exempt`` boundary CPython cannot raise, and no code could be safe. One is the end of a ``with``: its lock is
+    held and nothing is caught any more. The other is the return of the project's outermost frame: from there on a
     message counts as handed out.
     """
 
@@ -253,7 +253,7 @@ def _how(frame: FrameType, opcode: int, before: int, outermost: bool) -> str:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """What is done here is the harness's own, also where it asks the project."""
+    """Leave out the harness's own calls of the project."""
     # by a flag: from 3.12 on each change of the trace function is paid for by all code
     Tracer.paused = True
     try:

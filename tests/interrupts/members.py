@@ -1,7 +1,7 @@
-"""What applications do with a connector: the operations that the sweep interrupts on a cluster in memory.
+"""The operations of connectors that the sweep interrupts, on a cluster in memory.
 
-The group, its ZooKeeper and its brokers are the kit's. Whatever the interrupted member committed, a second member of
-the group reads on from there: what neither of them returned to its caller is lost.
+The group, its ZooKeeper and its brokers are the kit's. A second member of the group reads on from the
+offsets that the interrupted member committed. A message that neither of them returned to its caller is lost.
 
 Threads: the application's thread alone is interrupted; the member's own threads run as ever.
 """
@@ -70,7 +70,7 @@ class Member:
         return min(set(range(EACH)) - set(self.returned[partition]), default=EACH)
 
     def committed(self, partition: int) -> int:
-        """What is committed of a partition; 0 where nothing is."""
+        """The committed offset of a partition; 0 where there is none."""
         tree = self.cluster.zookeeper.tree(f"/consumers/{self.group}/offsets/{TOPIC}")
         return int(tree.get(f"/consumers/{self.group}/offsets/{TOPIC}/{partition}", b"0"))
 
@@ -96,7 +96,7 @@ class Member:
             self.took(message)
 
     def next_owner(self) -> None:
-        """Another member reads what is left, from what was committed on. Raises: Violation where something is lost."""
+        """Another member reads the rest, from the committed offsets on. Raises: Violation where something is lost."""
         if self.all_seen:
             return
         start = {partition: self.committed(partition) for partition in range(PARTITIONS)}
@@ -249,7 +249,7 @@ OPERATIONS = (
 
 @cache
 def shared_cluster() -> FakeCluster:
-    """A cluster with what members read, for as long as the process lives."""
+    """A cluster with the members' messages, for as long as the process lives."""
     made = FakeCluster(zookeeper=True).start()
     made.create_topic(TOPIC, PARTITIONS)
     for partition in range(PARTITIONS):

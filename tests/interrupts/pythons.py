@@ -1,7 +1,7 @@
 """The supported Pythons of this machine, and an environment of each in which the sweep of readers can run.
 
 ``python -m tests.interrupts.pythons`` says which are found. An environment is made once per user, in a folder of the
-cache, with what the package installs and with pyarrow.
+cache, with the package's requirements and pyarrow.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _make(python: Python, folder: Path, needed: list[str]) -> None:
 
 
 def requirements() -> list[str]:
-    """What the package needs, and its extra ``arrow``: as setup.cfg says."""
+    """The requirements of the package and of its extra ``arrow``, as setup.cfg lists them."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     lines = config["options"]["install_requires"] + "\n" + config["options.extras_require"]["arrow"]

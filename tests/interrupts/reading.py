@@ -1,4 +1,4 @@
-"""What applications do with streams: the operations that the sweep interrupts, without a cluster."""
+"""The operations of streams that the sweep interrupts, without a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zkconsumer.streams import PacedLease
 
 
 def filled(**settings: Any) -> Callable[[], World]:
-    """A world with what most operations read."""
+    """A world with the chunks that most operations read."""
 
     def make() -> World:
         world = World(**settings)

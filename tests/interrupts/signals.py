@@ -3,9 +3,8 @@
 A timer sends SIGALRM at a random moment of a reading, and its handler raises in the main thread, as Ctrl-C does. Each
 message that comes is noted; at the end everything must have come, and nothing may be committed that did not.
 
-The moment at which a message counts as handed out lies inside C for ``next()`` and the ``for`` loop: a signal that is
-served in the application's own code, after the return and before the name is bound, is the application's. Such a one
-is told apart by the frame that it interrupted, and its message is taken for handed out.
+For ``next()`` and the ``for`` loop a message is handed out inside C. A signal may then be served in the application's
+own code, after the return and before the name is bound. The interrupted frame shows that: the handler does not raise.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _SHORTEST_S = 5e-6
 
 
 class Rung(BaseException):
-    """What the handler raises."""
+    """The exception of the signal's handler."""
 
 
 @dataclass
 class SignalFigures:
-    """What a campaign with signals came to."""
+    """The figures of a campaign with signals."""
 
     operation: str
     worlds: int = 0

@@ -29,7 +29,7 @@ class Subject(Protocol):
         """For the report."""
 
     def prepare(self) -> Any:
-        """What the operation is done with, which is made anew for each run."""
+        """Make the world of one run."""
 
     def act(self, world: Any) -> None:
         """Do it; this is interrupted."""
@@ -68,7 +68,7 @@ class Operation:
 
 
 class Aftermath(NamedTuple):
-    """What happens after the interrupt."""
+    """The steps after the interrupt."""
 
     name: str
     go_on: Callable[[Operation, World], None]
@@ -112,7 +112,7 @@ AFTERMATHS = (
 
 
 class Finding(NamedTuple):
-    """What went wrong at a boundary."""
+    """A violation at a boundary."""
 
     operation: str
     boundary: Boundary
@@ -124,7 +124,7 @@ class Finding(NamedTuple):
 
 @dataclass
 class Figures:
-    """What a sweep came to."""
+    """The figures of a sweep of one operation."""
 
     operation: str
     boundaries: int = 0

@@ -111,7 +111,7 @@ def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
 
 
 def test_this_python_is_named_among_those_found() -> None:
-    """Versions that are not on the machine are named by the campaign, and cannot be tested here."""
+    """The campaign names the versions that are not on the machine; they cannot be tested here."""
     named = [f"{major}.{minor}" for major, minor in (python.minor for python in FOUND)] + pythons.missing()
     assert sorted(named) == ["3.11", "3.12", "3.13"]
 
@@ -120,7 +120,7 @@ def test_this_python_is_named_among_those_found() -> None:
 
 
 def _swept(act: Any) -> list[str]:
-    """What a sweep finds in the code of this module, which stands for the project's."""
+    """Return the findings of a sweep of this module's code, which stands for the project's."""
     operation = Operation("planted", reading.filled(), act)
     figures = sweep(
         operation, kinds=[Interrupted], scope=lambda code: code.co_filename == __file__ and "_get" in code.co_name

@@ -3,8 +3,8 @@
 A message counts as handed out from the moment on at which the project's frame returned it to its caller. Up to then it
 comes again. Nothing is committed that was not handed out.
 
-Threads: the reader is the calling thread. Whatever fetchers and the group's thread do is done by another thread
-(:class:`Elsewhere`), so that a lock that an interrupt left locked shows.
+Threads: the reader is the calling thread. Another thread (:class:`Elsewhere`) does the work of
+fetchers and of the group's thread, so that a lock that an interrupt left locked shows.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class World:
         self.stream_of(partition).queue.deliver(partition.position, data, span, ())
 
     def fill(self) -> None:
-        """What most operations read: chunks of both partitions, one without a message, one that comes late."""
+        """Queue the chunks that most operations read: of both partitions, one without a message, one late."""
         self.fetch(0, 3, 2)
         self.fetch(1, 2)
         self.fetch(0, 0)
@@ -204,13 +204,13 @@ class World:
         self.fetch(1, 1, late=True)
 
     def late(self) -> None:
-        """What comes late is there now."""
+        """Queue the late chunks."""
         for partition, data, span in self._late:
             ELSEWHERE.do(lambda p=partition, d=data, s=span: self._deliver(p, d, s))  # type: ignore[misc]
         self._late.clear()
 
     def fetch_again(self) -> bool:
-        """What has to be fetched once more, because it was given back; returns whether there was any."""
+        """Fetch once more the chunks that the stream dropped to read them again; return whether there were any."""
         return ELSEWHERE.do(self._fetch_again)
 
     def _fetch_again(self) -> bool:
