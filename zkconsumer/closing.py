@@ -41,6 +41,7 @@ class Closing:
 
     def __init__(self) -> None:
         self.over = False
+        self._complete = False
         self.ends_streams = False
         """Whether a stream's end waits for this: a handler interrupted an ask, and could not wait itself."""
         self._begun: dict[None, _Begun] = {}
@@ -66,14 +67,24 @@ class Closing:
         """The native identifier of the thread that closes; 0 where none of the application's does."""
         return self._begun[None].closer if self._begun else 0
 
+    def left_undone(self, thread: int) -> bool:
+        """Whether an exception interrupted the close.
+
+        Arguments: ``thread`` is the native identifier of the calling thread, which is not closing now.
+        """
+        return not self._complete and (self.over or self.closer == thread)
+
     @property
     def remaining(self) -> float:
         """Seconds that the close still has; 0 before it begins."""
         return self._begun[None].deadline.bounded(86_400.0) if self._begun else 0.0
 
-    def end(self, failure: OffsetCommitError | None = None) -> None:
-        """Note that all is closed; ``failure`` tells what could not be committed."""
-        self._failure = failure
+    def end(self, failure: OffsetCommitError | None = None, *, complete: bool = True) -> None:
+        """Note that all is closed; ``failure`` tells what could not be committed.
+
+        Arguments: ``complete`` is False where an exception interrupted the close; the next shutdown takes it up again.
+        """
+        self._failure, self._complete = failure, complete
         self.over = True
         self._done.put(True)
 

@@ -16,6 +16,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from inspect import currentframe
 from threading import Lock, Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
 from typing import Any, Self
@@ -386,10 +387,14 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         elif interrupting:
             self._hurry()
             return
-        elif self._end.closer != thread:  # a handler that interrupted this very thread's shutdown waits for itself else
-            if self._member is not None:
-                self._member.put_down(thread, finished=finished)
-            self._end.wait()
+        elif not self._shutting_down_below():  # a handler that interrupted it would wait for itself
+            if self._end.closer != thread:
+                if self._member is not None:
+                    self._member.put_down(thread, finished=finished)
+                self._end.wait()
+            if self._end.left_undone(thread):
+                # else threads would run on for ever, and a session that keeps partitions from other members
+                self._close(finished, Deadline(timeout))
         if current_thread() is main_thread():
             for restore in self._restorers:
                 restore()
@@ -400,6 +405,14 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         if member is None:
             return False
         return member.delivery.interrupted(thread) or (in_signal_handler() and bool(member.in_hand(thread)))
+
+    def _shutting_down_below(self) -> bool:
+        """Whether the calling shutdown interrupts another one of this thread. A flag could be left behind, no frame."""
+        frame, found = currentframe(), 0
+        while frame is not None:
+            found += frame.f_code is _SHUT_DOWN and frame.f_locals.get("self") is self
+            frame = frame.f_back
+        return found > 1
 
     def _begin_shutdown(self, timeout: float) -> None:
         """Begin to end everything, on a thread of its own. Any thread."""
@@ -420,18 +433,19 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
     def _close_in_background(self) -> None:
         Thread(target=self._close, args=(False,), name=f"{self.consumer_id}-closing", daemon=False).start()
 
-    def _close(self, finished: bool) -> None:
-        failure = None
+    def _close(self, finished: bool, deadline: Deadline | None = None) -> None:
+        failure, complete = None, False
         try:
             if self._member is not None:
-                self._member.close(Deadline(self._end.remaining), finished=finished)
+                self._member.close(deadline or Deadline(self._end.remaining), finished=finished)
                 if self._member.not_committed:
                     failure = OffsetCommitError(
                         f"{self.consumer_id} was shut down; these messages are consumed again, for they are not"
                         f" committed: {', '.join(self._member.not_committed)}"
                     )
+            complete = True
         finally:
-            self._end.end(failure)
+            self._end.end(failure, complete=complete)
 
     def left_to_parent(self, parent: int) -> None:
         """For :mod:`zkconsumer.forking`: in a forked process this is an empty shell; process ``parent`` reads on."""
@@ -474,6 +488,9 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
 
     def __repr__(self) -> str:
         return f"<ZookeeperConsumerConnector {self.consumer_id} {self.state}>"
+
+
+_SHUT_DOWN = ZookeeperConsumerConnector._shut_down.__code__
 
 
 def _checked_offsets(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
@@ -17,7 +17,9 @@ from tests.interrupts.signals import ring
 from tests.interrupts.sweep import AGAIN, Operation, sweep, told
 from tests.interrupts.world import ELSEWHERE, World, by_get
 from tests.timing import scaled
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.streams import KafkaStream
 
 FOUND = pythons.found()
@@ -25,15 +27,6 @@ SAMPLE = 40
 """Boundaries of each operation of readers; a whole sweep has some ten thousand."""
 FEW = 3
 """Boundaries of each operation of members."""
-
-
-HALF_CLOSED = {"run", "shutdown", "with connector"}
-"""Here an interrupt leaves a half closed member, whose second ``shutdown()`` does not end what is left."""
-
-
-def _sampled(operations: Sequence[members.MemberOperation]) -> list[Any]:
-    later = pytest.mark.skip(reason="an interrupted shutdown is not taken up again by the next one")
-    return [pytest.param(one, id=one.name, marks=[later] if one.name in HALF_CLOSED else []) for one in operations]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -64,10 +57,26 @@ def test_an_interrupted_reader_loses_nothing(operation: Operation) -> None:
 # An interrupt while a connection is made leaves its socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.usefixtures("_cluster")
-@pytest.mark.parametrize("operation", _sampled(members.OPERATIONS))
+@pytest.mark.parametrize("operation", members.OPERATIONS, ids=lambda operation: operation.name)
 def test_an_interrupted_member_commits_nothing_unseen(operation: members.MemberOperation) -> None:
     figures = sweep(operation, often=1, most=FEW, rotate=True, aftermaths=[AGAIN])
     assert not figures.serious, "\n".join(told([figures]))
+
+
+@pytest.mark.usefixtures("_cluster")
+def test_a_second_shutdown_ends_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C during ``shutdown()`` left fetchers, committer and the session alive. The second one waited for nobody."""
+    member = members.Member(members.shared_cluster())
+
+    def interrupted(manager: FetchManager, deadline: Deadline) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FetchManager, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            member.connector.shutdown()
+    member.end()
+    member.check_committed()
 
 
 @pytest.mark.parametrize("name", ["for message in stream", "stream.get", "next(stream)", "stream.batches"])
