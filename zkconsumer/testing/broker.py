@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from zkconsumer.testing.apis import supported
 from zkconsumer.testing.calls import BrokerStopped, Call
-from zkconsumer.testing.faults import Fate, Recorded
+from zkconsumer.testing.faults import Fate, Forged, Recorded
 from zkconsumer.testing.group_handlers import GROUP_HANDLERS
 from zkconsumer.testing.groups import Groups
 from zkconsumer.testing.log_handlers import LOG_HANDLERS
@@ -221,7 +221,7 @@ class _Connection:
         if not self._pass(request, "answer"):
             return False
         if answer is not None:
-            self._send(handler.api, request.version, correlation, answer)
+            self._send(handler.api, request.version, correlation, answer, faults.forged_for(request))
         return True
 
     def _pass(self, request: Recorded, at: str) -> bool:
@@ -229,11 +229,16 @@ class _Connection:
         place = self._cluster.faults.place_for(request, at)
         return place is None or place.hold(request, self._stop) is Fate.RELEASED
 
-    def _send(self, api: Api, version: int, correlation: int, answer: Message) -> None:
+    def _send(self, api: Api, version: int, correlation: int, answer: Message, forged: Forged | None = None) -> None:
         # the answer to ApiVersions keeps the old header, for whoever asks does not know yet what we understand
         tags = b"\0" if version >= api.flexible and api is not API_VERSIONS else b""
-        data = correlation.to_bytes(4, "big", signed=True) + tags + api.write_response(version, answer)
-        self._sock.sendall(_SIZE.pack(len(data)) + data)
+        header = correlation.to_bytes(4, "big", signed=True) + tags
+        body = api.write_response(version, answer)
+        if forged is not None:
+            chosen = forged.of(_framed(header, body) if forged.whole else body)
+            self._sock.sendall(chosen if forged.whole else _framed(header, chosen))
+            return
+        self._sock.sendall(_framed(header, body))
 
     def _receive(self, count: int) -> bytes:
         """So many bytes; none where the other side has closed."""
@@ -244,3 +249,7 @@ class _Connection:
                 return b""
             data += more
         return bytes(data)
+
+
+def _framed(header: bytes, body: bytes) -> bytes:
+    return _SIZE.pack(len(header) + len(body)) + header + body

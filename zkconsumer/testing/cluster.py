@@ -11,7 +11,8 @@ coordinator loses nothing but what it must (who waited is told to look again), a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from threading import Condition, Event, RLock, Thread
 from types import TracebackType
 from typing import Self
@@ -215,6 +216,31 @@ class FakeCluster:
         """Delete older messages, as retention does (whole batches only)."""
         self._existing(topic, partition).truncate_before(offset)
 
+    def truncate(self, topic: str, partition: int, offset: int) -> None:
+        """Cut off a partition's end from ``offset`` on, as an unclean election of a leader does that was behind: the
+        messages are lost, and their offsets are given to others. The leader's epoch is the next one from there on.
+        """
+        log = self._existing(topic, partition)
+        log.truncate(offset)
+        self._lead_changed(log)
+
+    def recreate(self, topic: str, partitions: int | None = None) -> None:
+        """Delete a topic and make it again at once, empty, with as many ``partitions`` as before where none are given.
+        Offsets that groups keep in brokers go, those in ZooKeeper stay. Raises KeyError where there is none.
+        """
+        logs = self.logs(topic)
+        if logs is None:
+            raise KeyError(topic)
+        with self.zookeeper_server.zookeeper.at_once() if self.zookeeper_server is not None else nullcontext():
+            self.delete_topic(topic)
+            self.create_topic(topic, len(logs) if partitions is None else partitions)
+
+    def corrupt(self, topic: str, partition: int, offset: int) -> None:
+        """Change a byte of the batch that has ``offset``, so that its checksum is wrong. Raises KeyError where there is
+        no such batch.
+        """
+        self._existing(topic, partition).corrupt(offset)
+
     def logs(self, topic: str) -> list[PartitionLog] | None:
         """The logs of a topic, None where there is none."""
         with self._lock:
@@ -270,6 +296,24 @@ class FakeCluster:
         """
         self.faults.fail(api, code, times, broker, client_id)
 
+    def answer(
+        self,
+        api: str,
+        data: bytes | Callable[[bytes], bytes],
+        times: int = 1,
+        *,
+        broker: int | None = None,
+        client_id: str | None = None,
+        whole: bool = False,
+    ) -> None:
+        """Send chosen bytes in place of the answer to the next requests of a kind, which are done all the same.
+
+        Arguments: ``api`` by name, such as "Fetch"; ``data`` the bytes behind the answer's header, or a function that
+        makes them of the honest ones; how many ``times``; only those to a ``broker``, only those of a client.
+        ``whole``: the bytes are everything that is sent, so length and header are yours as well.
+        """
+        self.faults.forge(api, data, times, broker, client_id, whole=whole)
+
     def park(self, api: str, *, at: str = "answer", broker: int | None = None, client_id: str | None = None) -> Parked:
         """Let the next request of a kind stand still: ``at`` "request", before the broker has done anything, or
         "answer", when it has and the client does not know. Its connection's later requests wait behind it.
@@ -285,8 +329,10 @@ class FakeCluster:
         """Let another broker lead a partition, -1 for none. The old one says so when it is asked."""
         log = self._existing(topic, partition)
         with self._lock:
-            log.leader = to
-            log.epoch += 1
+            log.move(to)
+        self._lead_changed(log)
+
+    def _lead_changed(self, log: PartitionLog) -> None:
         if self._registration is not None:
             self._registration.leader(log)
         self.arrived()

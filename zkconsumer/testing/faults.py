@@ -5,6 +5,7 @@ Any thread may call everything; one lock guards the lists, and nobody waits unde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from threading import Event, Lock
@@ -107,12 +108,31 @@ class _Failure:
     left: int
 
 
+@dataclass
+class Forged:
+    """Bytes that are sent in place of an honest answer.
+
+    ``data`` is the body behind the header, or makes it of the honest one. ``whole`` says that they are everything that
+    is sent, length and header included.
+    """
+
+    wanted: _Wanted
+    data: bytes | Callable[[bytes], bytes]
+    whole: bool
+    left: int
+
+    def of(self, honest: bytes) -> bytes:
+        """The bytes to send in place of the ``honest`` ones."""
+        return self.data(honest) if callable(self.data) else self.data
+
+
 class Faults:
     """What is staged for the requests of a cluster."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._failures: list[_Failure] = []
+        self._forged: list[Forged] = []
         self._places: list[Parked] = []
         self._seen: list[Recorded] = []
 
@@ -120,6 +140,29 @@ class Faults:
         """Answer the next ``times`` requests with an error."""
         with self._lock:
             self._failures.append(_Failure(_Wanted(api, broker, client_id), code, times))
+
+    def forge(
+        self,
+        api: str,
+        data: bytes | Callable[[bytes], bytes],
+        times: int,
+        broker: int | None,
+        client_id: str | None,
+        *,
+        whole: bool,
+    ) -> None:
+        """Send chosen bytes in place of the next ``times`` answers."""
+        with self._lock:
+            self._forged.append(Forged(_Wanted(api, broker, client_id), data, whole, times))
+
+    def forged_for(self, request: Recorded) -> Forged | None:
+        """What is sent in place of the answer to this request, None for the honest one."""
+        with self._lock:
+            for forged in self._forged:
+                if forged.left > 0 and forged.wanted.fits(request):
+                    forged.left -= 1
+                    return forged
+        return None
 
     def park(self, api: str, at: str, broker: int | None, client_id: str | None) -> Parked:
         """A place for the next request; ``at`` is "request" (not handled yet) or "answer" (handled, not answered)."""

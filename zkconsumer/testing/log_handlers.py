@@ -149,6 +149,20 @@ def list_offsets(call: Call) -> Message:
     return {"topics": _each(call.body["topics"], "name", one)}
 
 
+def offset_for_leader_epoch(call: Call) -> Message:
+    """Where the log of an epoch ends."""
+
+    def one(topic: str, partition: Message) -> Message:
+        number = partition["partition"]
+        log, error = _led(call, topic, number, partition["current_leader_epoch"])
+        if log is None or error:
+            return {"partition": number, "error_code": error}
+        epoch, end = log.epoch_end(partition["leader_epoch"])
+        return {"partition": number, "leader_epoch": epoch, "end_offset": end}
+
+    return {"topics": _each(call.body["topics"], "topic", one)}
+
+
 def init_producer_id(call: Call) -> Message:
     """A producer's id, for idempotence; there are no transactions."""
     if call.body["transactional_id"] is not None:
@@ -249,6 +263,11 @@ LOG_HANDLERS: tuple[Handler, ...] = (
         messages.LIST_OFFSETS,
         list_offsets,
         _refuse_partitions("topics", "name", "partition_index", "partition_index"),
+    ),
+    Handler(
+        messages.OFFSET_FOR_LEADER_EPOCH,
+        offset_for_leader_epoch,
+        _refuse_partitions("topics", "topic", "partition", "partition"),
     ),
     Handler(messages.INIT_PRODUCER_ID, init_producer_id, _refuse),
     Handler(

@@ -372,6 +372,61 @@ CREATE_PARTITIONS = Api(
     new=(0, 2),
 )
 
+OFFSET_FOR_LEADER_EPOCH = Api(
+    23,
+    "OffsetForLeaderEpoch",
+    Struct(
+        f("replica_id", INT32, -2, since=3),
+        f(
+            "topics",
+            Array(
+                Struct(
+                    f("topic", STRING, ""),
+                    f(
+                        "partitions",
+                        Array(
+                            Struct(
+                                f("partition", INT32, 0),
+                                f("current_leader_epoch", INT32, -1, since=2),
+                                f("leader_epoch", INT32, -1),
+                            )
+                        ),
+                        (),
+                    ),
+                )
+            ),
+            (),
+        ),
+    ),
+    Struct(
+        f("throttle_time_ms", INT32, 0, since=2),
+        f(
+            "topics",
+            Array(
+                Struct(
+                    f("topic", STRING, ""),
+                    f(
+                        "partitions",
+                        Array(
+                            Struct(
+                                _ERROR,
+                                f("partition", INT32, 0),
+                                f("leader_epoch", INT32, -1, since=1),
+                                f("end_offset", INT64, -1),
+                            )
+                        ),
+                        (),
+                    ),
+                )
+            ),
+            (),
+        ),
+    ),
+    flexible=4,
+    old=(0, 0),
+    new=(0, 4),
+)
+
 LOG_APIS = (
     PRODUCE,
     FETCH,
@@ -382,4 +437,5 @@ LOG_APIS = (
     CREATE_TOPICS,
     DELETE_TOPICS,
     CREATE_PARTITIONS,
+    OFFSET_FOR_LEADER_EPOCH,
 )

@@ -18,7 +18,7 @@ from zkconsumer.model import TopicPartition
 
 _HEAD = Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21
-_MAGIC = 16
+_EPOCH, _MAGIC = 12, 16
 _START = Struct(">qi")
 _KEPT_SEQUENCES = 5  # a producer may have so many batches under way
 
@@ -78,7 +78,10 @@ def _varint(number: int) -> bytes:
 
 
 class PartitionLog:
-    """One partition. ``leader`` is a broker's id, -1 for none; ``epoch`` counts the leaders."""
+    """One partition. ``leader`` is a broker's id, -1 for none; ``epoch`` counts the leaders.
+
+    Its batches carry the epoch in which they came. :meth:`epoch_end` tells where each epoch ended.
+    """
 
     def __init__(self, where: TopicPartition, leader: int) -> None:
         self.where = where
@@ -89,6 +92,31 @@ class PartitionLog:
         self._start = 0
         self._end = 0
         self._sequences: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        self._epochs: list[tuple[int, int]] = [(0, 0)]
+
+    def move(self, leader: int) -> None:
+        """Give it another leader, and with it the next epoch, which begins at the end."""
+        with self._lock:
+            self.leader = leader
+            self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        self.epoch += 1
+        self._epochs = [
+            *((epoch, start) for epoch, start in self._epochs if start < self._end),
+            (self.epoch, self._end),
+        ]
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The last epoch that is not later than ``epoch``, and the offset where it ends; (-1, -1) for a later one than
+        any that there was.
+        """
+        with self._lock:
+            if epoch >= self.epoch:
+                return (self.epoch, self._end) if epoch == self.epoch else (-1, -1)
+            later = next(start for known, start in self._epochs if known > epoch)
+            found = [known for known, _ in self._epochs if known <= epoch]
+            return (found[-1] if found else epoch), later
 
     @property
     def start(self) -> int:
@@ -121,7 +149,8 @@ class PartitionLog:
                     return known
                 offset = self._end
                 first = offset if first is None else first
-                data = offset.to_bytes(8, "big") + records[at + 8 : end]
+                epoch = self.epoch.to_bytes(4, "big")
+                data = offset.to_bytes(8, "big") + records[at + 8 : at + _EPOCH] + epoch + records[at + _MAGIC : end]
                 self._batches.append(Batch(offset, offset + delta, newest, data))
                 self._end = offset + delta + 1
                 self._remember(producer, delta, offset)
@@ -156,6 +185,30 @@ class PartitionLog:
         with self._lock:
             self._batches = [batch for batch in self._batches if batch.last >= offset]
             self._start = min(max(self._start, offset), self._end)
+
+    def truncate(self, offset: int) -> None:
+        """Cut off what stands at ``offset`` and later, to the batch, and begin the next epoch there: what a leader does
+        that was behind. Nothing is cut off where the log ends before it.
+        """
+        with self._lock:
+            self._batches = [batch for batch in self._batches if batch.last < offset]
+            self._end = self._batches[-1].last + 1 if self._batches else min(self._start, offset)
+            self._start = min(self._start, self._end)
+            self._sequences.clear()
+            self._next_epoch()
+
+    def corrupt(self, offset: int) -> None:
+        """Change a byte in the batch that has ``offset``, so that its checksum is wrong. Raises KeyError where there is
+        no such batch.
+        """
+        with self._lock:
+            index = self._index(offset)
+            if index == len(self._batches) or not self._batches[index].first <= offset:
+                raise KeyError(f"{self.where} has no batch with offset {offset}")
+            batch = self._batches[index]
+            data = bytearray(batch.data)
+            data[-1] ^= 0xFF
+            self._batches[index] = batch._replace(data=bytes(data))
 
     def values(self) -> list[bytes | None]:
         """The values of all messages."""

@@ -8,7 +8,7 @@ resumed and expired. The contract tests run the same suite on this and on a real
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import RLock
 from time import monotonic
@@ -77,6 +77,10 @@ class FakeZooKeeper:
         with self._changing():
             for below in sorted((p for p in self._nodes if p == path or p.startswith(path + "/")), reverse=True):
                 self._delete(below, -1)
+
+    def at_once(self) -> AbstractContextManager[None]:
+        """Let nobody see or hear of the changes in a block before all are made."""
+        return self._changing()
 
     def refuse(self, path: str, *operations: str) -> None:
         """From now on no session may do these with the node at ``path``: "read" its content and the names below it,

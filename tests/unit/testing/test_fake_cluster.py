@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.contract.group_client import NEWEST, OLD, Connection, Target
 from tests.timing import eventually, scaled
+from tests.unit.brokers.sets import WHERE
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.brokers import CorruptRecordsError
+from zkconsumer.brokers.records import batches
 from zkconsumer.testing import FakeCluster, ManualClock
 from zkconsumer.testing.apis import APIS
 from zkconsumer.testing.group_handlers import GROUP_HANDLERS
 from zkconsumer.testing.log_handlers import LOG_HANDLERS
+from zkconsumer.testing.wire import MalformedRequestError
 
 NOT_LEADER, LOADING, NOT_COORDINATOR, UNKNOWN, REBALANCING = 6, 14, 16, 25, 27
 
@@ -297,3 +302,81 @@ def test_the_connector_works_on_it_in_a_group_that_the_brokers_coordinate(versio
             assert cluster.group("g").state == "Stable"
         assert cluster.group("g").state == "Empty"
         assert cluster.requests_of("LeaveGroup")
+
+
+def epoch_end(target: Target, epoch: int, current: int = -1) -> tuple[int, int, int]:
+    """(error, epoch, end offset) of partition 0."""
+    partition = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
+    (topic,) = target.ask("OffsetForLeaderEpoch", {"topics": [{"topic": "t", "partitions": [partition]}]})["topics"]
+    (told,) = topic["partitions"]
+    return told["error_code"], told["leader_epoch"], told["end_offset"]
+
+
+def test_a_truncated_log_is_shorter_and_of_the_next_epoch(cluster: FakeCluster, targets: list[Target]) -> None:
+    for value in (b"a", b"b", b"c"):
+        cluster.append("t", 0, [value])
+    cluster.truncate("t", 0, 1)
+    assert (cluster.values("t", 0), cluster.end_offset("t", 0)) == ([b"a"], 1)
+    assert fetch(targets[0], 3)["error_code"] == 1
+    assert cluster.append("t", 0, [b"B"]) == 1
+    assert epoch_end(targets[0], 0) == (0, 0, 1)
+    assert epoch_end(targets[0], 1) == (0, 1, 2)
+    assert epoch_end(targets[0], 2) == (0, -1, -1), "nobody knows a later one"
+    assert epoch_end(targets[0], 0, current=0) == (74, -1, -1), "the one that asks is behind"
+    batch = fetch(targets[0], 1)["records"]
+    assert int.from_bytes(batch[12:16], "big") == 1, "the batch says in which epoch it came"
+
+
+def test_a_log_without_the_epochs_asked_for_says_where_later_began(cluster: FakeCluster, targets: list[Target]) -> None:
+    cluster.append("t", 0, [b"a"])
+    cluster.truncate("t", 0, 0)
+    cluster.truncate("t", 0, 0)
+    assert epoch_end(targets[0], 0) == (0, 0, 0)
+    assert epoch_end(targets[0], 1) == (0, 1, 0)
+
+
+def test_a_corrupt_batch_has_a_wrong_checksum(cluster: FakeCluster, targets: list[Target]) -> None:
+    cluster.append("t", 0, [b"a", b"b"])
+    cluster.append("t", 0, [b"c"])
+    cluster.corrupt("t", 0, 1)
+    records = fetch(targets[0])["records"]
+    with pytest.raises(CorruptRecordsError):
+        list(batches(records, check_crc=True, where=WHERE, fetch_offset=0))
+    assert [r.value for b in batches(records, check_crc=True, where=WHERE, fetch_offset=2) for r in b] == [b"c"]
+    with pytest.raises(KeyError, match="no batch with offset 3"):
+        cluster.corrupt("t", 0, 3)
+
+
+def test_a_recreated_topic_is_empty_and_another_node() -> None:
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.append("t", 1, [b"a"])
+        before = cluster.zookeeper.node("/brokers/topics/t")
+        cluster.recreate("t")
+        after = cluster.zookeeper.node("/brokers/topics/t")
+        assert before is not None
+        assert after is not None
+        assert after.czxid > before.czxid
+        assert (cluster.end_offset("t", 1), len(cluster.logs("t") or ())) == (0, 2)
+        cluster.recreate("t", 3)
+        assert len(cluster.logs("t") or ()) == 3
+        with pytest.raises(KeyError, match="nope"):
+            cluster.recreate("nope")
+
+
+def test_the_next_answer_is_of_chosen_bytes(cluster: FakeCluster, targets: list[Target]) -> None:
+    """They come behind the header, may be made of the honest answer, or are everything that is sent."""
+    (target, _) = targets
+    cluster.append("t", 0, [b"honest"])
+    cluster.answer("Fetch", lambda honest: honest.replace(b"honest", b"forged"), client_id="contract")
+    assert b"forged" in fetch(target)["records"]
+    assert b"honest" in fetch(target)["records"], "only the next one"
+    cluster.answer("Fetch", b"\x00\x00", broker=1)
+    assert fetch(target)["error_code"] == 0, "another broker's"
+    cluster.answer("Fetch", b"\x00\x00")
+    with pytest.raises(MalformedRequestError):
+        fetch(target)
+    cluster.answer("Heartbeat", (2**31 - 1).to_bytes(4, "big"), whole=True)
+    with closing(Connection(cluster.address(0), NEWEST)) as connection:
+        connection.send("Heartbeat", {"group_id": "g", "generation_id": 1, "member_id": "m"})
+        assert connection._exactly(4) == b"\x7f\xff\xff\xff"
