@@ -37,6 +37,7 @@
     ├── OffsetOutOfRangeError               an offset is not in the log (any more); never guessed around
     ├── OffsetCommitError                   offsets could not be written
     ├── OffsetConflictError                 somebody else wrote the offset of a partition we own (offset.conflict=raise)
+    ├── LogTruncatedError                   a partition's log lost what was read of it (log.truncation.policy=raise)
     └── UnreadableMessageError              a place in a partition, which it names; KafkaStream.skip() goes on after it
         ├── InvalidMessageException         corrupt data
         └── MessageSizeTooLargeException    a message is larger than the largest fetch
@@ -320,6 +321,25 @@ class OffsetConflictError(ZkConsumerError):
         self.ours = ours
         self.theirs = theirs
         self.offset = (ours or 0) if theirs is None else theirs
+
+
+class LogTruncatedError(ZkConsumerError):
+    """A partition's log was truncated, or its topic was made anew, and ``log.truncation.policy`` is ``raise``.
+
+    Raised by the partition's stream at each ask until ``connector.seek`` says where it goes on. ``partition`` is it,
+    ``reached`` the offset up to which it was read, ``diverges`` the first offset that holds something else now, or the
+    log's start where that is not known.
+    """
+
+    def __init__(self, partition: TopicPartition, reached: int, diverges: int, reason: str) -> None:
+        super().__init__(
+            f"{partition}: {reason}; it was read up to offset {reached}, and differs from offset {diverges} on. Nothing"
+            " of it is handed out until connector.seek(partition, offset) says where to go on"
+        )
+        self.partition = partition
+        self.reached = reached
+        self.diverges = diverges
+        self.offset = reached
 
 
 class UnreadableMessageError(ZkConsumerError):

@@ -10,11 +10,13 @@ from zkconsumer.brokers.channel import BrokerChannel, Security
 from zkconsumer.brokers.coordination import CoordinatorChannel, StoredOffset
 from zkconsumer.brokers.endpoints import choose_endpoint
 from zkconsumer.brokers.fetch_answer import FetchAnswer, FetchedPartition
+from zkconsumer.brokers.leader_epochs import AnsweredEpoch
 from zkconsumer.brokers.protocol import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
 from zkconsumer.brokers.records import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.brokers.security import channel_security
 
 __all__ = [
+    "AnsweredEpoch",
     "BrokerChannel",
     "ClusterMetadata",
     "CoordinatorChannel",

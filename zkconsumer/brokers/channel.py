@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-from zkconsumer.brokers import errors, fetch_answer, fetch_question, protocol
+from zkconsumer.brokers import errors, fetch_answer, fetch_question, leader_epochs, protocol
 from zkconsumer.brokers.connection import Connection, PeerClosedError
 from zkconsumer.brokers.fetch_answer import FetchAnswer
+from zkconsumer.brokers.leader_epochs import AnsweredEpoch
 from zkconsumer.brokers.protocol import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
 from zkconsumer.brokers.receiving import Receive, received
 from zkconsumer.deadline import Deadline
@@ -176,6 +177,19 @@ class BrokerChannel:
             if version == 0 and time >= 0 and tp in listed and listed[tp].error == errors.NONE and listed[tp].offset < 0
         }
         return {**listed, **self.list_offsets(newer, deadline)}
+
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> Mapping[TopicPartition, AnsweredEpoch]:
+        """Where leader epochs end in the logs of partitions that this broker leads; nothing where it knows no epochs
+        (before 0.11). Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
+        """
+        self._version(protocol.FETCH)
+        version = (self._versions or {}).get(protocol.EPOCH_END)
+        if version is None or not epochs:
+            return {}
+        request = leader_epochs.epoch_ends_request(version, epochs)
+        return leader_epochs.epoch_ends(self.exchange(protocol.EPOCH_END, request, deadline), epochs)
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding.

@@ -19,13 +19,15 @@ class Extent(NamedTuple):
     ``next_offset`` is the one to ask for next, after the last whole batch; None where no new batch is whole.
     ``partial`` says that the set ends inside a batch; ``wanted`` is at least how many bytes a fetch at the same
     offset must have to get that batch too. ``messages`` is how many new messages there are, as far as heads tell: those
-    of older formats count with what was compacted away before them.
+    of older formats count with what was compacted away before them. ``last`` is where in the set the last whole batch
+    begins.
     """
 
     next_offset: int | None
     partial: bool
     wanted: int = 0
     messages: int = 0
+    last: int = 0
 
 
 def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
@@ -34,17 +36,18 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
     Raises CorruptRecordsError, naming the position, where the head of the first new batch makes no sense. One further
     behind ends the extent before it, so that what is good is not held back.
     """
-    at, reached, messages, last = 0, fetch_offset, 0, -1
+    at, reached, messages, last, last_offset = 0, fetch_offset, 0, 0, -1
     try:
         while (head := read_head(records, at)) is not None:
+            begins = at
             offset, next_offset, at, magic, attributes, _, count = head
             if magic < 2:
-                beyond = misplaced(records, head, last, reached)
+                beyond = misplaced(records, head, last_offset, reached)
                 if beyond is not None:
                     if beyond > reached:
                         raise MalformedSetError(f"a message says that its offset is {offset}")
                     continue
-            last = next_offset - 1
+            last, last_offset = begins, next_offset - 1
             if next_offset > reached:
                 passed = next_offset - reached
                 if magic < 2:
@@ -55,9 +58,9 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
     except MalformedSetError as failure:
         if reached == fetch_offset:
             raise CorruptRecordsError(where, fetch_offset, fetch_offset + 1, str(failure)) from failure
-        return Extent(reached, False, 0, messages)
+        return Extent(reached, False, 0, messages, last)
     wanted = missing(records, at)
-    return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted, messages)
+    return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted, messages, last)
 
 
 def offset_after_partial(records: bytes, fetch_offset: int) -> int:

@@ -39,9 +39,11 @@ SASL_HANDSHAKE = Api(17, "SaslHandshake", tuple(getattr(admin, f"SaslHandShakeRe
 SASL_AUTHENTICATE = Api(
     36, "SaslAuthenticate", tuple(getattr(admin, f"SaslAuthenticateRequest_v{v}") for v in range(2))
 )
+EPOCH_END = Api(23, "OffsetForLeaderEpoch", (None,) * 4)  # written by leader_epochs.py
 NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)
 LOGIN = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
 """What only a login needs, so that a broker may lack it (0.10 and 0.11 do not know the second)."""
+OPTIONAL = (*LOGIN, EPOCH_END)
 
 Versions = Mapping[Api, int]
 """The version in which each request is written on one connection."""
@@ -127,7 +129,7 @@ def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Vers
             theirs = f"{low} to {high}" if high >= low else "not at all"
             raise BrokerError(f"{who} speaks {api.name} {theirs}, this client {ours}")
         chosen[api] = best
-    for api in LOGIN:
+    for api in OPTIONAL:
         low, high = ranges.get(api.key, (0, -1))
         best = min(high, len(api.classes) - 1)
         if best >= low:

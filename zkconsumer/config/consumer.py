@@ -223,6 +223,14 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         default="raise",
         ours=True,
     )
+    log_truncation_policy: str = choice(
+        "what to do where a partition's log lost what was read of it, or its topic was made anew: `rewind` goes back to"
+        " the first offset that differs (not known: to the log's start), `raise` makes the stream raise"
+        " LogTruncatedError until a seek. `auto.offset.reset` decides neither",
+        {"rewind": "rewind", "raise": "raise"},
+        default="rewind",
+        ours=True,
+    )
     scala_compat_version: str = choice(
         "which release of the original to agree with where releases differ, as in `roundrobin`",
         {version: version for version in ("0.8.2", "0.9", "0.10", "0.11", "1.0", "1.1")},

@@ -21,6 +21,7 @@ in a crash.
 
 from __future__ import annotations
 
+from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.model import ThreadId, TopicPartition
 
 NOTHING_HELD = -1
@@ -37,7 +38,9 @@ class PartitionPosition:
     ``consumed``; ``fetched`` is the next offset to ask the broker for; ``fetch_from`` where the fetcher shall go on
     instead, None where it shall not; ``committed`` what was last written or read; ``log_end`` the end of what may be
     handed out: the high watermark, or, with ``isolation.level=read_committed``, the last stable offset (-1: unknown);
-    ``successor`` the position at which the partition goes on in the same stream, if it does.
+    ``epochs`` the leader epochs in which it was fetched, written by the fetcher; ``from_start`` says that the topic was
+    made anew, so that nothing of its log was read yet; ``successor`` is the position at which the partition goes on in
+    the same stream, if it does.
     """
 
     __slots__ = (
@@ -45,8 +48,10 @@ class PartitionPosition:
         "batch_until",
         "committed",
         "consumed",
+        "epochs",
         "fetch_from",
         "fetched",
+        "from_start",
         "halted",
         "held_until",
         "log_end",
@@ -70,6 +75,8 @@ class PartitionPosition:
         self.held_until = NOTHING_HELD
         self.batch_until = NOTHING_HELD
         self.log_end = -1
+        self.epochs: Epochs = ()
+        self.from_start = False
         self._revoked = False
         self.paused = False
         self.halted = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from zkconsumer.brokers import BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
+from zkconsumer.brokers import AnsweredEpoch, BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
 from zkconsumer.brokers import errors as codes
 from zkconsumer.brokers.channel import LARGEST_ANSWER
 from zkconsumer.brokers.protocol import CAPPED_FETCH
@@ -93,6 +93,10 @@ class Exchange:
         """See ``BrokerChannel.list_offsets``. Raises BrokerError."""
         deadline = Deadline(self._settings.socket_timeout)
         return self._channel.list_offsets(wanted, deadline, isolation_level=isolation_level)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, AnsweredEpoch]:
+        """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
+        return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
     def fetch(self, flows: Sequence[Flow], full_for: float) -> Answered | None:
         """Ask for what comes next of these, in the order of service; None where it is all to be said anew.

@@ -25,6 +25,7 @@ from zkconsumer.errors import BrokerAuthenticationError, BrokerError
 from zkconsumer.fetch.exchange import Exchange
 from zkconsumer.fetch.flow import EARLIEST, LATEST, Budget, FetchSettings, Flow, Sink, Unlimited
 from zkconsumer.fetch.judging import Judge, Told, give_up
+from zkconsumer.fetch.log_check import LogCheck
 from zkconsumer.fetch.logins import Logins
 from zkconsumer.fetch.measures import FetchMeasures
 from zkconsumer.metrics import Metrics
@@ -72,6 +73,7 @@ class Fetcher:
         self._budget = budget or Unlimited()
         self._broker = Exchange(endpoint, settings, self._budget, self.measures, lambda: self._logins.accepted(self))
         self._judge = Judge(endpoint.broker_id, settings)
+        self._log_check = LogCheck(self._broker, self._judge, endpoint.broker_id, settings)
         self._full_since: float | None = None
         self._failing = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -162,7 +164,7 @@ class Fetcher:
         ready, unresolved = self._sorted(flows)
         if unresolved:
             self._broker.connect()
-            self._resolve(unresolved, initial=True)
+            self._resolve(unresolved)
             ready, _ = self._sorted(flows)
         # looked at again: room that was made before it was known that somebody wants it has woken nobody
         welcome = self._welcome(ready) or self._welcome(ready)
@@ -258,9 +260,8 @@ class Fetcher:
         told = Told()
         for flow, asked, part in answered.parts:
             self._judge.judge(flow, asked, part, told)
+        self._log_check.settle(told)
         self._rotate(told.served if answered.turned is None else answered.turned)
-        if told.out_of_range:
-            self._resolve(told.out_of_range, initial=False)
         if told.corrupt:
             self._corrupt(told.corrupt)
         if told.moved:
@@ -291,10 +292,8 @@ class Fetcher:
             flow.sink.skip(flow.position, error)
             flow.position.fetched = error.next_offset
 
-    def _resolve(self, flows: Sequence[Flow], *, initial: bool) -> None:
-        """Ask where ``auto.offset.reset`` begins: for partitions without an offset, and for those whose offset is not
-        in the log.
-        """
+    def _resolve(self, flows: Sequence[Flow]) -> None:
+        """Ask where ``auto.offset.reset`` begins, for partitions without an offset."""
         wanted = {flow.tp: self._settings.reset_to for flow in flows}
         listed = self._broker.list_offsets(wanted, isolation_level=self._settings.isolation_level)
         failed: list[Flow] = []
@@ -307,18 +306,9 @@ class Fetcher:
                 flow.trouble = f"{flow.tp}: {said}"
                 log.info("%s", flow.trouble)
                 failed.append(flow)
-            elif initial:
+            else:
                 flow.resolving = True
                 resolved[flow.position] = offset
-            else:
-                log.warning(
-                    "%s: offset %s is not in the log; continuing at %d by auto.offset.reset",
-                    flow.tp,
-                    flow.position.fetched,
-                    offset,
-                )
-                flow.position.fetched = offset
-                flow.sink.jump(flow.position, offset)
         if resolved:
             self._resolved(resolved)
         if failed:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zkconsumer.brokers import Security
+from zkconsumer.core.backoff import backoff
 from zkconsumer.core.positions import PartitionPosition
-from zkconsumer.errors import UnreadableMessageError
+from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
 from zkconsumer.fetch.session import Wanted
 
 EARLIEST, LATEST = -2, -1
+FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
+"""Seconds of the first and of the longest pause of a partition whose broker contradicts itself."""
 
 
 class Sink(Protocol):
@@ -32,9 +35,9 @@ class Sink(Protocol):
         """
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
-        """The position was moved to ``offset`` by ``auto.offset.reset``."""
+        """The position was moved to ``offset`` by ``auto.offset.reset``, or because the log was truncated."""
 
-    def fail(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+    def fail(self, position: PartitionPosition, error: UnreadableMessageError | LogTruncatedError) -> None:
         """Raise ``error`` to the application when it comes to this point of the partition; if that gives the place up,
         ``position.fetch_from`` is set to where to go on.
         """
@@ -91,6 +94,7 @@ class FetchSettings:
     security: Security | None = None
     skip_corrupt: bool = False
     largest_batch: int = 0
+    raise_truncated: bool = False
 
 
 class Flow:
@@ -100,9 +104,22 @@ class Flow:
     ``cut_off`` is the offset of a batch that came cut off although it would have fitted, -1 where there was none. A
     parked flow is at a place that cannot be read, and has no fetched offset until the application gives that up.
     ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
+    ``refusals`` counts how often in a row the broker refused an offset that it had named itself.
     """
 
-    __slots__ = ("_wanted", "cut_off", "least", "parked", "position", "resolving", "retry_at", "sink", "tp", "trouble")
+    __slots__ = (
+        "_wanted",
+        "cut_off",
+        "least",
+        "parked",
+        "position",
+        "refusals",
+        "resolving",
+        "retry_at",
+        "sink",
+        "tp",
+        "trouble",
+    )
 
     def __init__(self, position: PartitionPosition, sink: Sink) -> None:
         self.position = position
@@ -113,8 +130,14 @@ class Flow:
         self.resolving = False
         self.parked = False
         self.retry_at = 0.0
+        self.refusals = 0
         self.trouble = ""
         self._wanted = Wanted(-1, 0)
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait at least before the next try."""
+        return backoff(self.refusals, FIRST_REFUSAL, LONGEST_REFUSAL) if self.refusals else 0.0
 
     def wanting(self, offset: int, max_bytes: int) -> Wanted:
         """What is wanted of it; the same object as last time where nothing has changed."""

@@ -7,23 +7,38 @@ from the data's own headers.
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from zkconsumer.brokers import CorruptRecordsError, FetchedPartition
 from zkconsumer.brokers import errors as codes
-from zkconsumer.brokers.extent import extent, offset_after_partial
-from zkconsumer.errors import MessageSizeTooLargeException, UnreadableMessageError
+from zkconsumer.brokers.extent import Extent, extent, offset_after_partial
+from zkconsumer.brokers.leader_epochs import epochs_in
+from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
+from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
 from zkconsumer.fetch.flow import FetchSettings, Flow
 from zkconsumer.fetch.session import Wanted
 
 log = logging.getLogger(__name__)
 
+NOTHING = Extent(None, False)
+
+
+class Suspect(NamedTuple):
+    """What came in another epoch than what was read before it: a new leader's, perhaps of another log."""
+
+    flow: Flow
+    asked: Wanted
+    part: FetchedPartition
+    epoch: int
+
 
 class Told:
     """What a fetch answer said of partitions, by what is to be done about them."""
 
-    __slots__ = ("corrupt", "moved", "out_of_range", "served")
+    __slots__ = ("corrupt", "moved", "out_of_range", "served", "suspect")
 
     def __init__(self) -> None:
+        self.suspect: list[Suspect] = []
         self.served: list[Flow] = []
         self.moved: list[Flow] = []
         self.out_of_range: list[Flow] = []
@@ -37,15 +52,17 @@ class Judge:
         self._broker_id = broker_id
         self._settings = settings
 
-    def judge(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told) -> None:
-        """Take one partition's data, or find out what to do about it instead."""
+    def judge(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told, *, follows: bool = False) -> None:
+        """Take one partition's data, or find out what to do about it instead.
+
+        Arguments: ``follows`` says that the leader's log is known to be the one that was read.
+        """
         position = flow.position
         if position.revoked or position.fetched != asked.offset or position.fetch_from is not None:
             return  # it left, or moved, while the answer was under way
         if part.error == codes.NONE:
-            flow.trouble = ""
             try:
-                if self._take(flow, asked, part):
+                if self._take(flow, asked, part, told, follows=follows):
                     told.served.append(flow)
             except CorruptRecordsError as e:
                 told.corrupt.append((flow, e))
@@ -59,19 +76,24 @@ class Judge:
             log.info("%s", flow.trouble)
             told.moved.append(flow)
 
-    def _take(self, flow: Flow, asked: Wanted, part: FetchedPartition) -> bool:
+    def _take(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told, *, follows: bool) -> bool:
         """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
         first batch can be told, or where it is cut off.
         """
         position = flow.position
         position.log_end = part.end(self._settings.isolation_level)
-        if not part.records:
+        reach = extent(part.records, flow.tp, asked.offset) if part.records else NOTHING
+        read = epochs_in(part.records, asked.offset, reach.last)
+        if read and not follows and NO_EPOCH < epoch_before(position.epochs, asked.offset) != read[0][1]:
+            told.suspect.append(Suspect(flow, asked, part, read[0][1]))
             return False
-        reach = extent(part.records, flow.tp, asked.offset)
+        flow.trouble, flow.refusals = "", 0
         if reach.next_offset is None:
             if reach.wanted:
                 self._grow(flow, asked, reach.wanted, part.records)
             return False
+        if read and (not position.epochs or read[-1][1] != position.epochs[-1][1]):
+            position.epochs = with_epochs(position.epochs, read)
         flow.sink.deliver(position, part.records, (asked.offset, reach.next_offset), part.aborted, reach.messages)
         # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
         position.fetched = reach.next_offset
@@ -108,7 +130,7 @@ class Judge:
         )
 
 
-def give_up(flow: Flow, error: UnreadableMessageError) -> None:
+def give_up(flow: Flow, error: UnreadableMessageError | LogTruncatedError) -> None:
     """Have the stream raise when it comes to that place, and fetch nothing behind it until it is given up there."""
     flow.parked = True
     flow.position.fetched = None  # before anybody can give the place up, which sets it

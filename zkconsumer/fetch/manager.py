@@ -245,9 +245,9 @@ class FetchManager:
 
     def _put_off(self, flows: Iterable[Flow]) -> None:
         """No new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
-        retry_at = monotonic() + self._settings.backoff
+        now = monotonic()
         for flow in flows:
-            flow.retry_at = retry_at
+            flow.retry_at = now + max(self._settings.backoff, flow.pause)
 
     def _brokers(self) -> Sequence[Endpoint]:
         try:

@@ -18,7 +18,7 @@ from zkconsumer.brokers.heads import is_compressed
 from zkconsumer.brokers.record_batch import DECODED_BYTES, DECODED_RECORDS
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError, UnreadableMessageError
+from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
 from zkconsumer.interruptible import WakeFlag
 from zkconsumer.streams.budget import QueueBudget
 
@@ -60,7 +60,7 @@ class Chunk:
         aborted: tuple[tuple[int, int], ...] = (),
         messages: int | None = None,
         jump: bool = False,
-        error: UnreadableMessageError | OffsetConflictError | None = None,
+        error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None,
     ) -> None:
         self.position = position
         self.records = records
@@ -209,12 +209,14 @@ class StreamQueue:
         self._offer(Chunk(position, records, *span, aborted=aborted, messages=messages))
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
-        """Consumption of the partition continues at ``offset`` after what is queued (``auto.offset.reset`` out of
-        range).
+        """Consumption of the partition continues at ``offset`` after what is queued: by ``auto.offset.reset``, or where
+        a truncated log differs from what was read.
         """
         self._offer(Chunk(position, b"", offset, offset, jump=True))
 
-    def fail(self, position: PartitionPosition, error: UnreadableMessageError | OffsetConflictError) -> None:
+    def fail(
+        self, position: PartitionPosition, error: UnreadableMessageError | OffsetConflictError | LogTruncatedError
+    ) -> None:
         """Raise ``error`` to the reader when it has come to this point of the partition."""
         self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
 

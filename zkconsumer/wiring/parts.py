@@ -470,4 +470,5 @@ def fetch_settings(config: ConsumerConfig) -> FetchSettings:
         isolation_level=1 if config.isolation_level == "read_committed" else 0,
         skip_corrupt=config.corrupt_message_policy == "skip",
         largest_batch=config.fetch_max_bytes,
+        raise_truncated=config.log_truncation_policy == "raise",
     )
