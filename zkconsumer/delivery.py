@@ -17,7 +17,7 @@ from weakref import WeakSet
 from zkconsumer.core.coordinated.readers import Place, StreamKey
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError
+from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.model import ConsumerId
 from zkconsumer.registry.lease import Lease
@@ -129,7 +129,7 @@ class Delivery:
             stream.queue.close()
         self._lease.wake()
 
-    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+    def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         """Raise ``error`` to whoever reads the stream of this partition, until the position ends."""
         self.stream_of(position).queue.fail(position, error)
 

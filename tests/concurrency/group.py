@@ -16,7 +16,7 @@ from zkconsumer.core.planner import GroupView, Threads
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError
+from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.group.events import (
     CommitsRefused,
     Event,
@@ -100,7 +100,7 @@ class RecordingDelivery:
     def wake(self) -> None:
         self.log.append(("wake", ()))
 
-    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+    def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         self.failed[position.tp] = error
 
     def end(self) -> None:

@@ -31,7 +31,7 @@ from zkconsumer.core.planner import Assign, GroupView, Threads
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MalformedNodeError, OffsetConflictError, ZkConsumerError
+from zkconsumer.errors import LogTruncatedError, MalformedNodeError, OffsetConflictError, ZkConsumerError
 from zkconsumer.group.events import LookAgain, SubscriptionChanged
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.registry import codecs, paths
@@ -280,7 +280,7 @@ class Shadow:
         del position, thread
         return False
 
-    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+    def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         """Nothing is read here."""
 
     def refuse(self, error: Exception | None) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import OffsetConflictError
+from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.group.events import Event, StartsFound, StartsStored
 from zkconsumer.group.ownership import Ownership
 from zkconsumer.model import ThreadId, TopicPartition
@@ -44,7 +44,7 @@ class Delivery(Protocol):
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         """Whether that thread reads the stream of this partition."""
 
-    def fail(self, position: PartitionPosition, error: OffsetConflictError) -> None:
+    def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         """Raise ``error`` to whoever reads the stream of this partition, until the position ends."""
 
 
@@ -262,7 +262,7 @@ class Holdings:
         self._offsets.overwrite(position, known)
 
     def stop_at(
-        self, old: PartitionPosition, known: KnownOffset | None, error: OffsetConflictError
+        self, old: PartitionPosition, known: KnownOffset | None, error: OffsetConflictError | LogTruncatedError
     ) -> PartitionPosition:
         """Hand out nothing more of it and have its reader told, until somebody seeks. Returns its new position.
 
@@ -278,6 +278,23 @@ class Holdings:
             self._offsets.forget([old])
             self._offsets.track([(new, known)])
         self._delivery.fail(new, error)
+        return new
+
+    def begin_other_log(self, old: PartitionPosition, known: KnownOffset, offset: int) -> PartitionPosition:
+        """Go on at ``offset`` of another log, and store that at once: what is stored (``known``) belongs to the log
+        before it, of which nothing more is handed out. Returns its new position.
+        """
+        new = PartitionPosition(old.tp, old.thread, offset)
+        waits = old in self._unstarted
+        self._replace(old, new)
+        self._offsets.forget([old])
+        self._offsets.track([(new, known)])
+        new.from_start = True
+        self._offsets.level([new])
+        if waits:
+            self._unstarted.add(new)
+        else:
+            self._delivery.start([new])
         return new
 
     # ---- going ----

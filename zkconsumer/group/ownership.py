@@ -33,12 +33,14 @@ _UNKNOWN = Node(b"", 0, 0, 0, 0)
 class Claimed:
     """The outcome of claiming: what is ours now with its offset node, and what is not, with the reason; ``held`` are
     those of the latter that have owner nodes, ``refused`` those whose topic's directories we may not make.
+    ``recreated`` are those of ours whose topic was made after their offset was written, with that offset.
     """
 
     ours: dict[TopicPartition, KnownOffset] = field(default_factory=dict)
     blocked: dict[TopicPartition, str] = field(default_factory=dict)
     held: set[TopicPartition] = field(default_factory=set)
     refused: dict[TopicPartition, NotPermittedError] = field(default_factory=dict)
+    recreated: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 NOTHING = Seen()
@@ -209,7 +211,12 @@ class Ownership:
                 found[tp] = ABSENT
                 continue
             try:
-                found[tp] = KnownOffset(codecs.decode_offset(node.data, path), node.version)
+                offset = codecs.decode_offset(node.data, path)
+                result.recreated.pop(tp, None)
+                if self._reads_offsets and offset > 0 and self._is_of_another_topic(tp, node):
+                    # the claim writes this: the next owner could not see it any more
+                    result.recreated[tp], offset = offset, 0
+                found[tp] = KnownOffset(offset, node.version)
             except MalformedNodeError as e:
                 if not self._reads_offsets:
                     found[tp] = ABSENT
@@ -219,6 +226,27 @@ class Ownership:
                 log.log(level, "%s is not claimed: %s; write a number, or delete the node for auto.offset.reset", tp, e)
                 self._unreadable[tp] = result.blocked[tp] = str(e)
         return found
+
+    def _is_of_another_topic(self, tp: TopicPartition, offset: Node) -> bool:
+        """Whether an offset node was written before the topic was made that is there now. ZooKeeper numbers all changes
+        one after the other, so no clock takes part (times of creation and change would say the same).
+        """
+        made = self.topics_made([tp]).get(tp)
+        return made is not None and made > offset.mzxid >= 0
+
+    def topics_made(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The number of the change that made each one's topic, as far as it is known. Asks nothing."""
+        known = self._topics(partitions)
+        return {tp: node.czxid for tp, node in known.items() if node is not None and node is not FORBIDDEN}
+
+    def topics_deleted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Those whose topic was not there when the group was looked at. Asks nothing."""
+        return frozenset(tp for tp, node in self._topics(partitions).items() if node is None)
+
+    def _topics(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Node | None]:
+        by_partition = {tp: paths.topic(tp.topic) for tp in partitions}
+        known = self._cache.known(set(by_partition.values()))
+        return {tp: known[path] for tp, path in by_partition.items() if path in known}
 
     def read_offsets(
         self, partitions: Sequence[TopicPartition], deadline: Deadline

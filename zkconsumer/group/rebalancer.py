@@ -360,9 +360,9 @@ class Rebalancer:
 
     def _conclude(self, done: Round, why: str) -> None:
         self._unowned.concluded(done.todo.assignment, self._holdings.owned, done.view)
-        trouble = "; ".join(filter(None, (done.trouble, self._listening.trouble, self._unowned.report())))
+        troubles = (done.trouble, self._rounds.recreated.trouble, self._listening.trouble, self._unowned.report())
         self._standing.state = self._progress.concluded(
-            done, self._standing.state, len(self._holdings.owned), trouble, why
+            done, self._standing.state, len(self._holdings.owned), "; ".join(filter(None, troubles)), why
         )
         self._meanings.wait_for({*done.claimed.blocked, *done.view.kept})
         waits = done.claimed.blocked.keys() - done.claimed.refused.keys()

@@ -25,6 +25,7 @@ from zkconsumer.group.holdings import Delivery, Holdings, Offsets
 from zkconsumer.group.listener import Listening, by_topic
 from zkconsumer.group.membership import Membership
 from zkconsumer.group.ownership import Ahead, Claimed, Ownership
+from zkconsumer.group.recreated_topics import RecreatedTopics
 from zkconsumer.group.reports import Reports
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.registry.fenced import KnownOffset
@@ -52,7 +53,7 @@ class RebalanceSettings:
     """What of the configuration concerns the group; seconds.
 
     ``patience`` is how long a member's attempts to own a partition take together; ``conflict`` is
-    ``offset.conflict``.
+    ``offset.conflict``, ``raise_truncated`` that ``log.truncation.policy`` is ``raise``.
     """
 
     quiet: float
@@ -65,6 +66,7 @@ class RebalanceSettings:
     exclude_internal_topics: bool
     patience: float = 9.0
     conflict: str = "adopt"
+    raise_truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Rounds:
         self._membership = membership
         self._ownership = ownership
         self._holdings = holdings
+        self.recreated = RecreatedTopics(holdings, ownership, offsets, raises=settings.raise_truncated)
         self._delivery = delivery
         self._offsets = offsets
         self._assign = assign
@@ -154,6 +157,7 @@ class Rounds:
             raise
         view = self._membership.view(deadline)
         self._lose_deleted(lose, deadline)
+        self.recreated.check(deadline)
         todo, trouble = self._plan(view)
         self._sweep(todo, deadline)
         ahead = self._give_up(todo)
@@ -271,14 +275,18 @@ class Rounds:
         deadline = Deadline(self._settings.request_timeout)  # anew: the user's part took its own time
         # noted before: it may be done although its answer is lost
         self._released.update((tp, todo.assignment[tp]) for tp in partitions if tp in todo.assignment)
-        known = self._offsets.surrender(
-            positions,
-            commit=self._settings.auto_commit,
-            count_held=self._held_by_who_asked,
-            deadline=deadline,
-            meanwhile=lambda: ahead.look(deadline),
-            release=True,
-        )
+        known: dict[TopicPartition, KnownOffset | None] = {}
+        there, deleted = self.recreated.split(partitions)
+        for part, commit in ((there, self._settings.auto_commit), (deleted, False)):
+            if part:
+                known |= self._offsets.surrender(
+                    [position for position in positions if position.tp in part],
+                    commit=commit,
+                    count_held=self._held_by_who_asked,
+                    deadline=deadline,
+                    meanwhile=lambda: ahead.look(deadline),
+                    release=True,
+                )
         self._ownership.release(known, deadline, [tp for tp in partitions if tp not in known])
         self._holdings.leftover.difference_update(partitions)
         return ahead.seen
@@ -299,6 +307,7 @@ class Rounds:
             claimed = self._ownership.claim(todo.claim, Deadline(self._settings.request_timeout), ahead)
             self._holdings.leftover.difference_update(todo.claim)
             self._holdings.add({tp: (todo.claim[tp], known) for tp, known in claimed.ours.items()})
+            self.recreated.claimed(claimed)
             if claimed.refused and self._hopeless(claimed, view):
                 raise next(iter(claimed.refused.values()))
         if self._listening.exists and (claimed.ours or todo.assignment != self._told):

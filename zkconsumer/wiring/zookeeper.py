@@ -194,4 +194,5 @@ def rebalance_settings(config: ConsumerConfig, request_timeout: float) -> Rebala
         exclude_internal_topics=config.exclude_internal_topics,
         patience=config.rebalance_max_retries * config.rebalance_backoff_ms / 1000 + 1.0,
         conflict=config.offset_conflict,
+        raise_truncated=config.log_truncation_policy == "raise",
     )
