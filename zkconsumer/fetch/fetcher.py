@@ -28,6 +28,7 @@ from zkconsumer.fetch.judging import Judge, Told, give_up
 from zkconsumer.fetch.log_check import LogCheck
 from zkconsumer.fetch.logins import Logins
 from zkconsumer.fetch.measures import FetchMeasures
+from zkconsumer.fetch.outages import Outages
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -56,12 +57,14 @@ class Fetcher:
         give_back: Callable[[Sequence[Flow]], None],
         resolved: Callable[[Mapping[PartitionPosition, int]], None],
         logins: Logins | None = None,
+        outages: Outages | None = None,
         metrics: Metrics | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.measures = FetchMeasures(metrics or Metrics(), settings.client_id, endpoint)
         self._logins = logins or Logins()
+        self._outages = outages or Outages()
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
@@ -75,7 +78,8 @@ class Fetcher:
         self._judge = Judge(endpoint.broker_id, settings)
         self._log_check = LogCheck(self._broker, self._judge, endpoint.broker_id, settings)
         self._full_since: float | None = None
-        self._failing = False
+        self._answered = False
+        self._name = f"fetching from broker {endpoint.broker_id}"
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -143,10 +147,8 @@ class Fetcher:
                 self._refused(e)
             except BrokerError as e:
                 if not self._stopping:
-                    # once, not at every try while a broker is away
-                    level = logging.DEBUG if self._failing else logging.WARNING
-                    log.log(level, "fetching from broker %d failed: %s", self.endpoint.broker_id, e)
-                self._failing = True
+                    self._outages.failed(self._name, f"{self._name} failed: {e}")
+                self._answered = False
                 self._lose_connection(str(e))
             except Exception as e:
                 # whatever it was, the partitions must not stall behind a dead thread
@@ -256,7 +258,9 @@ class Fetcher:
         answered = self._broker.fetch(flows, full_for)
         if answered is None:
             return
-        self._failing = False
+        if not self._answered:
+            self._answered = True
+            self._outages.over(self._name)
         told = Told()
         for flow, asked, part in answered.parts:
             self._judge.judge(flow, asked, part, told)
@@ -303,8 +307,7 @@ class Fetcher:
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
                 said = f"broker {self.endpoint.broker_id} says no start offset: {codes.name(answer.error)}"
-                flow.trouble = f"{flow.tp}: {said}"
-                log.info("%s", flow.trouble)
+                flow.note(f"{flow.tp}: {said}")
                 failed.append(flow)
             else:
                 flow.resolving = True

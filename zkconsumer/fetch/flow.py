@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,8 @@ from zkconsumer.core.backoff import backoff
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
 from zkconsumer.fetch.session import Wanted
+
+log = logging.getLogger(__name__)
 
 EARLIEST, LATEST = -2, -1
 FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
@@ -133,6 +136,11 @@ class Flow:
         self.refusals = 0
         self.trouble = ""
         self._wanted = Wanted(-1, 0)
+
+    def note(self, trouble: str) -> None:
+        """Note why fetching failed. It is logged once, not at every try that fails alike."""
+        log.log(logging.DEBUG if trouble == self.trouble else logging.INFO, "%s", trouble)
+        self.trouble = trouble
 
     @property
     def pause(self) -> float:

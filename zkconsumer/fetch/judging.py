@@ -72,8 +72,7 @@ class Judge:
         elif part.error == codes.OFFSET_OUT_OF_RANGE:
             told.out_of_range.append(flow)
         else:
-            flow.trouble = f"{flow.tp}: broker {self._broker_id} answered {codes.name(part.error)}"
-            log.info("%s", flow.trouble)
+            flow.note(f"{flow.tp}: broker {self._broker_id} answered {codes.name(part.error)}")
             told.moved.append(flow)
 
     def _take(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told, *, follows: bool) -> bool:

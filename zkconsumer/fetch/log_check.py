@@ -211,7 +211,5 @@ class LogCheck:
         self._put_off(flow, f"says {what}", told)
 
     def _put_off(self, flow: Flow, said: str, told: Told) -> None:
-        trouble = f"{flow.tp}: broker {self._broker_id} {said}"
-        log.log(logging.INFO if trouble != flow.trouble else logging.DEBUG, "%s", trouble)
-        flow.trouble = trouble
+        flow.note(f"{flow.tp}: broker {self._broker_id} {said}")
         told.moved.append(flow)

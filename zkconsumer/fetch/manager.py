@@ -25,6 +25,7 @@ from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryEr
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.flow import Budget, FetchSettings, Flow, Sink, Unlimited
 from zkconsumer.fetch.logins import Logins
+from zkconsumer.fetch.outages import Outages
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
@@ -71,6 +72,7 @@ class FetchManager:
         self._budget = budget or Unlimited()
         self._metrics = metrics or Metrics()
         self._logins = Logins()
+        self._outages = Outages()
         self._refused = refused
         self._shut_out = False
         self._name = name
@@ -184,10 +186,9 @@ class FetchManager:
                 self._back_off()
 
     def _report(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            if trouble:
-                log.warning("looking for partition leaders: %s", trouble)
+        known, self._trouble = self._trouble, trouble
+        if trouble and trouble != known:
+            self._outages.failed(trouble, f"looking for partition leaders: {trouble}")
 
     def _back_off(self) -> None:
         with self._lock:
@@ -323,6 +324,7 @@ class FetchManager:
             give_back=self._take_back,
             resolved=self._resolved,
             logins=self._logins,
+            outages=self._outages,
             metrics=self._metrics,
             budget=self._budget,
         )
