@@ -26,7 +26,7 @@ from zkconsumer.closing import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.control import PartitionControl
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.core.registration import BESIDE_TOPICS, MAX_REGISTRATION_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import Decoder, K, V
@@ -166,6 +166,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             known = sorted(topics.keys() & subscription.keys())
             if known:
                 raise ValueError(f"subscribed already: {', '.join(known)}")
+            _check_topics({**subscription, **topics})
             streams = self._make_all_streams(member, topics, message_class(key_decoder, value_decoder))
             self._registration = Registration(STATIC, {**subscription, **topics})
             done = member.subscribe(self._registration)
@@ -515,6 +516,12 @@ def _check_topics(topics: Mapping[str, int]) -> None:
         problem = name_problem(topic)
         if problem is not None:
             raise ValueError(f"{topic!r} cannot be a topic: {problem}")
+    size = sum(len(topic.encode()) + len(f'"":{count},') for topic, count in topics.items())
+    if size > (most := MAX_REGISTRATION_BYTES - BESIDE_TOPICS):
+        raise ValueError(
+            f"{len(topics)} topics take {size} bytes in the registration, more than {most}: subscribe to fewer, or by a"
+            " filter"
+        )
 
 
 def _check_subscription(name: str, count: int) -> None:

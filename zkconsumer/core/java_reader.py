@@ -16,6 +16,8 @@ from zkconsumer.core.java_classes import UnknownProperty, UntranslatableProperty
 from zkconsumer.errors import ConfigException
 
 MAX_NESTING = 100
+MOST_SHOWN = 200
+"""Characters of an expression that an error shows."""
 _SPACES = frozenset(" \t\n\x0b\f\r")
 _HEXADECIMAL = "0123456789abcdefABCDEF"
 _CONTROL = {"t": 9, "n": 10, "f": 12, "r": 13, "a": 7, "e": 27}
@@ -25,7 +27,8 @@ class InvalidTopicFilterError(ConfigException):
     """Java refuses the expression: ``expression``, ``position`` (from 0) and ``reason`` say which, where and why."""
 
     def __init__(self, expression: str, position: int, reason: str) -> None:
-        super().__init__("topic filter", f"{expression!r} at position {position}: {reason}")
+        shown = expression if len(expression) <= MOST_SHOWN else f"{expression[:MOST_SHOWN]}..."
+        super().__init__("topic filter", f"{shown!r} at position {position}: {reason}")
         self.expression = expression
         self.position = position
 

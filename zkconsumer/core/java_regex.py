@@ -28,12 +28,16 @@ from zkconsumer.core.java_reader import (
     is_digit,
 )
 
-__all__ = ["InvalidTopicFilterError", "UntranslatableTopicFilterError", "translate"]
+__all__ = ["InvalidTopicFilterError", "UntranslatableTopicFilterError", "measured", "translate"]
 
 _MAX_REPETITIONS = (1 << 31) - 1
 _MAX_NAME = 4096
 """No topic's name is that long (249 since 0.8.1), so larger counts need not be told apart; the package spells them out.
 """
+MAX_EXPRESSION = 32 * 1024
+"""Characters of an expression. A longer one, in another member's registration, would keep everybody busy."""
+MAX_SPELLED_OUT = 128 * 1024
+"""Characters of the translation, with all repetitions spelled out as the package does: 16 kB can come to gigabytes."""
 _LINE_END = rf"(?:\r\n|[{LINE_ENDS}])"
 _BETWEEN_CR_LF = r"(?<=\r)(?=\n)"
 _WORD = r"[\p{L}\p{Nd}_]"
@@ -46,13 +50,19 @@ class _Node:
 
     ``shortest`` is the least length of what it matches. ``longest`` is the greatest, None where Java finds no obvious
     one, which it demands of look-behinds. ``fixed`` is Java's "deterministic": a group that is not loses its bound when
-    repeated.
+    repeated. ``extra`` is what repetitions add to the length of ``text`` when they are spelled out.
     """
 
     text: str
     shortest: int
     longest: int | None
     fixed: bool = True
+    extra: int = 0
+
+    @property
+    def size(self) -> int:
+        """Characters, spelled out."""
+        return len(self.text) + self.extra
 
 
 def translate(expression: str) -> str:
@@ -60,9 +70,18 @@ def translate(expression: str) -> str:
     end.
 
     Raises InvalidTopicFilterError where Java refuses it, UntranslatableTopicFilterError where the package cannot
-    express it.
+    express it, or it is too large.
     """
-    return _Parser(expression).whole()
+    return measured(expression)[0]
+
+
+def measured(expression: str) -> tuple[str, int]:
+    """As :func:`translate`, with the number of characters that the pattern has when repetitions are spelled out."""
+    if len(expression) > MAX_EXPRESSION:
+        reason = f"an expression of {len(expression)} characters is larger than {MAX_EXPRESSION}"
+        raise UntranslatableTopicFilterError(expression, MAX_EXPRESSION, reason)
+    parser = _Parser(expression)
+    return parser.whole(), parser.size
 
 
 class _Parser(Reader):
@@ -73,6 +92,7 @@ class _Parser(Reader):
         self._groups = 0
         self._names: dict[str, int] = {}
         self._references: list[int] = []
+        self.size = 0
 
     # --- structure ---
 
@@ -80,6 +100,9 @@ class _Parser(Reader):
         node = self._alternatives()
         if self._peek() == ")":
             self._fail("unmatched closing ')'")
+        self.size = node.size
+        if node.size > MAX_SPELLED_OUT:
+            self._cannot(f"spelled out it is larger than {MAX_SPELLED_OUT} characters", 0)
         unknown = {number for number in self._references if number > self._groups}
         text = node.text
         for number in unknown:  # a group that does not exist never matches
@@ -101,6 +124,7 @@ class _Parser(Reader):
             min(branch.shortest for branch in branches),
             _longest(branches, max),
             fixed=False,
+            extra=sum(branch.extra for branch in branches),
         )
 
     def _sequence(self) -> _Node:
@@ -166,7 +190,9 @@ class _Parser(Reader):
             longest = None
         if is_group and kind != "+" and not atom.fixed and bounds != (0, 1):
             longest = None  # Java repeats such a group in a loop of which it knows no bound
-        return _Node(text, atom.shortest * low, longest, fixed=atom.fixed and low == high)
+        times = min(_MAX_NAME, low if high is None else high)
+        extra = atom.size * max(0, times - 1) + atom.extra
+        return _Node(text, atom.shortest * low, longest, fixed=atom.fixed and low == high, extra=extra)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         if self._take("?"):
@@ -359,6 +385,7 @@ def _joined(nodes: list[_Node]) -> _Node:
         sum(node.shortest for node in nodes),
         _longest(nodes, sum),
         fixed=all(node.fixed for node in nodes),
+        extra=sum(node.extra for node in nodes),
     )
 
 

@@ -13,6 +13,12 @@ WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 
 
+MAX_REGISTRATION_BYTES = 128 * 1024
+"""The largest registration that is read. Each topic in it makes every member read that topic's node and watch it."""
+BESIDE_TOPICS = 8 * 1024
+"""Bytes of it that are left to what is not the subscription."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """The content of a member's node under ``/consumers/<group>/ids``.

@@ -7,11 +7,11 @@ holds exactly one entry, the expression and the number of streams, which then se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping
 
 from zkconsumer.core.names import name_problem
 from zkconsumer.core.registration import BLACK_LIST, STATIC, WHITE_LIST, Registration
+from zkconsumer.core.sized_cache import SizedCache
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilter, TopicFilterTimeoutError
 from zkconsumer.model import ConsumerId, ThreadId, thread_id
 
@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 
+REMEMBERED_TOPICS = 2 * 1024 * 1024
+"""Topics that expressions allow, and characters of these, that are remembered."""
+
+
 def topic_filter(registration: Registration) -> TopicFilter | None:
     """The filter of a wildcard subscription, None for a static one.
 
@@ -37,10 +41,21 @@ def topic_filter(registration: Registration) -> TopicFilter | None:
     return TopicFilter.from_registration(registration.pattern, registration.wildcard[0])
 
 
-@lru_cache(maxsize=256)
-def _allowed(wanted: TopicFilter, all_topics: tuple[str, ...], exclude_internal: bool) -> tuple[str, ...]:
-    """Remembered, because the members of a group mostly use one expression, and all are asked at each change."""
-    return tuple(topic for topic in all_topics if wanted.allows(topic, exclude_internal))
+_ALLOWED: SizedCache[tuple[str, ...]] = SizedCache(REMEMBERED_TOPICS)
+
+
+def _allowed(registration: Registration, all_topics: tuple[str, ...], exclude_internal: bool) -> tuple[str, ...]:
+    """Remembered, because the members of a group mostly use one expression, and all are asked at each change. What is
+    remembered needs no compiled expression.
+    """
+    text = registration.wildcard[0]
+
+    def make() -> tuple[str, ...]:
+        wanted = TopicFilter.from_registration(registration.pattern, text)
+        return tuple(topic for topic in all_topics if wanted.allows(topic, exclude_internal))
+
+    key = registration.pattern, text, all_topics, exclude_internal
+    return _ALLOWED.get(key, make, lambda allowed: len(allowed) + len(text))
 
 
 def subscribed_topics(
@@ -52,10 +67,9 @@ def subscribed_topics(
     exist (yet), but not texts that no topic can be called: the original looks such a node up and finds nothing. Raises
     InvalidTopicFilterError and TopicFilterTimeoutError of a wildcard.
     """
-    wanted = topic_filter(registration)
-    if wanted is None:
+    if not registration.is_wildcard:
         return {topic: streams for topic, streams in registration.subscription.items() if name_problem(topic) is None}
-    return dict.fromkeys(_allowed(wanted, tuple(all_topics), exclude_internal), registration.wildcard[1])
+    return dict.fromkeys(_allowed(registration, tuple(all_topics), exclude_internal), registration.wildcard[1])
 
 
 def undecided(
@@ -63,18 +77,20 @@ def undecided(
     all_topics: Collection[str],
     exclude_internal: bool,
     given_up: dict[tuple[str, str], str] | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[ConsumerId, str]:
     """The members whose expression does not decide about these topics in time, and the reason in words.
 
     Leave them out of the group as if their nodes could not be read: one expression must not stop everybody.
     ``given_up`` are the expressions (kind and text) known not to decide about these topics, and is added to: their time
-    limit is spent once, not for each member and not at each look at the group.
+    limit is spent once, not for each member and not at each look at the group. ``meanwhile`` is called before each.
     """
     found: dict[ConsumerId, str] = {}
     given_up = {} if given_up is None else given_up
     for consumer, registration in registrations.items():
         if not registration.is_wildcard:
             continue
+        meanwhile()
         key = (registration.pattern, registration.wildcard[0])
         try:
             if key not in given_up:

@@ -8,13 +8,19 @@ registration would otherwise hold up every member of the group.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import ClassVar
 
 import regex  # type: ignore[import-untyped]
 
-from zkconsumer.core.java_regex import InvalidTopicFilterError, UntranslatableTopicFilterError, translate
+from zkconsumer.core.java_reader import MOST_SHOWN
+from zkconsumer.core.java_regex import (
+    MAX_SPELLED_OUT,
+    InvalidTopicFilterError,
+    UntranslatableTopicFilterError,
+    measured,
+)
 from zkconsumer.core.registration import BLACK_LIST, WHITE_LIST
+from zkconsumer.core.sized_cache import SizedCache
 from zkconsumer.errors import ZkConsumerError
 
 __all__ = [
@@ -34,6 +40,9 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MATCH_SECONDS = 1.0
 """How long the match of one topic may take."""
 
+REMEMBERED = 2 * MAX_SPELLED_OUT
+"""Characters, spelled out, of the patterns that stay compiled. Each takes some 100 to 250 bytes."""
+
 _JAVA_BLANKS = "".join(map(chr, range(33)))
 _LEADING_QUOTES = re.compile("\\A[\"']+")
 _TRAILING_QUOTES = re.compile("[\"']+(?=(?:\r\n|[\n\r\x85\u2028\u2029])?\\Z)")
@@ -43,7 +52,8 @@ class TopicFilterTimeoutError(ZkConsumerError):
     """A match took longer than allowed. ``expression`` and ``topic`` say which."""
 
     def __init__(self, expression: str, topic: str, seconds: float) -> None:
-        super().__init__(f"topic filter: {expression!r} did not decide about {topic!r} within {seconds:g} s")
+        shown = expression if len(expression) <= MOST_SHOWN else f"{expression[:MOST_SHOWN]}..."
+        super().__init__(f"topic filter: {shown!r} did not decide about {topic!r} within {seconds:g} s")
         self.expression = expression
         self.topic = topic
 
@@ -58,10 +68,18 @@ def normalised(text: str) -> str:
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", text))
 
 
-@lru_cache(maxsize=256)
+_PATTERNS: SizedCache[tuple[regex.Pattern[str], int]] = SizedCache(REMEMBERED)
+
+
 def _compiled(expression: str) -> regex.Pattern[str]:
+    return _PATTERNS.get(expression, lambda: _made(expression), lambda made: made[1])[0]
+
+
+def _made(expression: str) -> tuple[regex.Pattern[str], int]:
     try:
-        return regex.compile(translate(expression), regex.VERSION1)
+        text, size = measured(expression)
+        # the package remembers 500 patterns of any size
+        return regex.compile(text, regex.VERSION1, cache_pattern=False), size
     except (regex.error, OverflowError, MemoryError, RecursionError) as error:
         raise UntranslatableTopicFilterError(expression, 0, f"cannot be expressed here: {error}") from error
 

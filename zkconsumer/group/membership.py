@@ -68,10 +68,11 @@ class Membership:
         self._given_up: dict[tuple[str, str], str] = {}
         self._given_up_topics: tuple[str, ...] = ()
         self._given_up_until = 0.0
-        self._registrations = Decoded(codecs.decode_registration)
+        self._registrations = Decoded(codecs.decode_registration, self._keep_lease)
         self._topics = Decoded(codecs.decode_topic)
         self._members: tuple[str, ...] = ()
         self._turn = 0
+        self._next_touch = 0.0
         self.path = paths.member(group, consumer)
 
     def subscribe(self, registration: Callable[[], Registration]) -> None:
@@ -185,20 +186,31 @@ class Membership:
         """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
         names = self._cache.children(paths.ids(self._group), deadline) or ()
         # one that left between the listing and the reading is None; its watch brings us back
-        self._members = tuple(paths.member(self._group, name) for name in names)
+        members = tuple(paths.member(self._group, name) for name in names)
+        self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
+        self._members = members
         registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
-        members = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
-        topics = self._all_topics(members, unreadable, deadline)
-        for consumer, reason in undecided(members, topics, self._exclude_internal, self._gave_up_on(topics)).items():
+        readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
+        topics = self._all_topics(readable, unreadable, deadline)
+        given_up = self._gave_up_on(topics)
+        left_out = undecided(readable, topics, self._exclude_internal, given_up, self._keep_lease)
+        for consumer, reason in left_out.items():
             unreadable[paths.member(self._group, consumer)] = reason
-            del members[consumer]
-        known = GroupView(members, {}, topics)
+            del readable[consumer]
+        known = GroupView(readable, {}, topics)
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
         partitions = self._partitions(wanted, unreadable, deadline)
         racks = self._racks.of(partitions, deadline) if self._racks is not None else {}
-        view = GroupView(members, partitions, topics, unreadable, racks, self._kept(unreadable, partitions, deadline))
+        view = GroupView(readable, partitions, topics, unreadable, racks, self._kept(unreadable, partitions, deadline))
         self._report(unreadable)
         return view
+
+    def _keep_lease(self) -> None:
+        """Renew the lease while a large group is read, or its streams would stand still for as long as that takes."""
+        now = monotonic()
+        if now >= self._next_touch:
+            self._next_touch = now + self._session.timeout / 6
+            self._session.touch()
 
     def _all_topics(
         self, members: dict[ConsumerId, Registration], unreadable: dict[str, str], deadline: Deadline

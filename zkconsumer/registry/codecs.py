@@ -5,8 +5,8 @@ the node's path, and nothing else. What the original (1.1.1) accepts, we accept 
 must draw the same picture of the group: text after the first JSON document, duplicate keys (the last wins), bytes that
 are no UTF-8 outside of names (read as U+FFFD), and a lone backslash in a string, which 1.0.1 and later read as itself
 on a second try (KAFKA-6319). What it refuses, we refuse. Refused on purpose although it might accept: nodes over 1 MB,
-nesting deeper than 200 levels (its parser overflows its stack somewhere beyond), and more than 100,000 streams of one
-member, which would only exhaust everybody's memory.
+nesting deeper than 200 levels (its parser overflows its stack somewhere beyond), registrations over 128 kB, and more
+than 100,000 streams of one member, which would only exhaust everybody's memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from zkconsumer.core.names import name_problem
-from zkconsumer.core.registration import Registration
+from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, Registration
 from zkconsumer.core.subscription import topic_filter
 from zkconsumer.core.topic_filter import InvalidTopicFilterError
 from zkconsumer.errors import MalformedNodeError
@@ -27,6 +27,7 @@ from zkconsumer.registry import paths
 
 __all__ = [
     "MAX_NODE_BYTES",
+    "MAX_REGISTRATION_BYTES",
     "MAX_STREAMS",
     "UNREADABLE",
     "BrokerNode",
@@ -220,9 +221,9 @@ def _check_extra(value: object, where: str) -> None:
 def encode_registration(registration: Registration) -> bytes:
     """The bytes of a member's node: compact JSON, keys in the original's order, extra keys after them.
 
-    Raises ValueError for what would poison the group: stream counts that are no integers from 1 to 100,000, numbers
-    beyond 32 bits, non-finite or broken ones, lone surrogates. An expression is escaped exactly once, as JSON wants it;
-    1.0.1 to 1.1.1 escape their own twice and then match nothing.
+    Raises ValueError for what would poison the group: stream counts that are no integers from 1 to 100,000, more than
+    128 kB in all, numbers beyond 32 bits, non-finite or broken ones, lone surrogates. An expression is escaped exactly
+    once, as JSON wants it; 1.0.1 to 1.1.1 escape their own twice and then match nothing.
     """
     for name, streams in registration.subscription.items():
         if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
@@ -241,7 +242,13 @@ def encode_registration(registration: Registration) -> bytes:
     _check_extra(registration.extra, "extra")
     _check_extra(registration.version, "version")
     document.update(registration.extra)
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8")
+    data = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8")
+    if len(data) > MAX_REGISTRATION_BYTES:
+        raise ValueError(
+            f"subscription: it takes {len(data)} bytes to register, more than the {MAX_REGISTRATION_BYTES} that other"
+            " members read; subscribe to fewer topics, or by an expression"
+        )
+    return data
 
 
 def decode_registration(data: bytes | None, path: str) -> Registration:
@@ -250,6 +257,10 @@ def decode_registration(data: bytes | None, path: str) -> Registration:
 
     ``pattern`` and ``subscription`` are required; ``version`` and ``timestamp`` are not, and are not checked either.
     """
+    if data is not None and len(data) > MAX_REGISTRATION_BYTES:
+        raise MalformedNodeError(
+            path, f"{len(data)} bytes are more than the {MAX_REGISTRATION_BYTES} of a registration that is read"
+        )
     document = _json_object(data, path)
     pattern = document.get("pattern")
     if not isinstance(pattern, str):

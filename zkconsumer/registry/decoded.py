@@ -15,10 +15,15 @@ T = TypeVar("T")
 
 
 class Decoded(Generic[T]):
-    """Nodes of one kind. Arguments: ``decode`` makes a value of bytes and a path, or raises MalformedNodeError."""
+    """Nodes of one kind.
 
-    def __init__(self, decode: Callable[[bytes, str], T]) -> None:
+    Arguments: ``decode`` makes a value of bytes and a path, or raises MalformedNodeError; ``meanwhile`` is called
+    before each, for there may be thousands.
+    """
+
+    def __init__(self, decode: Callable[[bytes, str], T], meanwhile: Callable[[], None] = lambda: None) -> None:
         self._decode = decode
+        self._meanwhile = meanwhile
         self._known: dict[str, tuple[Node, T | MalformedNodeError]] = {}
 
     def of(self, nodes: Mapping[str, Node | None]) -> tuple[dict[str, T], dict[str, str]]:
@@ -40,6 +45,7 @@ class Decoded(Generic[T]):
         # the content too: a ZooKeeper that lost its data numbers its transactions from the start again
         if known is not None and (known[0] is node or known[0] == node):
             return known
+        self._meanwhile()
         try:
             return node, self._decode(node.data, path)
         except MalformedNodeError as e:

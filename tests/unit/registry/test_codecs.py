@@ -124,8 +124,20 @@ def test_bytes_that_are_no_utf8_matter_only_in_names() -> None:
         decoded(GOOD.encode().replace(b'{"t"', b'{"t\xe9"'))
 
 
-def test_a_number_of_a_million_digits_costs_nothing() -> None:
-    assert decoded('{"subscription":{"t":1},"pattern":"static","big":' + "9" * 900_000 + "}").subscription == {"t": 1}
+def test_a_registration_of_more_than_a_sane_size_is_unreadable() -> None:
+    """Each of its topics was read and watched by every member: 650 kB of them took 5 s, and memory that stayed."""
+    topics = {f"topic-{number:06}": 1 for number in range(30_000)}
+    data = json.dumps({"subscription": topics, "pattern": "static"}).encode()
+    with pytest.raises(MalformedNodeError, match=f"{len(data)} bytes are more than the 131072 of a registration"):
+        codecs.decode_registration(data, MEMBER)
+    with pytest.raises(ValueError, match="more than the 131072 that other members read"):
+        codecs.encode_registration(Registration("static", topics))
+    fewer = Registration("static", dict(list(topics.items())[:6000]), "1")
+    assert codecs.decode_registration(codecs.encode_registration(fewer), MEMBER) == fewer
+
+
+def test_a_number_of_many_digits_costs_nothing() -> None:
+    assert decoded('{"subscription":{"t":1},"pattern":"static","big":' + "9" * 100_000 + "}").subscription == {"t": 1}
 
 
 @pytest.mark.parametrize(
