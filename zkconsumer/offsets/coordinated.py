@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from zkconsumer.brokers import errors
+from zkconsumer.brokers import StoredOffset, errors
 from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.brokers.search import CoordinatorSearch
 from zkconsumer.core.coordinated.remedies import Remedy, remedy
 from zkconsumer.core.coordinated.stays import Held
+from zkconsumer.core.leader_epochs import epoch_before
+from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
 from zkconsumer.model import TopicPartition
@@ -64,7 +66,9 @@ class GroupOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
 
     Arguments: ``search`` is this store's alone; ``refused`` is told, on the committer's thread, as whom we were
-    refused, and why; ``sent`` how many offsets each answered commit had.
+    refused, and why; ``sent`` how many offsets each answered commit had. ``positions`` are what is owned: an offset
+    is stored with the leader epoch of the message before it (brokers from 2.1 on), by which its next owner sees whether
+    the log is still the same (KIP-320).
     """
 
     def __init__(
@@ -74,8 +78,10 @@ class GroupOffsets:
         identity: Identity,
         refused: Callable[[Membership, Exception], None],
         sent: Callable[[int], None] = lambda _: None,
+        positions: Callable[[], Mapping[TopicPartition, PartitionPosition]] = dict,
     ) -> None:
         self._group = group
+        self._positions = positions
         self._search = search
         self._identity = identity
         self._refused = refused
@@ -94,7 +100,22 @@ class GroupOffsets:
         for tp, stored in answered.items():
             if stored.error:
                 raise errors.error(stored.error, f"the offset of {tp} in group {self._group!r}")
-        return {tp: stored.offset for tp, stored in answered.items() if stored.offset >= 0}
+        found = {tp: stored for tp, stored in answered.items() if stored.offset >= 0}
+        positions = self._positions()
+        for tp, stored in found.items():
+            position = positions.get(tp)
+            # before it begins there nobody fetches it
+            if position is not None and position.fetched is None and stored.leader_epoch >= 0:
+                position.epochs = ((stored.offset - 1, stored.leader_epoch),)
+        return {tp: stored.offset for tp, stored in found.items()}
+
+    def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, StoredOffset]:
+        positions = self._positions()
+        epochs = {tp: positions[tp].epochs for tp in offsets if tp in positions}
+        return {
+            tp: StoredOffset(offset, leader_epoch=epoch_before(epochs.get(tp, ()), offset))
+            for tp, offset in offsets.items()
+        }
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
         """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError.
@@ -109,7 +130,7 @@ class GroupOffsets:
             if unclear and held is not None and not held.decided and self._may_wait(deadline):
                 continue
             try:
-                codes = self._find(deadline).commit(who, left, deadline) if left else {}
+                codes = self._find(deadline).commit(who, self._with_epochs(left), deadline) if left else {}
                 break
             except BrokerError as e:
                 self._drop_after(e)

@@ -140,6 +140,7 @@ class KafkaMember(MemberParts):
             self._generation,
             refused,
             self._meter("KafkaCommitsPerSec").mark,
+            lambda: {} if self.rebalancer is None else self.rebalancer.positions(),
         )
         return OwnedOffsets(
             NoOwnerNodes(self._generation),

@@ -226,3 +226,30 @@ def test_a_broker_that_refuses_every_offset_is_asked_seldom(caplog: pytest.LogCa
             with pytest.raises(AssertionError):
                 eventually(lambda: len(cluster.requests) > before + 20, 1.5, "requests")
     assert len(caplog.records) < 60
+
+
+@pytest.mark.parametrize("grown", ["CD", "CDEFGHIJ"])
+def test_an_offset_in_kafka_is_stored_with_its_epoch(grown: str) -> None:
+    """Its next owner sees by it that the log was truncated meanwhile, however long it has become."""
+    with FakeCluster(2) as cluster:
+        cluster.create_topic("t")
+        add(cluster, "abcdef")
+        properties = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "smallest"}
+        with coordinated(properties) as (connector, stream):
+            take(stream, 6)
+            connector.commit_offsets()
+        cluster.truncate("t", 0, 2)
+        add(cluster, grown)
+        with coordinated({**properties, "auto.offset.reset": "largest"}) as (connector, stream):
+            assert take(stream, len(grown)) == list(enumerate(grown, 2))
+            connector.commit_offsets()
+        assert cluster.committed("g") == {("t", 0): 2 + len(grown)}
+        stored = cluster.requests_of("OffsetCommit")[-1].body["topics"][0]["partitions"][0]
+        assert stored["committed_leader_epoch"] == 1
+
+
+@contextmanager
+def coordinated(properties: dict[str, Any]) -> Iterator[tuple[ZookeeperConsumerConnector, Stream]]:
+    config = {"group.id": "g", "group.coordination": "kafka", "auto.commit.enable": False, **properties}
+    with ZookeeperConsumerConnector(config) as connector:
+        yield connector, connector.create_message_streams({"t": 1})["t"][0]
