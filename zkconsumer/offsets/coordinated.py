@@ -20,7 +20,7 @@ from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.brokers.search import CoordinatorSearch
 from zkconsumer.core.coordinated.remedies import Remedy, remedy
 from zkconsumer.core.coordinated.stays import Held
-from zkconsumer.core.leader_epochs import epoch_before
+from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
@@ -109,13 +109,14 @@ class GroupOffsets:
                 position.epochs = ((stored.offset - 1, stored.leader_epoch),)
         return {tp: stored.offset for tp, stored in found.items()}
 
-    def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, StoredOffset]:
+    def _with_epochs(self, offsets: Offsets) -> dict[TopicPartition, int | StoredOffset]:
         positions = self._positions()
-        epochs = {tp: positions[tp].epochs for tp in offsets if tp in positions}
-        return {
-            tp: StoredOffset(offset, leader_epoch=epoch_before(epochs.get(tp, ()), offset))
-            for tp, offset in offsets.items()
-        }
+        found: dict[TopicPartition, int | StoredOffset] = dict(offsets)
+        for tp, offset in offsets.items():
+            epoch = epoch_before(positions[tp].epochs, offset) if tp in positions else NO_EPOCH
+            if epoch > NO_EPOCH:
+                found[tp] = StoredOffset(offset, leader_epoch=epoch)
+        return found
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
         """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError.
