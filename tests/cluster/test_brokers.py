@@ -16,6 +16,7 @@ from tests.cluster.conftest import NewTopic, produce_to, unique
 from tests.timing import eventually, scaled
 from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, errors
 from zkconsumer.brokers.extent import extent
+from zkconsumer.brokers.leader_epochs import epochs_in
 from zkconsumer.brokers.protocol import FETCH
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
@@ -179,6 +180,22 @@ class TestEveryGeneration:
             told = channel.metadata([topic, "no.such.topic"], soon())
             assert told.errors["no.such.topic"] == errors.UNKNOWN_TOPIC_OR_PARTITION
             assert told.leaders == {where: 0}
+
+    def test_where_a_leader_epoch_ends(self, old_or_new: DevCluster, generation: Generation) -> None:
+        """Brokers from 0.11 on tell it; the batches say in which epoch they came."""
+        topic = unique("epochs")
+        where = TopicPartition(topic, 0)
+        old_or_new.create_topic(topic, 1)
+        with connected(registered(old_or_new)) as channel:
+            eventually(lambda: led(channel, topic), 20, "a leader")
+            produce_to(old_or_new.bootstrap_servers, topic, [b"x"] * 5, **generation.producer)
+            told = {epoch: channel.epoch_ends({where: epoch}, soon()) for epoch in (0, 1)}
+            if generation.fetch < 4:
+                assert told == {0: {}, 1: {}}
+                return
+            assert (told[0][where].error, told[0][where].end.offset) == (0, 5)
+            assert (told[1][where].error, told[1][where].end.offset) == (0, -1), "no such epoch yet"
+            assert epochs_in(fetch(channel, topic, 0).records, 0, 0) == ((0, 0),)
 
     def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: Generation) -> None:
         """Brokers before 0.10.1 send its beginning only, newer ones all of it."""

@@ -19,7 +19,9 @@ _CONSUMER = -1
 _ANY = -1  # no leader epoch is expected
 _HEAD = Struct(">qii").unpack_from  # offset, size of what follows, leader epoch
 _EPOCH = Struct(">i").unpack_from
-_EPOCH_AT, _MAGIC, _START = 12, 16, 12
+EPOCH_AT, EPOCH_END = 12, 16
+"""Where the leader epoch stands in a batch of format 2; in older formats other bytes stand there."""
+_MAGIC, _START = 16, 12
 
 OFFSET_FOR_LEADER_EPOCH = Message(
     *(23, "OffsetForLeaderEpoch", 0, 3, 4),
@@ -103,7 +105,7 @@ def epochs_in(records: bytes, fetch_offset: int, last: int) -> Epochs:
     if len(records) <= _MAGIC or records[_MAGIC] != 2:
         return ()
     first, _, epoch = _HEAD(records, 0)
-    if epoch == _EPOCH(records, last + _EPOCH_AT)[0]:
+    if epoch == _EPOCH(records, last + EPOCH_AT)[0]:
         return ((max(first, fetch_offset), epoch),) if epoch >= 0 else ()
     found: list[tuple[int, int]] = []
     at = 0

@@ -107,12 +107,14 @@ class Flow:
     ``cut_off`` is the offset of a batch that came cut off although it would have fitted, -1 where there was none. A
     parked flow is at a place that cannot be read, and has no fetched offset until the application gives that up.
     ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
-    ``refusals`` counts how often in a row the broker refused an offset that it had named itself.
+    ``refusals`` counts how often in a row the broker refused an offset that it had named itself. ``epoch`` is the
+    leader epoch of the last batch fetched, as it stands there; empty: none, or another log.
     """
 
     __slots__ = (
         "_wanted",
         "cut_off",
+        "epoch",
         "least",
         "parked",
         "position",
@@ -134,6 +136,7 @@ class Flow:
         self.parked = False
         self.retry_at = 0.0
         self.refusals = 0
+        self.epoch = b""
         self.trouble = ""
         self._wanted = Wanted(-1, 0)
 

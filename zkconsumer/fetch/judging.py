@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zkconsumer.brokers import CorruptRecordsError, FetchedPartition
 from zkconsumer.brokers import errors as codes
 from zkconsumer.brokers.extent import Extent, extent, offset_after_partial
-from zkconsumer.brokers.leader_epochs import epochs_in
+from zkconsumer.brokers.leader_epochs import EPOCH_AT, EPOCH_END, epochs_in
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
 from zkconsumer.fetch.flow import FetchSettings, Flow
@@ -82,7 +82,14 @@ class Judge:
         position = flow.position
         position.log_end = part.end(self._settings.isolation_level)
         reach = extent(part.records, flow.tp, asked.offset) if part.records else NOTHING
-        read = epochs_in(part.records, asked.offset, reach.last)
+        # nearly always the leader's epoch is the one of the last chunk, from the first batch to the last
+        known, last = flow.epoch, reach.last + EPOCH_AT
+        follows = follows or (known != b"" and part.records[EPOCH_AT:EPOCH_END] == known)
+        read = (
+            ()
+            if follows and part.records[last : last + 4] == known
+            else epochs_in(part.records, asked.offset, reach.last)
+        )
         if read and not follows and NO_EPOCH < epoch_before(position.epochs, asked.offset) != read[0][1]:
             told.suspect.append(Suspect(flow, asked, part, read[0][1]))
             return False
@@ -91,8 +98,9 @@ class Judge:
             if reach.wanted:
                 self._grow(flow, asked, reach.wanted, part.records)
             return False
-        if read and (not position.epochs or read[-1][1] != position.epochs[-1][1]):
+        if read:
             position.epochs = with_epochs(position.epochs, read)
+            flow.epoch = part.records[last : last + 4]
         flow.sink.deliver(position, part.records, (asked.offset, reach.next_offset), part.aborted, reach.messages)
         # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
         position.fetched = reach.next_offset

@@ -198,7 +198,7 @@ class LogCheck:
 
     def _move(self, flow: Flow, offset: int, told: Told) -> None:
         """Go on at ``offset``: at once, but where the last place was refused as well."""
-        flow.position.fetched = offset
+        flow.position.fetched, flow.epoch = offset, b""
         flow.sink.jump(flow.position, offset)
         flow.refusals += 1
         if flow.refusals > 1:
