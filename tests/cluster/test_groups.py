@@ -140,6 +140,28 @@ def test_a_deleted_topic_that_comes_back_is_read_from_its_beginning(
     assert reader.error is None
 
 
+def test_a_longer_topic_that_was_made_anew_is_not_read_in_its_middle(
+    cluster: DevCluster,
+    connector: NewConnector,
+    new_topic: NewTopic,
+    new_group: Callable[[], str],
+    produce: Callable[..., int],
+) -> None:
+    """The group's offset is in the new log as well, in the same epoch."""
+    topic, group = new_topic(1), new_group()
+    member = connector(group)
+    (reader,) = read(member, {topic: 1})
+    produce(topic, numbers(10), partitions=1)
+    reader.wait_for(10)
+    member.shutdown()
+    cluster.delete_topic(topic)
+    cluster.create_topic(topic, 1)
+    produce(topic, [b"new"] * 15, partitions=1)
+    (reader,) = read(connector(group, auto_offset_reset="largest"), {topic: 1})
+    assert [m.offset for m in reader.wait_for(15)] == list(range(15))
+    assert reader.error is None
+
+
 def test_a_blacklist_takes_all_other_topics_but_the_internal_ones(
     connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
