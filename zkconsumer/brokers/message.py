@@ -18,6 +18,8 @@ from zkconsumer.core.coordinated.wire import Reader
 Values = Mapping[str, Any]
 
 _LATEST: Final = 0x7FFF
+MOST_ENTRIES: Final = 400_000
+"""Entries of all arrays of one message. An entry of three bytes takes a hundred times that in memory."""
 
 
 class _Missing:
@@ -30,11 +32,12 @@ REQUIRED: Final = _Missing()
 class BodyReader(Reader):
     """Reads the fields of a message of one version. Argument: ``compact`` for flexible versions."""
 
-    __slots__ = ("compact",)
+    __slots__ = ("compact", "entries")
 
     def __init__(self, data: bytes, compact: bool) -> None:
         super().__init__(data)
         self.compact = compact
+        self.entries = 0
 
     def unsigned(self) -> int:
         """A number of one to five bytes of seven bits each."""
@@ -71,6 +74,9 @@ class BodyReader(Reader):
         found = self.unsigned() - 1 if self.compact else self.int32()
         if found > self.left:
             raise ValueError(f"{found} entries are announced, {self.left} bytes are there")
+        self.entries += max(found, 0)
+        if self.entries > MOST_ENTRIES:
+            raise ValueError(f"more than {MOST_ENTRIES} entries are in one message")
         return found
 
 

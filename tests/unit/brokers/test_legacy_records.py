@@ -237,7 +237,7 @@ def test_an_inner_offset_beyond_its_wrappers_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_of_a_large_wrapper_are_made_as_they_are_asked_for(magic: int) -> None:
+def test_messages_of_a_large_wrapper_are_made_when_asked_for(magic: int) -> None:
     """A wrapper of two million small messages took a gigabyte when it was unpacked."""
     count = 3 * RUN_LIMIT
     content = MessageSet([Batch([Written(value=b"%d" % n) for n in range(count)], magic=magic)], base=50).data
