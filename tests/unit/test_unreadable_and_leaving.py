@@ -7,12 +7,15 @@ ask, ``skip()`` refused since the partition had left, and the other partitions o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from tests.unit.brokers.sets import Batch, Written
+from zkconsumer.brokers import CorruptRecordsError, RecordBatch
+from zkconsumer.brokers.records import batches
 from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import (
     ConsumerTimeoutException,
@@ -23,7 +26,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.registry.lease import Lease
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, reading
 
 BAD, GOOD = TopicPartition("t", 0), TopicPartition("t", 1)
 Reader = Callable[["Two"], list[tuple[int, int]]]
@@ -128,14 +131,14 @@ def test_a_resumed_unreadable_partition_is_told_of_again(ask: Reader) -> None:
 def test_skip_by_policy_does_not_mind_a_rebalance(ask: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition leaves between the error and the decision to skip it."""
     two = Two(skip_corrupt=True)
-    passes_over = two.stream._reader.passes_over
+    deal_with = two.stream._reader.deal_with
 
-    def leaves_before(error: Exception, **how: bool) -> bool:
+    def leaves_before(error: Exception, **how: bool) -> Exception | None:
         if isinstance(error, UnreadableMessageError):
             two.queue.revoke([two.bad])
-        return passes_over(error, **how)
+        return deal_with(error, **how)
 
-    monkeypatch.setattr(two.stream._reader, "passes_over", leaves_before)
+    monkeypatch.setattr(two.stream._reader, "deal_with", leaves_before)
     assert until(two, ask, ConsumerTimeoutException) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     assert two.bad.consumed == 2, "nothing of it was given up: its next owner decides"
 
@@ -183,3 +186,36 @@ def test_an_error_of_a_place_that_was_left_is_not_raised(stopped: tuple[Two, Exc
     two.queue.replace(two.bad, new)
     two.queue.deliver(new, batch(9, 1), (9, 10), ())
     assert until(two, by_message, ConsumerTimeoutException) == [(0, 9)]
+
+
+class Alarm(Exception):
+    """Raised by a signal handler."""
+
+
+@WAYS
+@pytest.mark.parametrize("kind", [Alarm, MemoryError])
+def test_an_interrupted_decoding_is_not_taken_for_corrupt(
+    ask: Reader, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alarm, or missing memory, while records were decoded looked like corrupt data. With
+    ``corrupt.message.policy=skip`` the rest of the batch was then passed over, and committed.
+    """
+    two = Two(skip_corrupt=True)
+    two.queue.revoke([two.bad])
+    failing = [True]
+
+    def interrupted(records: Any, **how: Any) -> Iterator[RecordBatch]:
+        for made in batches(records, **how):
+            if failing:
+                failing.clear()
+                try:
+                    raise kind("now")
+                except kind as e:
+                    raise CorruptRecordsError(GOOD, 0, 3, f"a record cannot be read: {e!r}") from e
+            yield made
+
+    monkeypatch.setattr(reading, "batches", interrupted)
+    with pytest.raises(kind):
+        ask(two)
+    assert until(two, ask, ConsumerTimeoutException) == [(1, 0), (1, 1), (1, 2)]
+    assert two.queue.skipped == 0

@@ -124,9 +124,15 @@ class Decoding:
                 end = max(end, self.chunk.next_offset)  # what follows was compacted away
                 self._exhausted = True
             return self._made(builder), end
-        except UnreadableMessageError:
+        except UnreadableMessageError as failed:
             self._batches = None
-        return self._decoded_carefully(first)
+            interrupt = failed.__cause__
+        if isinstance(interrupt, MemoryError):
+            raise interrupt
+        made = self._decoded_carefully(first)
+        if self.failure is None and isinstance(interrupt, Exception):
+            raise interrupt  # all of it can be read: a signal handler has raised this
+        return made
 
     def _decoded_carefully(self, first: int) -> tuple[pa.RecordBatch | None, int]:
         """What can be read before the place that cannot, as whoever takes messages gets it; the place is the next."""

@@ -199,30 +199,47 @@ class ChunkReader:
             chunk.position.held_until = NOTHING_HELD
             self.queue.let_go()
 
-    def passes_over(self, error: Exception, *, in_hand: bool = True) -> bool:
-        """Deal with an error of an ask; returns whether to go on after it instead of raising it.
+    def deal_with(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
+        """Deal with an error of an ask; returns what is to be raised, None where the ask goes on.
 
         The message announced last is finished if it was ``in_hand``, else it comes again.
         """
         chunk = self.queue.taken
         if chunk is None:
-            return False
+            return error
         position = chunk.position
         if in_hand:
             self.finish_message(position)
         else:
             self.retract()
         if not (isinstance(error, UnreadableMessageError) or error is chunk.error):
-            return False
+            return error
         if position.halted or (chunk.error is None and (position.consumed or 0) >= chunk.next_offset):
             # not to be read now, or all that counts as fetched was read: what follows the fetcher asks for anew
             self.finish(chunk)
-            return True
+            return None
+        interrupt = error.__cause__
+        if chunk.error is None and isinstance(interrupt, Exception) and not self._fails_again(chunk, interrupt):
+            return interrupt
         self._unreadable = (chunk, error) if isinstance(error, UnreadableMessageError) else None
         if not self._settings.skip_corrupt or not isinstance(error, InvalidMessageException):
-            return False
+            return error
         self._give_up(chunk, error)
-        return True
+        return None
+
+    def _fails_again(self, chunk: Chunk, cause: Exception) -> bool:
+        """Whether what looked corrupt is: libraries raise errors of any kind, and so do signal handlers, whose error
+        must not be taken for data that may be skipped. Nor must missing memory.
+        """
+        if isinstance(cause, MemoryError):
+            return False
+        try:
+            for batch in self.batches(chunk, chunk.position.consumed or 0):
+                for _ in batch:
+                    pass
+        except UnreadableMessageError as again:
+            return not isinstance(again.__cause__, MemoryError)
+        return False
 
     def skip(self) -> int:
         """Give up what could not be read, and go on after it; see ``KafkaStream.skip``."""

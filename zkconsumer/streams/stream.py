@@ -235,11 +235,13 @@ class KafkaStream(ColumnStream[K, V]):
                     reader.retract()
                 except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                     # the chunk stays taken: its error comes again rather than a silent gap
-                    if reader.passes_over(e, in_hand=message is None):
+                    error = reader.deal_with(e, in_hand=message is None)
+                    if error is None:
                         ask, first = ask if first is None else None, None
                         continue
                     # raised through the map, which ends this loop and neither the generator nor the stream
-                    failure = _Raise(StopIteration() if self._ends and isinstance(e, ConsumerTimeoutException) else e)
+                    ends = self._ends and isinstance(error, ConsumerTimeoutException)
+                    failure = _Raise(StopIteration() if ends else error)
                 position = message = None
                 self._turned = True
                 yield failure

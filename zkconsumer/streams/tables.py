@@ -228,9 +228,10 @@ class ColumnStream(MessageIterator[K, V]):
         while True:
             try:
                 return ask()
-            except Exception as e:
-                if not self._reader.passes_over(e, in_hand=False):
-                    raise
+            except Exception as e:  # noqa: BLE001 (told apart by the reader)
+                error = self._reader.deal_with(e, in_hand=False)
+                if error is not None:
+                    raise error from error.__cause__
 
     def _ask(self, ask: Callable[[], T]) -> T:
         """Columns are asked for: finish what is in hand, and get the next. They are handed out when the caller sets
