@@ -140,7 +140,7 @@ def test_a_deleted_topic_that_comes_back_is_read_from_its_beginning(
     assert reader.error is None
 
 
-def test_a_longer_topic_that_was_made_anew_is_not_read_in_its_middle(
+def test_a_longer_topic_made_anew_is_not_read_in_its_middle(
     cluster: DevCluster,
     connector: NewConnector,
     new_topic: NewTopic,

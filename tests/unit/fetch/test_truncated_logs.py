@@ -92,7 +92,7 @@ def test_a_shorter_log_is_never_read_from_its_end(cluster: FakeCluster) -> None:
         assert take(stream, 1) == [(4, "E")]
 
 
-def test_a_shorter_log_is_read_from_its_start_where_no_epoch_is_told(cluster: FakeCluster) -> None:
+def test_a_shorter_log_without_epochs_is_read_from_its_start(cluster: FakeCluster) -> None:
     cluster.fail("OffsetForLeaderEpoch", REFUSED, EVERY_TIME)
     with reading(cluster) as (_, stream):
         take(stream, 6)

@@ -59,7 +59,7 @@ def test_what_was_deleted_of_a_topic_made_anew_is_left_out(cluster: FakeCluster)
 
 
 @pytest.mark.parametrize("grown", ["A", "ABCDEF"])
-def test_a_topic_made_anew_under_its_owner_is_read_from_its_start(cluster: FakeCluster, grown: str) -> None:
+def test_a_topic_made_anew_under_its_owner_begins_at_its_start(cluster: FakeCluster, grown: str) -> None:
     """The new log begins with the same epoch, so no broker can tell."""
     with reading(cluster) as (connector, stream):
         assert take(stream, 2) == [(2, "c"), (3, "d")]

@@ -327,7 +327,7 @@ def test_a_truncated_log_is_shorter_and_of_the_next_epoch(cluster: FakeCluster, 
     assert int.from_bytes(batch[12:16], "big") == 1, "the batch says in which epoch it came"
 
 
-def test_a_log_without_the_epochs_asked_for_says_where_later_began(cluster: FakeCluster, targets: list[Target]) -> None:
+def test_a_log_without_the_epoch_says_where_a_later_one_began(cluster: FakeCluster, targets: list[Target]) -> None:
     cluster.append("t", 0, [b"a"])
     cluster.truncate("t", 0, 0)
     cluster.truncate("t", 0, 0)
