@@ -23,9 +23,9 @@ from zkconsumer.fetch.manager import FetchManager
 from zkconsumer.streams import KafkaStream
 
 FOUND = pythons.found()
-SAMPLE = 40
+SAMPLE = 30
 """Boundaries of each operation of readers; a whole sweep has some ten thousand."""
-FEW = 3
+FEW = 2
 """Boundaries of each operation of members."""
 
 
@@ -101,10 +101,10 @@ def test_readers_lose_nothing_in_other_pythons(python: pythons.Python) -> None:
             "--within=/streams/",
             "--signals",
             "0.05",
-            "get",
+            "stream.get",
             "next(stream)",
             "for message in stream",
-            "batches",
+            "stream.batches",
         ],
         cwd=pythons.ROOT,
         env=os.environ | {"PYTHONPATH": str(pythons.ROOT)},
@@ -177,5 +177,5 @@ def test_a_sweep_of_sound_code_finds_nothing() -> None:
 
     assert not _swept(_by(plain_get))
     assert not sweep(
-        Operation("get", reading.filled(), by_get), often=1, most=10, rotate=True, scope=in_streams
+        Operation("stream.get", reading.filled(), by_get), often=1, most=10, rotate=True, scope=in_streams
     ).findings
