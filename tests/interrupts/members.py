@@ -143,21 +143,27 @@ class MemberOperation:
 
     def after(self, member: Member, aftermath: Aftermath | None) -> int:
         """Read on, leave, and let another member read the rest. Raises: Violation."""
-        member.check_committed()
-        if not self.closes:
-            tp = TopicPartition(TOPIC, 0)
-            member.connector.resume(member.connector.assignment())
-            member.connector.seek(tp, 0)
-            member.returned[0].clear()
-            member.read_on()
-            member.connector.commit_offsets()
+        try:
             member.check_committed()
-            if member.committed(0) != EACH or member.committed(1) != EACH:
-                raise Violation(f"stands still: committed {[member.committed(number) for number in range(PARTITIONS)]}")
-        member.end()
+            if not self.closes:
+                _read_all_again(member)
+            member.end()
+        finally:
+            member.connector.shutdown()
         member.check_committed()
         member.next_owner()
         return 0
+
+
+def _read_all_again(member: Member) -> None:
+    member.connector.resume(member.connector.assignment())
+    member.connector.seek(TopicPartition(TOPIC, 0), 0)
+    member.returned[0].clear()
+    member.read_on()
+    member.connector.commit_offsets()
+    member.check_committed()
+    if any(member.committed(number) != EACH for number in range(PARTITIONS)):
+        raise Violation(f"stands still: committed {[member.committed(number) for number in range(PARTITIONS)]}")
 
 
 def _commits(member: Member) -> None:

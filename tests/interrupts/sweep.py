@@ -237,6 +237,11 @@ def _interrupt(
                     subject.act(world)
             except (Interrupted, Alarm, NoMemory):
                 surfaced = True
+            except Violation:
+                raise
+            except Exception as other:
+                surfaced = True
+                found(f"refuses: another exception takes its place: {other!r}")
             if not tracer.raised:
                 figures.missed += 1
             elif not surfaced:
