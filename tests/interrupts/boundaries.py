@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures._base
 import dis
+import gc
 import queue
 import sys
 import threading
@@ -112,6 +113,7 @@ class Tracer:
         self.visits: list[Visit] = []
         self.raised = False
         self._before: tuple[Any, Any] = (None, None)
+        self._collects = False
         self._target = target
         self._error = error
         self._scope: dict[CodeType, bool] = {}
@@ -123,6 +125,9 @@ class Tracer:
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace(), sys.getprofile()
+        # Python swallows what is raised in a finaliser, which would run here for other worlds' objects
+        self._collects = gc.isenabled()
+        gc.disable()
         target = self._target
         if target is None or target.called:
             sys.setprofile(self._profiled)
@@ -135,6 +140,8 @@ class Tracer:
     ) -> None:
         sys.settrace(self._before[0])
         sys.setprofile(self._before[1])
+        if self._collects:
+            gc.enable()
         self._opcode.clear()
         self._in_c.clear()
 

@@ -9,6 +9,7 @@ own code, after the return and before the name is bound. The interrupted frame s
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 from dataclasses import dataclass, field
@@ -115,6 +116,8 @@ def _read(operation: Operation) -> Any:
 def _one_world(operation: Operation, bell: _Bell) -> int:
     """Read one world to its end, interrupted once. Returns: how many messages came again."""
     made = operation.prepare()
+    collects = gc.isenabled()
+    gc.disable()  # Python swallows what is raised in a finaliser
     bell.armed = True
     try:
         try:
@@ -124,4 +127,7 @@ def _one_world(operation: Operation, bell: _Bell) -> int:
             bell.armed = False
     except Rung:
         pass
+    finally:
+        if collects:
+            gc.enable()
     return operation.after(made, AGAIN)
