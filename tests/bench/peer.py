@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 from time import monotonic_ns, perf_counter
@@ -65,10 +65,14 @@ class _Clock:
 
 @contextmanager
 def _connected(zookeeper: str, group: str, properties: dict[str, Any]) -> Iterator[Any]:
-    from zkconsumer import ZookeeperConsumerConnector
+    from zkconsumer import OffsetCommitError, ZookeeperConsumerConnector
 
-    with ZookeeperConsumerConnector({"zookeeper.connect": zookeeper, "group.id": group, **properties}) as connector:
+    connector = ZookeeperConsumerConnector({"zookeeper.connect": zookeeper, "group.id": group, **properties})
+    try:
         yield connector
+    finally:
+        with suppress(OffsetCommitError):  # of messages that threads of the measurement stopped at
+            connector.shutdown()
 
 
 def iterated(
