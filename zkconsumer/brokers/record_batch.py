@@ -141,12 +141,14 @@ class RecordBatch:
         ):
             try:
                 records = list(DefaultRecordBatch(view))
-                base, last = self.base_offset, self.base_offset + len(records) - 1
-                as_usual = last < self.next_offset and records[0].offset == base and records[-1].offset == last
-                if as_usual or ascend(records, base, self.next_offset):
-                    return iter(records)
-            except Exception:  # noqa: BLE001, S110 - told by the exact way, which hands out what is good before it
-                pass
+            except MemoryError:
+                raise
+            except Exception as failed:  # noqa: BLE001 - told by the exact way, which hands out what is good before it
+                return chain.from_iterable(self._slabs(view, failed))
+            base, last = self.base_offset, self.base_offset + len(records) - 1
+            as_usual = last < self.next_offset and records[0].offset == base and records[-1].offset == last
+            if as_usual or ascend(records, base, self.next_offset):
+                return iter(records)
         return chain.from_iterable(self._slabs(view))
 
     @property
@@ -179,8 +181,11 @@ class RecordBatch:
         self.expansion.held = len(view)
         return view
 
-    def _slabs(self, view: memoryview) -> Iterator[list[Any]]:
-        """The records in lists, the last cut short before a record that cannot be read; then the error."""
+    def _slabs(self, view: memoryview, before: Exception | None = None) -> Iterator[list[Any]]:
+        """The records in lists, the last cut short before a record that cannot be read; then the error.
+
+        Arguments: ``before`` is what a quicker try raised. Where all can be read, a signal handler raised it.
+        """
         first = self._first if self._first > self.base_offset else 0
         unread = self.base_offset
         reached, done, more = max(unread, first), 0, True
@@ -211,6 +216,8 @@ class RecordBatch:
                 yield slab if not first else [record for record in slab if record.offset >= first]
         if failure is not None:
             raise self._failed(reached, failure) from failure
+        if before is not None and not isinstance(before, UnicodeDecodeError):  # that is read leniently
+            raise before
 
     def _failed(self, offset: int, failure: Exception) -> CorruptRecordsError:
         """The library and the codecs raise errors of many kinds for corrupt data, with no base in common."""

@@ -12,7 +12,6 @@ that at any time at most one message is in the user's hands.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
 from time import monotonic
 from typing import Any, NoReturn
@@ -22,7 +21,7 @@ from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible import WakeFlag
 from zkconsumer.streams.loops import public_names, read_already
-from zkconsumer.streams.message_iterator import MessageIterator, NotReturned
+from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.stream import KafkaStream
 
@@ -77,7 +76,7 @@ class MergedStreams(MessageIterator[K, V]):
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
         self._holder = 0
-        self._messages = self._hand_out()
+        self._messages = as_generator(self._hand_out())
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._last is not None:
@@ -85,14 +84,14 @@ class MergedStreams(MessageIterator[K, V]):
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
-        if getgeneratorstate(self._messages) == GEN_RUNNING:
+        if self._messages.gi_running:
             raise RuntimeError(read_already("messages()", self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
         self._holder = get_native_id()
-        if getgeneratorstate(self._messages) == GEN_CLOSED and not self._stopped:
-            self._messages = self._hand_out()  # an interrupt ended it, or all streams had ended
+        if self._messages.gi_frame is None and not self._stopped:
+            self._messages = as_generator(self._hand_out())  # an interrupt ended it, or all streams had ended
         return filter(None, self._messages)
 
     def skip(self) -> int:
@@ -110,13 +109,13 @@ class MergedStreams(MessageIterator[K, V]):
 
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is asking for a message: then a signal handler calls."""
-        return self._holder == thread and getgeneratorstate(self._messages) == GEN_RUNNING
+        return self._holder == thread and self._messages.gi_running
 
     def left_to_parent(self) -> None:
         """In a forked process: go on, to raise what the streams raise there."""
         self._wake = WakeFlag()
-        if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
-            self._messages, self._last = self._hand_out(), None
+        if self._messages.gi_running:  # by a thread that does not exist here
+            self._messages, self._last = as_generator(self._hand_out()), None
 
     def __dir__(self) -> list[str]:
         return public_names(super().__dir__(), ("interrupted", "left_to_parent"))

@@ -12,10 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from inspect import GEN_SUSPENDED, getgeneratorstate
-from typing import Any, Generic
+from types import GeneratorType
+from typing import Any, Generic, cast
 
 from zkconsumer.decoders import K, V
 from zkconsumer.streams.messages import MessageAndMetadata
+
+
+def as_generator(made: Generator[Any, None, None]) -> GeneratorType[Any, None, None]:
+    """What a generator function makes, with the state that Python keeps of it."""
+    return cast("GeneratorType[Any, None, None]", made)
 
 
 class NotReturned(BaseException):
@@ -29,7 +35,7 @@ class MessageIterator(Generic[K, V]):
     ``_patience`` and ``_ends`` are the same for the ask that goes on.
     """
 
-    _messages: Generator[Any, None, None]
+    _messages: GeneratorType[Any, None, None]
 
     def __init__(self, timeout: float | None, ends_on_timeout: bool) -> None:
         self._timeout = self._patience = timeout

@@ -81,6 +81,7 @@ class ChunkReader:
         self._count = count
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
         self._current: Chunk | None = None
+        self._read_from = 0
         self._counted_to = 0
 
     def next_chunk(self, ask: Ask) -> Chunk | None:
@@ -131,6 +132,7 @@ class ChunkReader:
     def batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
         """The chunk's batches; records before ``start`` (a compressed set may begin there, KAFKA-546) are left out."""
         chunk.expansion = Expansion(self._settings.largest_batch)
+        self._read_from = start
         return batches(
             chunk.records,
             check_crc=self._settings.check_crc,
@@ -234,7 +236,7 @@ class ChunkReader:
         if isinstance(cause, MemoryError):
             return False
         try:
-            for batch in self.batches(chunk, chunk.position.consumed or 0):
+            for batch in self.batches(chunk, self._read_from):  # in the same way as before
                 for _ in batch:
                     pass
         except UnreadableMessageError as again:

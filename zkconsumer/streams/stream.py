@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator
-from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
 from time import monotonic
 from typing import Any, NoReturn
@@ -28,7 +27,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.loops import public_names, read_already, tell_of_message_in_hand
-from zkconsumer.streams.message_iterator import NotReturned
+from zkconsumer.streams.message_iterator import NotReturned, as_generator
 from zkconsumer.streams.messages import MessageAndMetadata
 from zkconsumer.streams.pace import Gate
 from zkconsumer.streams.queue import StreamQueue
@@ -97,7 +96,7 @@ class KafkaStream(ColumnStream[K, V]):
         self._lease = lease
         self._message_class = message_class
         self._wait_for_token: Wait | None = None
-        self._messages = self._hand_out()
+        self._messages = as_generator(self._hand_out())
 
     @property
     def _decodes(self) -> bool:
@@ -114,9 +113,9 @@ class KafkaStream(ColumnStream[K, V]):
             self._take_back()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self._holder = get_native_id()
-        if getgeneratorstate(self._messages) == GEN_CLOSED and not self.queue.closed:
+        if self._messages.gi_frame is None and not self.queue.closed:
             # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
-            self._messages = self._hand_out()
+            self._messages = as_generator(self._hand_out())
         return map(self._message_class, self._messages)
 
     # ---- in turn with other streams (MergedStreams)
@@ -155,8 +154,8 @@ class KafkaStream(ColumnStream[K, V]):
     def left_to_parent(self, error: Exception) -> None:
         """In a forked process: raise ``error`` from each ask on."""
         self._asking = None
-        if getgeneratorstate(self._messages) == GEN_RUNNING:  # by a thread that does not exist here
-            self._messages = self._hand_out()
+        if self._messages.gi_running:  # by a thread that does not exist here
+            self._messages = as_generator(self._hand_out())
         self._reader.left_to_parent(error)
 
     def tell_of_loop(self) -> None:

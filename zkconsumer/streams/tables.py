@@ -9,14 +9,14 @@ chunk and begins anew there when it is asked again; it costs messages nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from inspect import GEN_RUNNING, getgeneratorstate
 from threading import get_native_id
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.streams.columns import ColumnReader
-from zkconsumer.streams.message_iterator import MessageIterator
+from zkconsumer.streams.message_iterator import MessageIterator, as_generator
 from zkconsumer.streams.pieces import (
     ANY,
     MAX_BYTES,
@@ -84,7 +84,7 @@ class ColumnStream(MessageIterator[K, V]):
         self._reader = reader
         self._columns = ColumnReader(reader)
         self._ended = ended
-        self._asking: Generator[None, None, None] | None = None
+        self._asking: GeneratorType[Any, None, None] | None = None
         self._holder = 0
 
     @property
@@ -240,7 +240,7 @@ class ColumnStream(MessageIterator[K, V]):
         if self._asked:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
         made: list[T] = []
-        self._asking = self._turn(ask, made)
+        self._asking = as_generator(self._turn(ask, made))
         next(self._asking, None)
         return made[0]
 
@@ -271,8 +271,7 @@ class ColumnStream(MessageIterator[K, V]):
 
     @property
     def _asked(self) -> bool:
-        running = (asks for asks in (self._messages, self._asking) if asks is not None)
-        return any(getgeneratorstate(asks) == GEN_RUNNING for asks in running)
+        return self._messages.gi_running or (self._asking is not None and self._asking.gi_running)
 
     def _closed_error(self) -> ConnectorClosedException:
         return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")
