@@ -94,6 +94,19 @@ def test_whatever_a_handler_raises_is_raised_by_run_and_its_message_comes_again(
     assert sorted(taken) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)]
 
 
+def test_an_explicit_commit_stays_where_the_handler_fails(cluster: FakeCluster, join: Join) -> None:
+    """The last commit of the shutdown wrote the offset before the message that the handler had committed."""
+    connector = join()
+
+    def handle(message: Any) -> None:
+        connector.commit_offsets()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        connector.run(handle, "events")
+    assert sorted(committed(cluster), reverse=True)[0] == 1
+
+
 def test_a_timeout_ends_a_run_and_the_next_goes_on(cluster: FakeCluster, join: Join) -> None:
     connector, taken = join(), list[Any]()
     for number in range(3):

@@ -192,6 +192,10 @@ class Committer:
             "commit",
         )
 
+    def counted_in_hand(self, position: PartitionPosition) -> int | None:
+        """Return the committed offset where that counts what is in the user's hands, else None. Any thread."""
+        return self._ledger.counted_in_hand(position)
+
     def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         """Write given offsets now, as they are, and wait for it.
 

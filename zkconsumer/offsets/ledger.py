@@ -309,6 +309,13 @@ class Ledger:
         consumed = position.consumed
         (self._ahead.add if consumed is None or consumed < offset else self._ahead.discard)(position.tp)
 
+    def counted_in_hand(self, position: PartitionPosition) -> int | None:
+        """Return the committed offset where a commit of this position counted what is in the user's hands, else None.
+        Any thread.
+        """
+        counted = position.tp in self._ahead and self.positions.get(position.tp) is position
+        return position.committed if counted else None
+
     def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
         """Store starts that were resolved; ``done`` is told of each whether it is stored."""
         ours = {position: start for position, start in starts.items() if self.positions.get(position.tp) is position}

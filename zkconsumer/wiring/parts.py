@@ -272,11 +272,12 @@ class MemberParts:
         """Take messages out of the calling thread's hands, for it waits for the end and asks for nothing more.
 
         Arguments: ``thread`` is its native identifier; ``finished``: its message counts as finished. Otherwise it is
-        consumed again.
+        consumed again, unless it was committed explicitly already: that is not taken back.
         """
         for position in self.in_hand(thread):
             end = position.finished(including_held=True)
-            if finished and end is not None:
+            committed = self.committer is not None and self.committer.counted_in_hand(position) == end
+            if (finished or committed) and end is not None:
                 position.held_until = end  # finished and no longer held at once, by what follows
                 position.consumed = end
             else:
