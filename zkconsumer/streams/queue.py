@@ -232,12 +232,28 @@ class StreamQueue:
         log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
 
     def read_again(self, position: PartitionPosition) -> None:
-        """Drop what was fetched of the partition, and have it fetched from where it is consumed."""
+        """Drop what was fetched of the partition, and have it fetched from where it is consumed.
+
+        Where a truncated log waits to be read from an earlier offset, that stays, and it is fetched from there: the
+        fetcher has found it already, and does not find it again.
+        """
         with self._lock:
+            waiting = [self._taken] if self._taken is not None else []
+            for chunks in (self._chunks, *self._aside.values()):
+                waiting += chunks
+            jumps = [chunk for chunk in waiting if chunk.position is position and chunk.jump]
+            back = min(jumps, key=lambda chunk: chunk.fetch_offset, default=None)
+            if back is not None and position.consumed is not None and back.fetch_offset >= position.consumed:
+                back = None  # on by auto.offset.reset, or behind what is corrupt: found again from where it is consumed
             # first: an interrupt after this line costs another fetch, one before it has changed nothing
-            position.fetch_from = position.consumed
-            self._chunks = deque(chunk for chunk in self._chunks if chunk.position is not position)
-            self._aside.pop(position, None)
+            position.fetch_from = position.consumed if back is None else back.fetch_offset
+            kept = [] if back is None else [back]
+            if kept and position.paused:
+                self._aside[position] = deque(kept)
+                kept = []
+            else:
+                self._aside.pop(position, None)
+            self._chunks = deque([*kept, *(chunk for chunk in self._chunks if chunk.position is not position)])
             self._recount()
             if self._taken is not None and self._taken.position is position:
                 self._taken = None
