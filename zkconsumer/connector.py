@@ -405,7 +405,9 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         member, thread = self._member, get_native_id()
         if member is None:
             return False
-        return member.delivery.interrupted(thread) or (in_signal_handler() and bool(member.in_hand(thread)))
+        return member.delivery.interrupted(thread) or (
+            in_signal_handler() and (member.delivery.returning(thread) or bool(member.in_hand(thread)))
+        )
 
     def _shutting_down_below(self) -> bool:
         """Whether the calling shutdown interrupts another one of this thread. A flag could be left behind, no frame."""

@@ -157,9 +157,18 @@ class Delivery:
 
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is in the middle of asking one of the streams for a message."""
-        readers: list[KafkaStream[Any, Any] | MergedStreams[Any, Any]] = [*self._streams.values(), *self._merged]
-        return any(reader.interrupted(thread) for reader in readers)
+        return any(reader.interrupted(thread) for reader in self._readers())
+
+    def returning(self, thread: int) -> bool:
+        """Whether that thread is in an ask whose message, or rows, have not reached its caller yet."""
+        return any(reader.returning(thread) for reader in self._readers())
+
+    def _readers(self) -> list[KafkaStream[Any, Any] | MergedStreams[Any, Any]]:
+        return [*self._streams.values(), *self._merged]
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Whether that thread reads the stream of this partition and is not asking for a message right now."""
-        return self.stream_of(position).held_by(thread)
+        """Whether that thread reads the stream of this partition, is not asking for a message right now, and has got
+        what it asked for last.
+        """
+        stream = self.stream_of(position)
+        return stream.held_by(thread) and not any(merged.withholds(stream) for merged in list(self._merged))

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from types import FrameType
 from typing import Any, Self
 
@@ -22,8 +23,11 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
+from zkconsumer.core.positions import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
 from zkconsumer.signals import in_signal_handler
+from zkconsumer.streams.message_iterator import MessageIterator
+from zkconsumer.streams.tables import ColumnStream
 from zkconsumer.testing import FakeCluster
 
 COORDINATIONS = ["zookeeper", "kafka", "bridge"]
@@ -328,6 +332,73 @@ def test_shutdown_in_a_handler_leaves_the_message_in_hand(cluster: FakeCluster) 
     with pytest.raises(ConnectorClosedException):
         reading.stream.get()
     reading.connector.shutdown()
+    assert committed(cluster) == 2
+
+
+ASKS = {
+    "get": lambda connector, stream: stream.get(timeout=scaled(30)).offset,
+    "next": lambda connector, stream: next(stream).offset,
+    "messages().get": lambda connector, stream: connector.messages().get(timeout=scaled(30)).offset,
+    "to_arrow": lambda connector, stream: stream.to_arrow(max_messages=1).column("offset")[0].as_py(),
+}
+
+
+def signal_before_return(position: PartitionPosition) -> Any:
+    """A trace function that raises SIGUSR1 in an ask that has read a message of the partition, before it returns."""
+    codes = {
+        function.__code__: value
+        for function, value in (
+            (MessageIterator.get, "message"),
+            (MessageIterator.__next__, "message"),
+            (ColumnStream.to_arrow, "table"),
+        )
+    }
+    done: list[bool] = []
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        value = codes.get(frame.f_code)
+        if value is None:
+            return None
+        if event == "line" and position.held and not done and frame.f_locals.get(value) is not None:
+            done.append(True)
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return trace
+
+    return trace
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("call", ["commit_offsets", "shutdown"])
+def test_a_handler_counts_nothing_before_the_ask_returns(cluster: FakeCluster, ask: str, call: str) -> None:
+    """A handler came between the hand-out of a message and its return. ``commit_offsets()`` there committed the
+    message, which nobody had seen; ``shutdown()`` waited for it until its time was up.
+    """
+    cluster.append("t", 0, [b"x"] * 5)
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    stream = connector.create_message_streams({"t": 1})["t"][0]
+    read = ASKS[ask]
+    assert read(connector, stream) == 0
+    (position,) = connector._positions().values()
+    found: list[Any] = []
+
+    def handler(*_: Any) -> None:
+        began = monotonic()
+        getattr(connector, call)()
+        found.append((committed(cluster), monotonic() - began))
+
+    signal.signal(signal.SIGUSR1, handler)
+    before = sys.gettrace()
+    try:
+        sys.settrace(signal_before_return(position))
+        assert read(connector, stream) == 1
+    finally:
+        sys.settrace(before)
+    ((stored, seconds),) = found
+    assert (stored or 0) <= 1
+    assert call == "commit_offsets" or seconds < scaled(2)
+    connector.shutdown()
     assert committed(cluster) == 2
 
 

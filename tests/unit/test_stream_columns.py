@@ -449,6 +449,56 @@ def test_two_that_ask_at_once_are_told(bench: Bench, monkeypatch: pytest.MonkeyP
         next(bench.stream.batches())
 
 
+def test_a_refused_ask_leaves_rows_in_hand(bench: Bench) -> None:
+    """A call with a wrong argument took back the rows of the call before it, which came again."""
+    where = position()
+    bench.put(where, 0, 5)
+    assert offsets(bench.stream.to_arrow(max_messages=3)) == [0, 1, 2]
+    with pytest.raises(ConfigException):
+        bench.stream.to_arrow()
+    assert (where.held, where.finished(including_held=True)) == (True, 3)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [3, 4]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("back", [7, 100])
+def test_an_interrupt_keeps_a_jump_back(bench: Bench, monkeypatch: pytest.MonkeyPatch, back: int, paused: bool) -> None:
+    """Rows that come again are fetched again. The jump to the first offset that differs in a truncated log, which
+    waited behind them, was dropped with them, and what the log held from there on was never read.
+    """
+    where = position(start=100)
+    bench.put(where, 100, 2)
+    bench.put(where, 102, 2)
+    bench.queue.jump(where, back)
+    made = columns.ColumnReader.release
+
+    def interrupted(reader: columns.ColumnReader) -> None:
+        made(reader)
+        if paused:
+            bench.queue.pause(where)
+        raise KeyboardInterrupt
+
+    assert offsets(bench.stream.to_arrow(max_messages=2)) == [100, 101]
+    with monkeypatch.context() as patched:
+        patched.setattr(columns.ColumnReader, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.stream.to_arrow(timeout=0)
+    assert where.fetch_from == back
+    bench.queue.resume(where)
+    bench.put(where, back, 3)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [back, back + 1, back + 2]
+
+
+def test_a_jump_forward_is_found_again(bench: Bench) -> None:
+    """What lies before the jump is read first."""
+    where = position(start=100)
+    bench.queue.jump(where, 200)
+    bench.queue.read_again(where)
+    assert where.fetch_from == 100
+    bench.put(where, 100, 2)
+    assert offsets(bench.stream.to_arrow(timeout=0)) == [100, 101]
+
+
 def test_what_spark_does_not_take_comes_again(bench: Bench) -> None:
     class Spark:
         """Fails once."""

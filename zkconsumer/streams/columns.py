@@ -43,6 +43,11 @@ class ColumnReader:
         self.handed_out = False
         self._released = False
 
+    @property
+    def withheld(self) -> bool:
+        """Whether rows were read for the user and have not reached him yet."""
+        return bool(self.in_hand) and not self.handed_out
+
     # ---- what was handed out
 
     def settle(self) -> None:
@@ -74,6 +79,13 @@ class ColumnReader:
             else:
                 self._put_back(pieces)
         self._clear()
+
+    def take_back_unless(self, before: Sequence[Piece]) -> None:
+        """An ask has failed: what it read comes again. ``before`` is what was in hand when it was begun, which stays
+        where that is still so: the ask was refused before it began (a wrong argument, a stream that is being asked).
+        """
+        if self.in_hand is not before or not self.handed_out:
+            self.take_back()
 
     def _clear(self) -> None:
         self.in_hand = ()

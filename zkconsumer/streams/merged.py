@@ -79,7 +79,7 @@ class MergedStreams(MessageIterator[K, V]):
         self._messages = as_generator(self._hand_out())
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        if self._last is not None:
+        if self._last is not None and self._returned:
             self._last.tell_of_loop()
         return self._begin()
 
@@ -111,6 +111,14 @@ class MergedStreams(MessageIterator[K, V]):
         """Whether that thread, which calls this, is asking for a message: then a signal handler calls."""
         return self._holder == thread and self._messages.gi_running
 
+    def returning(self, thread: int) -> bool:
+        """Whether that thread is in an ask whose message has not reached its caller yet."""
+        return self._holder == thread and not self._returned
+
+    def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
+        """Whether a message of that stream was read through this, and has not reached its caller yet."""
+        return self._last is stream and not self._returned
+
     def left_to_parent(self) -> None:
         """In a forked process: go on, to raise what the streams raise there."""
         self._wake = WakeFlag()
@@ -118,7 +126,7 @@ class MergedStreams(MessageIterator[K, V]):
             self._messages, self._last = as_generator(self._hand_out()), None
 
     def __dir__(self) -> list[str]:
-        return public_names(super().__dir__(), ("interrupted", "left_to_parent"))
+        return public_names(super().__dir__(), ("interrupted", "left_to_parent", "returning", "withholds"))
 
     def __repr__(self) -> str:
         return f"<MergedStreams of {len(self._watched)}>"

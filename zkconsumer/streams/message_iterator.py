@@ -50,9 +50,9 @@ class MessageIterator(Generic[K, V]):
         raise NotImplementedError
 
     def __next__(self) -> MessageAndMetadata[K, V]:
+        messages = self._begin()  # what it refuses changes nothing of an ask that goes on
         message = None
         try:
-            messages = self._begin()
             self._returned = False
             message = next(messages)
             self._returned = True
@@ -69,9 +69,9 @@ class MessageIterator(Generic[K, V]):
         Arguments: ``timeout`` in seconds; None waits for ever, 0 looks only at what was fetched already.
         Raises: :class:`ConsumerTimeoutException` when none came in time, :class:`ConnectorClosedException` at the end.
         """
+        messages = self._begin()  # what it refuses changes nothing of an ask that goes on
         message = None
         try:
-            messages = self._begin()
             self._patience, self._ends = timeout, False
             self._returned = False
             message = next(messages)

@@ -41,6 +41,7 @@ _FOR_MEMBERS = (
     "held_by",
     "interrupted",
     "left_to_parent",
+    "returning",
     "settle",
     "take_back",
     "tell_of_loop",
@@ -145,7 +146,16 @@ class KafkaStream(ColumnStream[K, V]):
 
     def held_by(self, thread: int) -> bool:
         """Whether that thread (its native identifier) was the last to ask this stream, and is not asking now."""
-        return self._holder == thread and self._returned and not self._asked
+        return self._holder == thread and not self._asked and not self._withheld
+
+    def returning(self, thread: int) -> bool:
+        """Whether that thread is in an ask whose message, or rows, have not reached its caller yet."""
+        return self._holder == thread and self._withheld
+
+    @property
+    def _withheld(self) -> bool:
+        """Whether what was read last has not reached its caller."""
+        return not self._returned or self._columns.withheld
 
     def interrupted(self, thread: int) -> bool:
         """Whether that thread, which calls this, is asking this stream for a message: then a signal handler calls."""
@@ -161,7 +171,9 @@ class KafkaStream(ColumnStream[K, V]):
     def tell_of_loop(self) -> None:
         """A loop begins: log what becomes of the message that is still in hand, perhaps interrupted half-way."""
         chunk = self.queue.taken
-        if chunk is not None and self._returned and chunk.position.held and not chunk.position.revoked:
+        if chunk is None or self._withheld or not (self._yielded or self._columns.in_hand):
+            return
+        if chunk.position.held and not chunk.position.revoked:
             tell_of_message_in_hand(log, self.name, chunk.position)
 
     def __dir__(self) -> list[str]:

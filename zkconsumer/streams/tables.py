@@ -8,7 +8,7 @@ chunk and begins anew there when it is asked again; it costs messages nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import get_native_id
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from zkconsumer.streams.pieces import (
     SPARK_COLUMNS,
     SPARK_HEADERS,
     Limits,
+    Piece,
     arrow_schema,
     one_table,
 )
@@ -53,12 +54,13 @@ class _Batches(Iterator[Any]):
 
     def __next__(self) -> pa.RecordBatch:
         columns = self._stream._columns
+        before = self._stream._begin_columns()
         try:
             rows = self._stream._next_batch(self._schema, self._limits, self._patience)
             columns.handed_out = True
             return rows
         except BaseException:
-            columns.take_back()
+            columns.take_back_unless(before)
             raise
 
 
@@ -139,12 +141,13 @@ class ColumnStream(MessageIterator[K, V]):
         Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of the stream.
         """
         columns = self._columns
+        before = self._begin_columns()
         try:
             table = self._collect(max_messages, timeout, headers, lambda table: table)
             columns.handed_out = True
             return table
         except BaseException:
-            columns.take_back()
+            columns.take_back_unless(before)
             raise
 
     def to_dataframe(
@@ -165,6 +168,7 @@ class ColumnStream(MessageIterator[K, V]):
         """
         names = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
         columns = self._columns
+        before = self._begin_columns()
         try:
             frame = self._collect(
                 max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=names)
@@ -172,8 +176,14 @@ class ColumnStream(MessageIterator[K, V]):
             columns.handed_out = True
             return frame
         except BaseException:
-            columns.take_back()
+            columns.take_back_unless(before)
             raise
+
+    def _begin_columns(self) -> Sequence[Piece]:
+        """Return the rows that are in hand before an ask. Raises RuntimeError where another thread is asking."""
+        if self._asked:
+            raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
+        return self._columns.in_hand
 
     def _schema(self, headers: bool, timeout: float | None, **limits: int | None) -> pa.Schema:
         for name, limit in limits.items():
@@ -237,8 +247,6 @@ class ColumnStream(MessageIterator[K, V]):
         """Columns are asked for: finish what is in hand, and get the next. They are handed out when the caller sets
         ``handed_out``; until then the next ask takes them back.
         """
-        if self._asked:
-            raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
         made: list[T] = []
         self._asking = as_generator(self._turn(ask, made))
         next(self._asking, None)
