@@ -171,7 +171,7 @@ def test_zookeeper_connect_is_no_url(text: str) -> None:
 
 def test_bootstrap_servers_are_no_urls() -> None:
     with pytest.raises(ConfigException, match=r"leave out 'SASL_SSL://' \(security.protocol names the protocol\)"):
-        ConsumerConfig(bootstrap_servers="SASL_SSL://u:secret@host:9092", group_id="g", group_coordination="kafka")
+        ConsumerConfig(bootstrap_servers="SASL_SSL://host:9092", group_id="g", group_coordination="kafka")
 
 
 # ---- one thread a stream ----

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 
 HIDDEN = "***"
 
+OWN_PROPERTIES = "credentials have properties of their own, such as zookeeper.digest.username or sasl.username"
+"""Where credentials belong."""
 NOT_SHOWN = (
-    "has a value of the wrong form, not shown because it may hold a password; an address is host:port, and credentials"
-    " have properties of their own, such as zookeeper.digest.username or sasl.username"
+    "has a value of the wrong form, not shown because it may hold a password; an address is host:port, and "
+    + OWN_PROPERTIES
 )
 """The reason for refusing a value that must not be quoted."""
 

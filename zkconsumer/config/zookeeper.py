@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from zkconsumer.config.secrets import NOT_SHOWN, address_may_hold_credentials
+from zkconsumer.config.secrets import NOT_SHOWN, OWN_PROPERTIES, address_may_hold_credentials
 from zkconsumer.errors import ConfigException
 
 KEY = "zookeeper.connect"
@@ -25,7 +25,8 @@ def parse_connect(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
     scheme = _SCHEME.search(text)
     if scheme is not None:
         # no more of it is quoted: such an address may hold a password
-        raise ConfigException(KEY, f"is no URL: leave out {scheme[0]!r} and write host1:port1,host2:port2/chroot")
+        more = f"; {OWN_PROPERTIES}" if address_may_hold_credentials(text) else ""
+        raise ConfigException(KEY, f"is no URL: leave out {scheme[0]!r} and write host1:port1,host2:port2/chroot{more}")
     try:
         return _parse(text)
     except ConfigException:
