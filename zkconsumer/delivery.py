@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from zkconsumer.core.coordinated.readers import Place, StreamKey
 from zkconsumer.core.positions import PartitionPosition
@@ -40,7 +40,7 @@ class Delivery:
         self._fetching = fetching
         self._lease = lease
         self._streams: dict[tuple[str, int], KafkaStream[Any, Any]] = {}
-        self._merged: WeakSet[MergedStreams[Any, Any]] = WeakSet()
+        self._merged: dict[int, ref[MergedStreams[Any, Any]]] = {}  # any thread: one step of the interpreter each
 
     def add(self, topic: str, streams: Iterable[KafkaStream[Any, Any]]) -> None:
         """From now on these are the streams of ``topic``, in thread order."""
@@ -49,7 +49,8 @@ class Delivery:
 
     def add_merged(self, merged: MergedStreams[Any, Any]) -> None:
         """Streams may be read through this too."""
-        self._merged.add(merged)
+        known, key = self._merged, id(merged)
+        known[key] = ref(merged, lambda _: known.pop(key, None))
 
     def streams_of(self, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
         """The streams of a topic, in thread order."""
@@ -146,7 +147,7 @@ class Delivery:
         """In a forked process: make every reader raise ``error``, without a lock."""
         for stream in list(self._streams.values()):
             stream.left_to_parent(error)
-        for merged in list(self._merged):
+        for merged in self._merged_alive():
             merged.left_to_parent()
 
     def end(self) -> None:
@@ -164,11 +165,14 @@ class Delivery:
         return any(reader.returning(thread) for reader in self._readers())
 
     def _readers(self) -> list[KafkaStream[Any, Any] | MergedStreams[Any, Any]]:
-        return [*self._streams.values(), *self._merged]
+        return [*self._streams.values(), *self._merged_alive()]
+
+    def _merged_alive(self) -> list[MergedStreams[Any, Any]]:
+        return [merged for known in list(self._merged.values()) if (merged := known()) is not None]
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         """Whether that thread reads the stream of this partition, is not asking for a message right now, and has got
         what it asked for last.
         """
         stream = self.stream_of(position)
-        return stream.held_by(thread) and not any(merged.withholds(stream) for merged in list(self._merged))
+        return stream.held_by(thread) and not any(merged.withholds(stream) for merged in self._merged_alive())
