@@ -200,6 +200,9 @@ class Ledger:
         for position in positions:
             if position.tp in self._undecided:
                 continue
+            consumed, committed = position.consumed, position.committed
+            if consumed is not None and committed is not None and consumed >= committed:
+                self._ahead.discard(position.tp)  # finished since: an earlier offset is a truncated log's from now on
             counting = self._count_held or count_held(position)
             offset = self._due(position, counting_held=counting, ahead=position.tp in self._ahead)
             if offset is not None:

@@ -296,6 +296,21 @@ def test_what_is_in_hand_hides_no_offset_of_somebody_else(group: Group) -> None:
     assert group.nodes == {0: 5}
 
 
+def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
+    """The message in hand was committed, then finished; then the log was truncated to that message. The new one there
+    is in hand, and a crash would have skipped it.
+    """
+    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    position = member.own(T0, 5)
+    position.held_until = 10
+    member.commit_given({T0: 6})
+    position.consumed = 6
+    member.commit()
+    position.consumed = 5
+    member.commit()
+    assert group.nodes == {0: 5}
+
+
 def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Group) -> None:
     quiet = Stepped(OwnedOffsets(group.zookeeper), group)
     quiet.own(T0, 5)
