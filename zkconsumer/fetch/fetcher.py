@@ -294,7 +294,7 @@ class Fetcher:
                 self._return([flow], str(error))
                 continue
             flow.sink.skip(flow.position, error)
-            flow.position.fetched = error.next_offset
+            flow.position.fetched = flow.reached = error.next_offset
 
     def _resolve(self, flows: Sequence[Flow]) -> None:
         """Ask where ``auto.offset.reset`` begins, for partitions without an offset."""

@@ -108,7 +108,8 @@ class Flow:
     parked flow is at a place that cannot be read, and has no fetched offset until the application gives that up.
     ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
     ``refusals`` counts how often in a row the broker refused an offset that it had named itself. ``epoch`` is the
-    leader epoch of the last batch fetched, as it stands there; empty: none, or another log.
+    leader epoch of the last batch fetched, as it stands there; empty: none, or another log. ``reached`` is the offset
+    up to which the log is known to have been: what was fetched, or a start or end that the leader named; -1 for none.
     """
 
     __slots__ = (
@@ -118,6 +119,7 @@ class Flow:
         "least",
         "parked",
         "position",
+        "reached",
         "refusals",
         "resolving",
         "retry_at",
@@ -137,6 +139,7 @@ class Flow:
         self.retry_at = 0.0
         self.refusals = 0
         self.epoch = b""
+        self.reached = -1
         self.trouble = ""
         self._wanted = Wanted(-1, 0)
 

@@ -103,7 +103,7 @@ class Judge:
             flow.epoch = part.records[last : last + 4]
         flow.sink.deliver(position, part.records, (asked.offset, reach.next_offset), part.aborted, reach.messages)
         # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
-        position.fetched = reach.next_offset
+        position.fetched = flow.reached = reach.next_offset
         flow.least = min(flow.least, self._settings.partition_bytes)  # one huge message makes no others
         return True
 

@@ -117,7 +117,8 @@ class LogCheck:
             position, offset = flow.position, flow.position.fetched or 0
             start, end = starts.get(flow.tp, _UNANSWERED), ends.get(flow.tp, _UNANSWERED)
             failed = next((one for one in (start, end) if one.error != codes.NONE or one.offset < 0), None)
-            read = epoch_before(position.epochs, offset) > NO_EPOCH or position.committed == offset
+            known = epoch_before(position.epochs, offset) > NO_EPOCH
+            read = known or offset <= flow.reached or position.committed == offset
             if failed is not None:
                 self._put_off(flow, f"says no start offset: {codes.name(failed.error)}", told)
             elif start.offset <= offset <= end.offset:
@@ -198,7 +199,7 @@ class LogCheck:
 
     def _move(self, flow: Flow, offset: int, told: Told) -> None:
         """Go on at ``offset``: at once, but where the last place was refused as well."""
-        flow.position.fetched, flow.epoch = offset, b""
+        flow.position.fetched, flow.epoch, flow.reached = offset, b"", offset
         flow.sink.jump(flow.position, offset)
         flow.refusals += 1
         if flow.refusals > 1:

@@ -33,6 +33,7 @@ class OnePartition:
         self.returned: list[Flow] = []
         self.resolved: list[int] = []
         self.listed = (0, 0)  # error, offset
+        self.log_start: int | None = None  # the offset that is answered for EARLIEST, if it is another
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), start)
         lease = Lease()
         lease.renew(monotonic(), 3600.0)
@@ -71,6 +72,8 @@ class OnePartition:
                     return
                 if asked.api == LIST_OFFSETS:
                     error, offset = self.listed
+                    if self.log_start is not None and struct.unpack(">q", asked.body[-8:])[0] == EARLIEST:
+                        offset = self.log_start
                     peer.answer(asked.correlation_id, OffsetResponse_v3(0, [("t", [(3, error, -1, offset)])]).encode())
                     continue
                 assert (asked.api, asked.version) == (FETCH, 11)

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.brokers.sets import Batch, Written
+from tests.unit.fetch.one_partition import OnePartition
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.brokers import errors
 from zkconsumer.errors import LogTruncatedError
+from zkconsumer.fetch.flow import LATEST
 from zkconsumer.testing import FakeCluster
 
 TP = TopicPartition("t", 0)
@@ -138,6 +142,28 @@ def test_an_epoch_that_cannot_be_told_now_is_asked_for_again(cluster: FakeCluste
             cluster.truncate("t", 0, 2)
             add(cluster, "CDEFGH")
         assert take(stream, 1) == [(2, "C")]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_shorter_log_of_an_older_format_is_never_read_from_its_end(*, taken: bool) -> None:
+    """It has no epochs, and what was read was not committed: ``largest`` skipped what was written since."""
+    it = OnePartition(reset_to=LATEST)
+    it.listed, it.log_start = (0, 6), 0
+
+    def log(offset: int, _: int) -> bytes | int:
+        end = it.listed[1]
+        if offset > end:
+            return errors.OFFSET_OUT_OF_RANGE
+        return Batch([Written()] * (end - offset), magic=1).encode(offset)[0] if offset < end else b""
+
+    with it.fetching(log) as fetcher:
+        fetcher.step()
+        if taken:
+            assert it.read() == [0, 1, 2, 3, 4, 5]
+        it.listed = (0, 4)
+        fetcher.step()
+        fetcher.step()
+        assert it.read() == ([0, 1, 2, 3] if taken else [0, 1, 2, 3, 4, 5, 0, 1, 2, 3])
 
 
 def test_a_log_of_which_nothing_is_left_is_read_from_its_start(cluster: FakeCluster) -> None:
