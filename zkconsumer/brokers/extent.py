@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from zkconsumer.brokers.checksum import checksum_is_right
 from zkconsumer.brokers.heads import CONTROL, MalformedSetError, given_up, misplaced, missing, read_head
 from zkconsumer.brokers.record_batch import CorruptRecordsError
+from zkconsumer.brokers.records import corrupt_at
 from zkconsumer.model import TopicPartition
+
+NO_END = 1 << 63
+"""A log's end that is not known."""
 
 
 class Extent(NamedTuple):
@@ -30,9 +35,11 @@ class Extent(NamedTuple):
     last: int = 0
 
 
-def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
+def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: int = NO_END) -> Extent:
     """How far a set reaches that was fetched at ``fetch_offset``. Costs under a microsecond a batch.
 
+    Arguments: ``log_end`` is how far the log is said to reach. A batch of format 2 that says it reaches further is
+    believed only if its checksum is right: to go on where it says would be out of range, and look like another log.
     Raises CorruptRecordsError, naming the position, where the head of the first new batch makes no sense. One further
     behind ends the extent before it, so that what is good is not held back.
     """
@@ -47,6 +54,10 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int) -> Extent:
                     if beyond > reached:
                         raise MalformedSetError(f"a message says that its offset is {offset}")
                     continue
+            elif next_offset > log_end and not checksum_is_right(memoryview(records)[begins:at]):
+                if reached > fetch_offset:
+                    return Extent(reached, False, 0, messages, last)
+                raise corrupt_at(records, begins, where, reached, "the checksum of a batch is wrong")
             last, last_offset = begins, next_offset - 1
             if next_offset > reached:
                 passed = next_offset - reached

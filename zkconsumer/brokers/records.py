@@ -91,7 +91,7 @@ def batches(
                 batch = _batch(head, view[at:end], where, reached, check_crc, transactions, expansion)
                 at = end
         except MalformedSetError as failure:
-            raise _corrupt(records, at, where, reached, str(failure)) from failure
+            raise corrupt_at(records, at, where, reached, str(failure)) from failure
         reached = batch.next_offset
         last = reached - 1
         if (magic < 2 or head[6] > MANY_RECORDS) and batch.many:
@@ -141,7 +141,7 @@ def _legacy(
     return RecordBatch(where, base, run.next_offset, None, 0, found), run.end
 
 
-def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reason: str) -> CorruptRecordsError:
+def corrupt_at(records: bytes, at: int, where: TopicPartition, reached: int, reason: str) -> CorruptRecordsError:
     """The error for the place at ``at``, with the next offset as far as the neighbours tell it.
 
     A wrong checksum makes the batch's own last offset doubtful (a wild one would skip good messages), so it counts
@@ -149,7 +149,8 @@ def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reaso
     """
     if len(records) - at < START.size:
         return CorruptRecordsError(where, reached, reached + 1, reason)
-    offset = max(int(START.unpack_from(records, at)[0]), reached)
+    base = int(START.unpack_from(records, at)[0])
+    offset = max(base, reached)
     next_offset = 0
     try:
         head = read_head(records, at)
@@ -158,7 +159,7 @@ def _corrupt(records: bytes, at: int, where: TopicPartition, reached: int, reaso
             following = read_head(records, end) if magic == 2 else None
             if following is not None and following[3] == 2 and following[0] > offset:
                 next_offset = following[0]
-            elif magic < 2 or after == offset + total:
+            elif magic < 2 or after == base + total:
                 next_offset = after
     except MalformedSetError:
         pass

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from zkconsumer.brokers import CorruptRecordsError, FetchedPartition
 from zkconsumer.brokers import errors as codes
-from zkconsumer.brokers.extent import Extent, extent, offset_after_partial
+from zkconsumer.brokers.extent import NO_END, Extent, extent, offset_after_partial
 from zkconsumer.brokers.leader_epochs import EPOCH_AT, EPOCH_END, epochs_in
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
@@ -81,7 +81,8 @@ class Judge:
         """
         position = flow.position
         position.log_end = part.end(self._settings.isolation_level)
-        reach = extent(part.records, flow.tp, asked.offset) if part.records else NOTHING
+        log_end = part.high_watermark if part.high_watermark >= 0 else NO_END
+        reach = extent(part.records, flow.tp, asked.offset, log_end) if part.records else NOTHING
         # nearly always the leader's epoch is the one of the last chunk, from the first batch to the last
         known, last = flow.epoch, reach.last + EPOCH_AT
         follows = follows or (known != b"" and part.records[EPOCH_AT:EPOCH_END] == known)

@@ -488,3 +488,12 @@ def test_a_last_offset_that_is_not_within_its_batch_is_corrupt(count: int, wild:
     assert (caught.value.offset, caught.value.next_offset) == (count - 1, count)
     with pytest.raises(CorruptRecordsError):
         read_columns(listed(data))
+
+
+def test_a_corrupt_batch_is_one_place_also_for_who_asked_for_its_middle() -> None:
+    """The last batch of a set was given up one offset after the other."""
+    broken = bytearray(Batch([Written()] * 9).encode(10)[0])
+    broken[-1] ^= 1
+    with pytest.raises(CorruptRecordsError) as raised:
+        list(batches(bytes(broken), check_crc=True, where=WHERE, fetch_offset=14))
+    assert (raised.value.offset, raised.value.next_offset) == (14, 19)

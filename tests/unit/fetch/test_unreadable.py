@@ -187,6 +187,32 @@ def test_a_broker_that_cannot_read_its_own_log(policy: str) -> None:
     assert (it.queue.skipped, it.returned) == (2, [])
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_batch_that_says_it_reaches_beyond_the_log_moves_nothing(before: int) -> None:
+    """The log's end was passed, the next offset refused, and the log taken for another one and read from its start. A
+    skip went on by one offset, and again, up to where the wrong head said.
+    """
+    it = OnePartition()
+    broken = bytearray(batch(before, 3))
+    broken[23] ^= 0x01  # the last offset is 16 million more
+
+    def log(offset: int, _: int) -> bytes:
+        first, following = batch(0, before) if before and not offset else b"", batch(before + 3)
+        return following if offset == before + 3 else first + bytes(broken) + following
+
+    with it.fetching(log) as fetcher:
+        fetcher.step()
+        assert it.position.fetched == (before or None)
+        if before:
+            assert it.read() == [0]
+            fetcher.step()
+        with pytest.raises(InvalidMessageException, match="checksum of a batch"):
+            it.stream.get(timeout=0)
+        assert it.stream.skip() == before + 3
+        fetcher.step()
+        assert it.read() == [before + 3]
+
+
 def test_skipping_never_passes_the_end_of_the_log() -> None:
     """Beyond it the offset is out of range, and ``auto.offset.reset`` would consume everything once more."""
     it = OnePartition(skip_corrupt=True, start=5)
