@@ -6,14 +6,16 @@ Mirrors what the original's fetcher does with the outer messages of a set, in al
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from struct import Struct
+from typing import NamedTuple, NoReturn
 
 from zkconsumer.brokers.checksum import checksum_is_right
-from zkconsumer.brokers.heads import CONTROL, MalformedSetError, given_up, misplaced, missing, read_head
+from zkconsumer.brokers.heads import CONTROL, START, MalformedSetError, given_up, misplaced, missing, read_head
 from zkconsumer.brokers.record_batch import CorruptRecordsError
 from zkconsumer.brokers.records import corrupt_at
 from zkconsumer.model import TopicPartition
 
+_OFFSET = Struct(">q").unpack_from
 NO_END = 1 << 63
 """A log's end that is not known."""
 
@@ -44,20 +46,21 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
     behind ends the extent before it, so that what is good is not held back.
     """
     at, reached, messages, last, last_offset = 0, fetch_offset, 0, 0, -1
+    looked_at = len(records) - START.size  # before that there is an offset
     try:
         while (head := read_head(records, at)) is not None:
             begins = at
             offset, next_offset, at, magic, attributes, _, count = head
             if magic < 2:
-                beyond = misplaced(records, head, last_offset, reached)
+                # nearly always the offsets grow, and that is seen here at a third of the cost
+                grow = last_offset < offset and at < looked_at and offset < _OFFSET(records, at)[0]
+                beyond = None if grow else misplaced(records, head, last_offset, reached)
                 if beyond is not None:
                     if beyond > reached:
                         raise MalformedSetError(f"a message says that its offset is {offset}")
                     continue
-            elif next_offset > log_end and not checksum_is_right(memoryview(records)[begins:at]):
-                if reached > fetch_offset:
-                    return Extent(reached, False, 0, messages, last)
-                raise corrupt_at(records, begins, where, reached, "the checksum of a batch is wrong")
+            elif next_offset > log_end:
+                _check(records, begins, at, where, reached)
             last, last_offset = begins, next_offset - 1
             if next_offset > reached:
                 passed = next_offset - reached
@@ -66,12 +69,23 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
                 elif not attributes & CONTROL:
                     messages += min(count, passed)
                 reached = next_offset
-    except MalformedSetError as failure:
+    except (CorruptRecordsError, MalformedSetError) as failure:
         if reached == fetch_offset:
-            raise CorruptRecordsError(where, fetch_offset, fetch_offset + 1, str(failure)) from failure
+            _raise(failure, where, fetch_offset)
         return Extent(reached, False, 0, messages, last)
     wanted = missing(records, at)
     return Extent(reached if reached > fetch_offset else None, wanted > 0, wanted, messages, last)
+
+
+def _raise(failure: Exception, where: TopicPartition, offset: int) -> NoReturn:
+    if isinstance(failure, CorruptRecordsError):
+        raise failure
+    raise CorruptRecordsError(where, offset, offset + 1, str(failure)) from failure
+
+
+def _check(records: bytes, at: int, end: int, where: TopicPartition, reached: int) -> None:
+    if not checksum_is_right(memoryview(records)[at:end]):
+        raise corrupt_at(records, at, where, reached, "the checksum of a batch is wrong")
 
 
 def offset_after_partial(records: bytes, fetch_offset: int) -> int:

@@ -53,13 +53,15 @@ def batches(
     aborted: Sequence[tuple[int, int]] = (),
     read_committed: bool = False,
     expansion: Expansion | None = None,
+    end: int = 1 << 63,
 ) -> Iterator[RecordBatch]:
     """The batches of a message set, in order.
 
     Arguments: ``fetch_offset`` is the offset that was asked for: batches wholly before it are left out, and records
     before it; ``where`` is for errors; ``aborted`` the (producer id, first offset) from the answer, used with
-    ``read_committed``; ``expansion`` limits what each batch is decompressed to. A batch that is cut off at the end is
-    left out, but if there is nothing else one batch stands for it (``wanted``). Raises CorruptRecordsError (an
+    ``read_committed``; ``expansion`` limits what each batch is decompressed to; ``end`` is where the set ends by its
+    extent: nothing behind it is read, and a batch that reaches further is corrupt. A batch that is cut off at the end
+    is left out, but if there is nothing else one batch stands for it (``wanted``). Raises CorruptRecordsError (an
     InvalidMessageException) at a corrupt place, after the batches before it. To go on after it, call again with its
     ``next_offset`` as ``fetch_offset``, or fetch from there.
     """
@@ -67,29 +69,31 @@ def batches(
     transactions = _Transactions(aborted, expansion) if read_committed and aborted else None
     view = memoryview(records)
     at, reached, last = 0, fetch_offset, -1
-    while True:
+    while reached < end:
         try:
             head = read_head(records, at)
             if head is None:
                 break
-            offset, next_offset, end, magic, *_ = head
+            offset, next_offset, stop, magic, *_ = head
             if magic < 2:
                 beyond = misplaced(records, head, last, reached)
                 if beyond is not None and beyond > reached:
                     raise CorruptRecordsError(where, reached, beyond, f"a message says that its offset is {offset}")
                 last = offset if beyond is None else last
                 if beyond is not None or next_offset <= reached:
-                    at = end
+                    at = stop
                     continue
                 batch, at = _legacy(records, at, where, reached, check_crc, expansion)
             elif next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
                 if transactions is not None and reached == fetch_offset:
-                    transactions.skip(head, view[at:end])
-                at = end
+                    transactions.skip(head, view[at:stop])
+                at = stop
                 continue
             else:
-                batch = _batch(head, view[at:end], where, reached, check_crc, transactions, expansion)
-                at = end
+                batch = _batch(head, view[at:stop], where, reached, check_crc, transactions, expansion)
+                at = stop
+            if batch.next_offset > end:
+                raise CorruptRecordsError(where, reached, end, f"a batch ends at offset {batch.next_offset}")
         except MalformedSetError as failure:
             raise corrupt_at(records, at, where, reached, str(failure)) from failure
         reached = batch.next_offset
@@ -98,7 +102,7 @@ def batches(
             yield from batch.in_parts()
         else:
             yield batch
-    if reached == fetch_offset and (size := missing(records, at)):
+    if reached == fetch_offset < end and (size := missing(records, at)):
         yield EmptyBatch(where, fetch_offset, fetch_offset, wanted=size)
 
 

@@ -141,6 +141,7 @@ class ChunkReader:
             aborted=chunk.aborted,
             read_committed=self._settings.read_committed,
             expansion=chunk.expansion,
+            end=chunk.next_offset,
         )
 
     def finish(self, chunk: Chunk) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.brokers import reference
 from tests.unit.brokers.reference import Plain
-from tests.unit.brokers.sets import CODECS, SETS, WHERE, Batch, MessageSet, Written, resealed
+from tests.unit.brokers.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, resealed
 from zkconsumer.brokers import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.brokers.columns import read_columns
 from zkconsumer.brokers.compression import Expansion
@@ -497,3 +497,17 @@ def test_a_corrupt_batch_is_one_place_also_for_who_asked_for_its_middle() -> Non
     with pytest.raises(CorruptRecordsError) as raised:
         list(batches(bytes(broken), check_crc=True, where=WHERE, fetch_offset=14))
     assert (raised.value.offset, raised.value.next_offset) == (14, 19)
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_nothing_is_read_beyond_the_extent(magic: int) -> None:
+    """A second look, after a place was given up, may find another order than the first."""
+    what = MessageSet([Batch([Written()] * n, magic=magic, codec=GZIP) for n in (2, 4)])
+
+    def read(end: int) -> list[int]:
+        return [r.offset for b in batches(what.data, check_crc=True, where=WHERE, fetch_offset=0, end=end) for r in b]
+
+    assert (read(2), read(6)) == ([0, 1], [0, 1, 2, 3, 4, 5])
+    with pytest.raises(CorruptRecordsError, match="a batch ends at offset 6") as raised:
+        read(4)
+    assert raised.value.next_offset == 4
