@@ -296,6 +296,11 @@ class GroupMember:
         self._write(now)
         return frozenset(tp for tp, start in starts.items() if tp in now and now[tp].committed == start)
 
+    def made_anew(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of claimed partitions whose topics are younger than the group's offsets of them."""
+        ours = self._member.positions()
+        return [tp for tp in partitions if tp in ours and ours[tp].from_start]
+
     def reserve(self, progress: Progress) -> None:
         """The next batch is planned; what it does not read may leave at once. Empty: no batch."""
         keeper = self._member.keeper

@@ -50,6 +50,9 @@ class Membership(Protocol):
         them after this. Returns those that may be read from there now.
         """
 
+    def made_anew(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Return those of claimed partitions whose topics are younger than the group's offsets of them."""
+
     def reserve(self, progress: Progress) -> None:
         """The next batch is planned; empty where there is none."""
 
@@ -141,6 +144,10 @@ class Bystander:
             self._refused(error)
         self._settled.update(starts)
         return starts.keys()
+
+    def made_anew(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """None: nothing is claimed, and so nothing compared."""
+        return ()
 
     def reserve(self, progress: Progress) -> None:
         """Nobody else may read them in any case."""

@@ -14,7 +14,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from zkconsumer.errors import (
@@ -66,6 +66,7 @@ class StreamRun:
         self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
         self._shorter = ShorterLogs()
+        self._claimed: set[TopicPartition] = set()  # partitions that were ours once in this run
 
     def open(self) -> None:
         """Join. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
@@ -127,6 +128,7 @@ class StreamRun:
         self._check_gone(done, existing)
         self._take_up_new_topics(done, existing)
         claimed = self._membership.claim(existing, patient=self._targets is not None)
+        self._take_up_what_the_group_found(done, claimed)
         partitions = [tp for tp in existing if tp in claimed and (self._targets is None or tp in self._targets)]
         try:
             self._ends = self._cluster.log_ends(partitions)
@@ -199,8 +201,21 @@ class StreamRun:
         self._waiting = {tp: at for tp, at in self._waiting.items() if tp.topic not in topics}
         known = {**self._former, **{tp: span.end for tp, span in done.items()}}
         lost = [tp for tp in existing if tp.topic in topics and tp in known]
-        if not lost:
-            return ()
+        if lost:
+            self._read_from_beginning(lost, known)
+        return lost
+
+    def _take_up_what_the_group_found(self, done: Progress, claimed: Collection[TopicPartition]) -> None:
+        """The same for topics that were made anew before the query saw them, as the group's offsets tell a member when
+        it first claims their partitions. The checkpoint alone cannot tell.
+        """
+        first = sorted(set(claimed).difference(self._claimed))
+        lost = [tp for tp in self._membership.made_anew(first) if tp in done and tp not in self._shorter]
+        if lost:
+            self._read_from_beginning(lost, {tp: done[tp].end for tp in lost})
+        self._claimed.update(first)
+
+    def _read_from_beginning(self, lost: Sequence[TopicPartition], known: Mapping[TopicPartition, int]) -> None:
         problem = f"{describe(lost)}: the topic was deleted and made anew"
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {known[lost[0]]}; {ADVICE}")
@@ -208,7 +223,6 @@ class StreamRun:
             self._shorter.add(tp, known[tp], known[tp], span.first)
             self._former.pop(tp, None)
         log.warning("%s; it is read from its beginning", problem)
-        return lost
 
     def _positions(
         self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress

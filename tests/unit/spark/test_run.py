@@ -286,6 +286,9 @@ class Share:
     def set_back(self, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         return self.begin(starts)
 
+    def made_anew(self, partitions: Any) -> tuple[TopicPartition, ...]:
+        return ()
+
     def reserve(self, progress: Any) -> None:
         self.planned.append(dict(progress))
 

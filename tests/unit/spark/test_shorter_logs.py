@@ -370,6 +370,30 @@ def test_zookeeper_tells_of_a_longer_topic_made_anew(membership: str, cluster: F
     eventually(lambda: query.trigger() or query.read[2:] == [(90, 91)], 20, "the next message")
 
 
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_longer_topic_made_anew_between_two_runs(loses: bool, cluster: FakeCluster, new_query: Any) -> None:
+    """What happened: the member said that it went back to the start, and the query went on at its checkpoint."""
+    given = options(cluster, "zookeeper")
+    query = new_query(given)
+    eventually(lambda: query.trigger() or query.read, 20, "the first batch")
+    eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [BEFORE, BEFORE], 20, "the group's offsets")
+    query.run.close()
+    cluster.delete_topic("t")
+    cluster.create_topic("t", 2)
+    fill(cluster, BEFORE + 50)
+    query = new_query({**given, "failOnDataLoss": str(not loses).lower()}, query.done)
+    if not loses:
+        error = "made anew, and the query has come to offset 40; set failOnDataLoss=false"
+        with pytest.raises(OffsetOutOfRangeError, match=error):
+            eventually(query.trigger, 20, "the first batch")
+        return
+    eventually(lambda: query.trigger() or query.read, 20, "all of the new topic")
+    eventually(lambda: query.trigger() or stored(cluster, "zookeeper") == [90, 90], 20, "the group's offsets")
+    fill(cluster, 1)
+    eventually(lambda: query.trigger() or query.read[1:], 20, "the next message")
+    assert query.read == [(0, 90), (90, 91)]
+
+
 @pytest.mark.parametrize("coordination", ["zookeeper", "kafka"])
 def test_who_sets_back_is_not_overruled_by_the_checkpoint(
     coordination: str, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
