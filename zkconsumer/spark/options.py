@@ -63,6 +63,7 @@ PROPERTIES: Final = (
     "fetch.max.bytes",
     "fetch.wait.max.ms",
     "refresh.leader.backoff.ms",
+    "batch.expanded.max.bytes",
     "exclude.internal.topics",
     "check.crcs",
     "isolation.level",

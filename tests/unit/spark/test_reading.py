@@ -11,7 +11,7 @@ import pytest
 from aiokafka.protocol.fetch import FetchRequest_v11
 
 from tests.unit.brokers.scripted import Peer, ScriptedBroker, fetched
-from tests.unit.brokers.sets import WHERE, Batch, MessageSet, Written
+from tests.unit.brokers.sets import GZIP, WHERE, Batch, MessageSet, Written
 from zkconsumer.brokers import errors as codes
 from zkconsumer.errors import (
     BrokerResponseError,
@@ -272,6 +272,19 @@ def test_corrupt_data_is_named_by_its_position() -> None:
     with ScriptedBroker(answers({0: fetched(bytes(data))})) as broker:
         unchecked = rows(options(**{"check.crcs": "false"}), broker.endpoint(), OffsetRange(*WHERE, 0, 1))
     assert [row["value"] for row in unchecked] == [b"a"]
+
+
+def test_the_limit_of_an_expanded_batch_may_be_raised() -> None:
+    """A query had the limit and refused its name, so nobody could read a larger batch."""
+    large = Batch([Written(value=b"x" * 100_000)], codec=GZIP)
+    for limit, is_read in (("200000", True), ("50000", False)):
+        given = options(**{"batch.expanded.max.bytes": limit})
+        with ScriptedBroker(answers({0: at(0, large)})) as broker:
+            if is_read:
+                assert len(rows(given, broker.endpoint(), OffsetRange(*WHERE, 0, 1))) == 1
+            else:
+                with pytest.raises(InvalidMessageException, match="t-3 at offset 0"):
+                    rows(given, broker.endpoint(), OffsetRange(*WHERE, 0, 1))
 
 
 def test_null_in_a_column_that_the_schema_says_has_none_is_an_error() -> None:
