@@ -34,6 +34,7 @@ from zkconsumer.spark.ranges import (
     LATEST,
     LogSpan,
     Progress,
+    Span,
     advance,
     decode_progress,
     encode_progress,
@@ -143,6 +144,9 @@ class StreamRun:
         progress = remembered(advance(positions, ends, limit), done, existing)
         self._planned = True
         news = is_news(progress, done)
+        if news and progress == done:  # a log from its beginning, as long as the last batch that began there
+            # Spark runs no batch whose end is the end of the one before: an empty batch comes first
+            progress = {tp: Span(span.start, span.start) for tp, span in progress.items()}
         if news:
             self._shorter.plan(progress)
         self._membership.reserve(progress if news else {})

@@ -225,6 +225,22 @@ def test_a_topic_made_anew_that_is_longer_is_read_whole(membership: str, caplog:
 
 
 @pytest.mark.parametrize("membership", ["none", "member"])
+@pytest.mark.parametrize("count", [1, BEFORE])
+def test_a_topic_made_anew_with_as_many_messages_is_read(membership: str, count: int) -> None:
+    """The batch from 0 had the same offsets as the one before it, so Spark saw nothing new, and nothing was read."""
+    cluster, share = Anew({A: (0, count)}), Share(A)
+    query = Query(run_on(cluster, **GOES_ON) if membership == "none" else member_run(cluster, share, **GOES_ON))
+    assert query.trigger() == [(0, count)]
+    query.trigger()
+    cluster.topics = frozenset("t")
+    query.trigger()
+    query.trigger()
+    assert query.read == [(0, count)] * 2
+    assert query.trigger() == []
+    assert (cluster.offsets if membership == "none" else share.offsets)[A] == count
+
+
+@pytest.mark.parametrize("membership", ["none", "member"])
 def test_a_topic_that_was_gone_for_a_while_is_read_whole(membership: str) -> None:
     """A batch of another topic was read meanwhile, so the checkpoint has forgotten the partition; its group has not."""
     other = TopicPartition("u", 0)
