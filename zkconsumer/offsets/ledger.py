@@ -27,6 +27,8 @@ Refused = Callable[[Mapping[PartitionPosition, Outcome]], None]
 Moved = Callable[[Mapping[PartitionPosition, int]], None]
 """Told, on the committer's thread, of offsets that somebody else wrote to the store outside ZooKeeper."""
 
+_UNSEEN = "whether somebody else wrote it could not be seen"
+
 
 class Ledger:
     """The partitions that are ours, with what is written of each.
@@ -54,6 +56,8 @@ class Ledger:
         self._moved = moved
         self._undecided: dict[TopicPartition, int] = {}
         """What somebody else wrote elsewhere, until the group's thread has decided: nothing is written over it."""
+        self._unseen: frozenset[TopicPartition] = frozenset()
+        """Partitions of which the last commit of the timer could not see what is stored."""
         self._unlevel: set[TopicPartition] = set()
         self._written: dict[TopicPartition, float] = {}
         self._ahead: set[TopicPartition] = set()
@@ -87,8 +91,8 @@ class Ledger:
             self._refused(found)
 
     def look_elsewhere(self, deadline: Deadline | None = None) -> Collection[TopicPartition]:
-        """See whether somebody else wrote offsets of ours to a store outside ZooKeeper, and tell ``moved``. What that
-        store has forgotten is written again. Returns the partitions of which that could not be seen.
+        """See whether somebody else wrote offsets of ours to a store outside ZooKeeper, and tell ``moved``. Offsets
+        that the store has forgotten are written again. Returns the partitions of which that could not be seen.
         """
         known = {tp: p for tp, p in self.positions.items() if p.committed is not None and tp not in self._undecided}
         looked = self._store.looked(known, deadline or Deadline(self._timeout))
@@ -225,15 +229,21 @@ class Ledger:
         """Write what was finished since. Raises OffsetCommitError, RegistryError.
 
         Where nobody waits (not ``patient``), it is seen first whether somebody else wrote elsewhere, and what the
-        group's thread has not decided yet is no error.
+        group's thread has not decided yet is no error. Where that cannot be seen the commit waits for the next one.
         """
         changed = self._progress(positions, count_held)
+        put_off: dict[TopicPartition, Exception] = {}
         if changed and not patient:
-            self.look_elsewhere(deadline)
+            unseen = self.look_elsewhere(deadline)
             if deadline.expired:
                 raise OffsetCommitError("where offsets are kept did not answer in time")
+            # once, or a store that tells nothing would stop all commits
+            put_off = dict.fromkeys(set(unseen).difference(self._unseen), OffsetCommitError(_UNSEEN))
+            self._unseen = frozenset(unseen)
             changed = self._progress(positions, count_held)
-        failures = self._store.commit(changed, {}, deadline, patient=patient) if changed else {}
+        due = {tp: offset for tp, offset in changed.items() if tp not in put_off}
+        failures = self._store.commit(due, {}, deadline, patient=patient) if due else {}
+        failures = {**failures, **{tp: why for tp, why in put_off.items() if tp in changed}}
         undecided = {p.tp: p.consumed or 0 for p in positions if p.tp in self._undecided} if patient else {}
         self._settle(changed, undecided, {**failures, **self._conflicting(undecided)})
 
@@ -259,8 +269,8 @@ class Ledger:
         }
 
     def rewrite(self, before: float, *, everywhere: bool = True) -> None:
-        """Write again what was last written before that time: what is committed, not what was consumed since. What
-        somebody else wrote is left alone. ``everywhere``: not only where it would be forgotten.
+        """Write committed offsets again that were last written before that time. Offsets that somebody else wrote are
+        left alone. ``everywhere``: to all stores, not only to one that forgets.
         """
         if not self._lease.valid or not self._unchanged_since(before):
             return

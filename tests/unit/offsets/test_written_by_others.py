@@ -191,6 +191,32 @@ def test_a_store_that_does_not_answer_is_not_written_over(group: Group) -> None:
     assert (group.store.offsets, group.store.commits) == ({T0: 2}, [])
 
 
+def test_a_commit_waits_once_for_a_look_that_failed(group: Group) -> None:
+    """A connection that breaks at the look is made anew for the commit, which wrote over a reset unseen."""
+    member = in_kafka(group)
+    position = member.begin(T0, 5)
+    position.consumed = 8
+    group.store.offsets[T0] = 2
+    group.store.trouble = failing(BrokerUnavailableError("away"))
+    member.step()
+    assert (group.store.offsets, "could not be seen" in member.committer.trouble) == ({T0: 2}, True)
+    member.step()
+    assert (group.store.offsets, member.moved) == ({T0: 2}, {position: 2})
+
+
+def test_a_store_that_tells_nothing_stops_no_commit(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = in_kafka(group)
+    member.begin(T0, 5).consumed = 8
+
+    def refuse(*_: object) -> Mapping[TopicPartition, int]:
+        raise BrokerUnavailableError("away")
+
+    monkeypatch.setattr(group.store, "fetch", refuse)
+    member.step()
+    member.step()
+    assert group.store.offsets == {T0: 8}
+
+
 def test_a_store_of_the_users_own_is_not_watched(group: Group) -> None:
     """It may hold what the application itself writes, with its results."""
     member = Stepped(group.owned(), group, interval=0.0)
