@@ -2,7 +2,7 @@
 
 The conditions, events and futures of the standard library enter their locks by functions in Python. An interrupt that
 comes between the lock and the ``with`` block leaves the lock held for ever, and the thread that is to wake the waiter
-then hangs. What waits in an application's thread therefore waits here, where each step is one call in C.
+then hangs. So an application's thread waits by this module's classes, where each step is one call in C.
 
 Threads: any.
 """

@@ -35,7 +35,7 @@ JOIN_WITHIN = 1.0
 
 
 class Stoppable(Protocol):
-    """What can be shut down: the connector, as this module sees it."""
+    """The connector, as this module sees it: something that can be shut down."""
 
     consumer_id: Any
     _end: Closing

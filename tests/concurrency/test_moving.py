@@ -167,7 +167,7 @@ def test_a_subscription_by_who_is_waited_for_comes_later(
     assert member.retired == list(leaving)
 
 
-def test_a_subscription_by_another_thread_is_answered_when_it_is_so(server: FakeZooKeeper, draining: Draining) -> None:
+def test_a_subscription_by_another_thread_waits_for_the_drain(server: FakeZooKeeper, draining: Draining) -> None:
     draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1}, holder=2)
     member, second = draining.member, SteppedMember(server, "b")
     slices, draining_revoked = [], draining._revoked

@@ -24,7 +24,7 @@ NOTHING = Extent(None, False)
 
 
 class Suspect(NamedTuple):
-    """What came in another epoch than what was read before it: a new leader's, perhaps of another log."""
+    """A chunk of another leader epoch than the chunk before it; its log may be another one."""
 
     flow: Flow
     asked: Wanted

@@ -1,4 +1,4 @@
-"""What to do where a partition's log is not the one that was read: truncated, made anew, or cut off at its start.
+"""Checks whether a partition's log is still the one that was read, and goes back where it was truncated or made anew.
 
 Threads: the fetcher's thread. A log shows in two ways that it is another one: the fetched offset lies behind its end,
 or the epoch of what comes next is not the epoch of what was read before (``core.leader_epochs``). Fetching then goes

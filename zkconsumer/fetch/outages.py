@@ -35,7 +35,7 @@ class _Outage:
 
 
 class Outages:
-    """What fails at present, by its name in the log. Argument: ``clock`` tells seconds, from any beginning."""
+    """Present failures, by their names in the log. Argument: ``clock`` tells seconds, from any beginning."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

@@ -58,7 +58,7 @@ class Conflicts:
 
     @property
     def trouble(self) -> str:
-        """What waits for a seek, in words for the user; empty where nothing does. Any thread."""
+        """The partitions that wait for a seek, in words for the user; empty where none does. Any thread."""
         told = [str(error) for position, error in self._stopped.items() if self._holdings.holds(position)]
         return "" if not told else told[0] + (f" (and {len(told) - 1} more)" if len(told) > 1 else "")
 
@@ -69,7 +69,7 @@ class Conflicts:
         return overwriting
 
     def resolve(self, outcomes: Mapping[PartitionPosition, Outcome], deadline: Deadline) -> Gone:
-        """Deal with what was refused; returns what cannot stay ours. Raises RegistryError."""
+        """Deal with refused commits; return the partitions that cannot stay ours. Raises RegistryError."""
         ours = {position: outcome for position, outcome in outcomes.items() if self._holdings.holds(position)}
         gone = {position: "their owner nodes are gone" for position, is_ in ours.items() if is_ is Outcome.NOT_OURS}
         moved = [position for position, outcome in ours.items() if outcome is Outcome.OFFSET_MOVED]

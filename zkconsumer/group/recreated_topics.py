@@ -59,7 +59,7 @@ class RecreatedTopics:
                 position.from_start = True
 
     def check(self, deadline: Deadline) -> None:
-        """Look whether topics of what we own were made anew since it was claimed. Raises RegistryError."""
+        """Look whether topics of our partitions were made anew since the claim. Raises RegistryError."""
         owned = self._holdings.owned
         self._made = {tp: made for tp, made in self._made.items() if tp in owned}
         now = self._ownership.topics_made(self._made)

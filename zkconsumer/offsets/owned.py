@@ -75,8 +75,8 @@ class OwnerNodes(Protocol):
 
 
 class Looked(NamedTuple):
-    """What is stored now and was not as we knew it: ``theirs`` somebody else wrote, ``ours`` a commit whose answer was
-    lost; the store has nothing any more of what is ``forgotten``, and did not tell of what is ``untold``.
+    """Stored offsets that differ from those we knew. Somebody else wrote ``theirs``. A commit of ours whose answer was
+    lost wrote ``ours``. The store lost the offsets of ``forgotten`` partitions and did not tell those of ``untold``.
     """
 
     theirs: dict[TopicPartition, int]
@@ -219,7 +219,7 @@ class OwnedOffsets:
         return self._zookeeper.moved(deadline) if self.in_zookeeper else ()
 
     def looked(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Looked:
-        """See what a store that forgets holds of tracked partitions; never raises. What was told once is known then.
+        """See what a store that forgets holds of tracked partitions; never raises. A difference is told once.
 
         In a group that moves nothing is looked at: ZooKeeper alone decides there, and the other store has a copy.
         """

@@ -1,4 +1,4 @@
-"""What a stream tells a user who begins a loop at the wrong moment, on the wrong thread, or looks for what it offers.
+"""Errors and log lines for loops that begin at the wrong moment or on the wrong thread; names for tab completion.
 
 Threads: the application's thread that reads the stream. Nothing here runs for each message.
 """

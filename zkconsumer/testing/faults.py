@@ -156,7 +156,7 @@ class Faults:
             self._forged.append(Forged(_Wanted(api, broker, client_id), data, whole, times))
 
     def forged_for(self, request: Recorded) -> Forged | None:
-        """What is sent in place of the answer to this request, None for the honest one."""
+        """Return the bytes to send in place of the answer to this request, None for the honest answer."""
         with self._lock:
             for forged in self._forged:
                 if forged.left > 0 and forged.wanted.fits(request):
