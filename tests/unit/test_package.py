@@ -46,9 +46,11 @@ def test_the_public_names_are_there() -> None:
         "ConsumerConfig",
         "ConsumerTimeoutException",
         "KafkaStream",
+        "Phase",
         "TopicPartition",
         "Whitelist",
         "ZookeeperConsumerConnector",
+        "shutdown_on_signal",
     }
     assert all(hasattr(zkconsumer, name) for name in zkconsumer.__all__)
 
