@@ -25,11 +25,11 @@ from zkconsumer.errors import (
     PartitionNotOwnedError,
     ZkConsumerError,
 )
-from zkconsumer.group.listener import ConsumerRebalanceListener
-from zkconsumer.group.state import ConnectorState, Phase
+from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.signals import shutdown_on_signal
+from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
 from zkconsumer.version import VERSION
 

@@ -21,17 +21,14 @@ from threading import Lock, Thread, current_thread, get_native_id, main_thread
 from types import TracebackType
 from typing import Any, Self
 
-from zkconsumer import forking
-from zkconsumer.closing import CLOSE_WITHIN, Closing, check_seconds
+from zkconsumer import fork_guard
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.control import PartitionControl
-from zkconsumer.core.names import name_problem
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.core.registration import BESIDE_TOPICS, MAX_REGISTRATION_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
+from zkconsumer.decoded_messages import message_class
 from zkconsumer.decoders import Decoder, K, V
-from zkconsumer.decoding import message_class
-from zkconsumer.delivery import ANY_TOPIC
 from zkconsumer.errors import (
     ConnectorClosedException,
     ConsumerRebalanceFailedException,
@@ -42,14 +39,17 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.gauges import member_gauges
-from zkconsumer.group.listener import ConsumerRebalanceListener
-from zkconsumer.group.state import ConnectorState, Phase
+from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ConsumerId, TopicPartition, partition_of
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.serving import Serving
-from zkconsumer.signals import in_signal_handler
+from zkconsumer.partition_control import PartitionControl
+from zkconsumer.run_loop import Serving
+from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
+from zkconsumer.signal_shutdown import in_signal_handler
+from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.streams.loops import public_names
+from zkconsumer.streams.loop_errors import public_names
 from zkconsumer.wiring import MemberParts, new_member
 
 __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
@@ -235,7 +235,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             member.metrics.gauges(lambda: member_gauges(member))
             self._member = member
             self._created = True
-            forking.watch(self)
+            fork_guard.watch(self)
             return member
 
     def _make_all_streams(
@@ -451,7 +451,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             self._end.end(failure, complete=complete)
 
     def left_to_parent(self, parent: int) -> None:
-        """For :mod:`zkconsumer.forking`: in a forked process this is an empty shell; process ``parent`` reads on."""
+        """For :mod:`zkconsumer.fork_guard`: in a forked process this is an empty shell; process ``parent`` reads on."""
         member = self._left = self._member  # kept: nothing of it is to be finalised here
         self._create_lock = Lock()
         self._forked = ForkedProcessError(

@@ -224,7 +224,7 @@ class BrokerResponseError(BrokerError):
 
 
 class GroupError(BrokerResponseError):
-    """A group's coordinator answered with an error code; ``core.coordinated.remedies`` says what to do about each."""
+    """A group's coordinator answered with an error code; ``core.error_actions`` says what to do about each."""
 
 
 class NotCoordinatorError(GroupError):

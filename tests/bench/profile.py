@@ -17,15 +17,15 @@ from tests.bench.iterate import BROKER, CASES, PARTITIONS
 from tests.bench.plan import Plan
 from tests.bench.producing import fill
 from zkconsumer import MessageAndMetadata
-from zkconsumer.brokers import BrokerChannel, FetchPosition, FetchRequest
-from zkconsumer.brokers.extent import extent
-from zkconsumer.brokers.records import batches
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
+from zkconsumer.kafka.message_set import batches
+from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
-from zkconsumer.registry.lease import Lease
 from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
 
 NAME = "profile"
 HELP = "where the time of a message goes: receive, check, decode, hand-over, object, user (ns of CPU)"

@@ -11,9 +11,9 @@ from typing import Self
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, java, resolve
-from zkconsumer.devcluster.logs import log4j_options, write_properties
 from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port
-from zkconsumer.devcluster.process import START_TIMEOUT_S
+from zkconsumer.devcluster.server_logs import log4j_options, write_properties
+from zkconsumer.devcluster.server_process import START_TIMEOUT_S
 
 VERSION = "4.0.1"
 _CLUSTER_ID = "emtjb25zdW1lci1rcmFmdA"

@@ -18,7 +18,7 @@ from time import time
 from typing import NamedTuple, Self
 
 from tests.timing import eventually, scaled
-from zkconsumer.devcluster.process import Launched
+from zkconsumer.devcluster.server_process import Launched
 
 READY_S = 30.0
 END_S = 20.0

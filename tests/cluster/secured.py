@@ -19,9 +19,9 @@ from kazoo.client import KazooClient
 
 from tests.timing import scaled
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
-from zkconsumer.devcluster.kafka import DEFAULT_KAFKA
+from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA
 from zkconsumer.devcluster.ports import LOOPBACK, free_port
-from zkconsumer.devcluster.trust import key_store
+from zkconsumer.devcluster.trust_store import key_store
 
 USER, PASSWORD = "ann", 'hunter2 "é'
 ZOOKEEPER_PASSWORD = "hunter3"

@@ -14,16 +14,16 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import NewTopic, produce_to, unique
 from tests.timing import eventually, scaled
-from zkconsumer.brokers import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, errors
-from zkconsumer.brokers.extent import extent
-from zkconsumer.brokers.leader_epochs import epochs_in
-from zkconsumer.brokers.protocol import FETCH
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.kafka import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, error_codes
+from zkconsumer.kafka.leader_epoch_request import epochs_in
+from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.requests import FETCH
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.registry import paths
-from zkconsumer.registry.codecs import decode_broker
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_codecs import decode_broker
 
 
 class Generation(NamedTuple):
@@ -92,7 +92,7 @@ def read(channel: BrokerChannel, topic: str, end: int, start: int = 0, isolation
     deadline = soon()
     while offset < end and not deadline.expired:
         answer = fetch(channel, topic, offset, isolation_level=isolation_level)
-        assert answer.error == errors.NONE
+        assert answer.error == error_codes.NONE
         reach = extent(answer.records, where, offset)
         for batch in batches(
             answer.records,
@@ -169,16 +169,16 @@ class TestEveryGeneration:
             produce_to(old_or_new.bootstrap_servers, topic, [b"x"] * 5, **generation.producer)
             listed = {time: channel.list_offsets({where: time, elsewhere: time}, soon()) for time in (-1, -2)}
             assert [listed[time][where][::2] for time in (-1, -2)] == [(5, 0), (0, 0)]
-            assert listed[-1][elsewhere].error == errors.UNKNOWN_TOPIC_OR_PARTITION
-            assert fetch(channel, topic, 99).error == errors.OFFSET_OUT_OF_RANGE
+            assert listed[-1][elsewhere].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+            assert fetch(channel, topic, 99).error == error_codes.OFFSET_OUT_OF_RANGE
             assert fetch(channel, topic, 5)[2:7] == (0, 5, 0 if generation.fetch >= 5 else -1, (), b"")
             # a segment ended after it everywhere, so that the oldest brokers tell nothing by themselves
             early = channel.list_offsets({where: 1_000_000, elsewhere: 1_000_000}, soon())
             assert early[where][::2] == (0, 0)
             assert (early[where].timestamp > 1.5e12) == (generation.offsets >= 1)
-            assert early[elsewhere].error == errors.UNKNOWN_TOPIC_OR_PARTITION
+            assert early[elsewhere].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION
             told = channel.metadata([topic, "no.such.topic"], soon())
-            assert told.errors["no.such.topic"] == errors.UNKNOWN_TOPIC_OR_PARTITION
+            assert told.errors["no.such.topic"] == error_codes.UNKNOWN_TOPIC_OR_PARTITION
             assert told.leaders == {where: 0}
 
     def test_where_a_leader_epoch_ends(self, old_or_new: DevCluster, generation: Generation) -> None:
@@ -328,7 +328,7 @@ def test_a_question_for_a_topic_does_not_create_it() -> None:
     with eager, connected(registered(eager)) as channel:
         for _ in range(2):
             told = channel.metadata(["never.made"], soon())
-            assert told.errors == {"never.made": errors.UNKNOWN_TOPIC_OR_PARTITION}
+            assert told.errors == {"never.made": error_codes.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_closing_ends_a_long_poll_at_once(cluster: DevCluster, new_topic: NewTopic) -> None:

@@ -17,7 +17,7 @@ from tests.cluster.conftest import produce_to
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import cache_directory
 from zkconsumer.devcluster.ports import free_port
-from zkconsumer.registry.admin import Admin
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 
 def exists(pid: int) -> bool:

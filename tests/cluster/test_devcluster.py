@@ -29,7 +29,7 @@ from zkconsumer.devcluster import (
 )
 from zkconsumer.devcluster.ports import is_free
 from zkconsumer.errors import RegistryError
-from zkconsumer.registry.admin import Admin
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 _OWNER = """
 import sys

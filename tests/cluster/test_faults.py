@@ -20,7 +20,7 @@ from tests.sessions import end_session
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, OffsetCommitError, ZookeeperConsumerConnector
 from zkconsumer.devcluster import DevCluster
-from zkconsumer.registry.admin import Admin
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 NewConnector = Callable[..., ZookeeperConsumerConnector]
 

@@ -12,11 +12,11 @@ from tests.cluster.in_process import Reader
 from tests.cluster.member_process import QUICK
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
-from zkconsumer.brokers.heads import read_head
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
 from zkconsumer.devcluster.ports import free_port
 from zkconsumer.errors import InvalidMessageException
-from zkconsumer.registry.admin import Admin
+from zkconsumer.kafka.batch_headers import read_head
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 UNREACHABLE = "broker.invalid"
 BUNCH, BUNCHES = 10, 4

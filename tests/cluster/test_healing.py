@@ -20,7 +20,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster, EmbeddedZooKeeper
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
 
 
 def send(cluster: DevCluster, topic: str, partition: int, value: bytes) -> None:

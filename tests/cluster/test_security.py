@@ -25,7 +25,6 @@ from tests.cluster.secured import (
 )
 from tests.timing import eventually, scaled
 from zkconsumer import ConsumerConfig, ZookeeperConsumerConnector
-from zkconsumer.brokers import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import (
@@ -34,16 +33,17 @@ from zkconsumer.errors import (
     RegistryAuthenticationError,
     RegistryUnavailableError,
 )
-from zkconsumer.registry.admin import Admin
-from zkconsumer.registry.brokers import registered_brokers
-from zkconsumer.registry.security import registry_security
-from zkconsumer.registry.session import Session
-from zkconsumer.spark.batch import BatchReader
-from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.spark.batch_reader import BatchReader
+from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import ReadOptions, parse
-from zkconsumer.spark.partition import read_partition
-from zkconsumer.spark.run import StreamRun
+from zkconsumer.spark.range_partition import read_partition
 from zkconsumer.spark.schema import source_schema
+from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.zookeeper.broker_directory import registered_brokers
+from zkconsumer.zookeeper.cluster_admin import Admin
+from zkconsumer.zookeeper.security import registry_security
+from zkconsumer.zookeeper.session import Session
 
 DIGEST = {"zookeeper.digest.username": USER, "zookeeper.digest.password": PASSWORD}
 SASL = {"zookeeper.sasl.username": USER, "zookeeper.sasl.password": ZOOKEEPER_PASSWORD}

@@ -20,7 +20,7 @@ from tests.cluster.secured import (
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import BrokerAuthenticationError
-from zkconsumer.registry.admin import Admin
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,14 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from zkconsumer.core.assignors.base import Member
-from zkconsumer.core.assignors.range import RangeAssignor
-from zkconsumer.core.assignors.strategy import GroupStrategy
-from zkconsumer.core.planner import GroupView, Threads
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
-from zkconsumer.group.events import (
+from zkconsumer.member.events import (
     CommitsRefused,
     Event,
     ListenerReturned,
@@ -27,19 +26,20 @@ from zkconsumer.group.events import (
     StopRequested,
     SubscriptionChanged,
 )
-from zkconsumer.group.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.group.model import ModelMembership
-from zkconsumer.group.rebalancer import Rebalancer, RebalanceSettings
-from zkconsumer.group.reports import Reports
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread, Listening
+from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
+from zkconsumer.member.zookeeper.group_warnings import Reports
+from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.planner import GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.owned import OwnedOffsets
+from zkconsumer.offsets.dual_store import OwnedOffsets
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
-from zkconsumer.registry import paths
-from zkconsumer.registry.fenced import KnownOffset
-from zkconsumer.registry.watches import NodeCache
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.node_cache import NodeCache
 
 GROUP = "g"
 TOPIC = "t"

@@ -9,10 +9,10 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
 from zkconsumer.errors import MessageModelConflictError, OffsetCommitError
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 SCALA = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'

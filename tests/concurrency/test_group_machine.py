@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, range_assignment, settle
-from zkconsumer.core.planner import GroupView, threads_of
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
-from zkconsumer.group.events import StartsResolved
+from zkconsumer.member.events import StartsResolved
+from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.registry import codecs, paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import node_codecs, paths
 
 MOST = 4
 START = 100
@@ -378,7 +378,7 @@ class Group(RuleBasedStateMachine):
     def _range_of_all(self) -> dict[int, str]:
         members = {}
         for path, data in self.server.tree(paths.ids(GROUP)).items():
-            members[ConsumerId(path.rsplit("/", 1)[1])] = codecs.decode_registration(data, path)
+            members[ConsumerId(path.rsplit("/", 1)[1])] = node_codecs.decode_registration(data, path)
         view = GroupView(members, {TOPIC: tuple(range(self.partitions))})
         threads = threads_of(view, exclude_internal_topics=True)
         return {tp.partition: str(thread) for tp, thread in range_assignment(view, threads).items()}

@@ -11,15 +11,15 @@ import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
 from tests.timing import eventually
-from zkconsumer.core.positions import PartitionPosition
-from zkconsumer.core.rebalance import State
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
-from zkconsumer.group.events import LookAgain, StartsFound
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import LookAgain, StartsFound
+from zkconsumer.member.zookeeper.state_machine import State
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 SCALA = f"{GROUP}_z"
 SCALA_NODE = json.dumps({"version": 1, "subscription": {"t": 1}, "pattern": "static", "timestamp": "1"}).encode()

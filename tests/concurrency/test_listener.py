@@ -11,10 +11,10 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
 from tests.timing import scaled
-from zkconsumer.group.listener import ConsumerRebalanceListener
+from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 
 def tp(partition: int) -> TopicPartition:

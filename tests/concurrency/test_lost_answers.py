@@ -11,9 +11,9 @@ from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, off
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
-from zkconsumer.registry.session import SessionChanged
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.session import SessionChanged
 
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 

@@ -13,10 +13,10 @@ from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.core.registration import WHITE_LIST, Registration
 from zkconsumer.errors import NotPermittedError, OffsetCommitError
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import ConsumerId, TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 OTHER = "other"
 SCALA_SESSION = 999

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.group.events import StartsResolved
+from zkconsumer.member.events import StartsResolved
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 
 def tp(partition: int, topic: str = TOPIC) -> TopicPartition:

@@ -10,14 +10,14 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
 from tests.timing import scaled
-from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
+from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
-from zkconsumer.group.events import StartsResolved, StopRequested
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import StartsResolved, StopRequested
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 
 @pytest.fixture

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
-from zkconsumer.group.events import NodeChanged, StartsResolved, StopRequested
-from zkconsumer.group.rebalancer import NEVER
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import NodeChanged, StartsResolved, StopRequested
+from zkconsumer.member.zookeeper.group_thread import NEVER
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
-from zkconsumer.registry.brokers import registered_brokers
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.broker_directory import registered_brokers
 
 BROKER = b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}'
 

@@ -13,17 +13,17 @@ import pytest
 
 from tests.concurrency.group import GROUP, SteppedMember, make_topic, offsets, owners, settle
 from tests.timing import eventually, scaled
-from zkconsumer.core.positions import PartitionPosition
-from zkconsumer.core.rebalance import State
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, OffsetConflictError, RegistryUnavailableError
-from zkconsumer.group import membership
-from zkconsumer.group.events import StopRequested
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import StopRequested
+from zkconsumer.member.zookeeper import registration
+from zkconsumer.member.zookeeper.state_machine import State
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
-from zkconsumer.registry.nodes import NodeEvent, NodeEventKind
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_values import NodeEvent, NodeEventKind
 
 FOREIGN = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
 
@@ -106,7 +106,7 @@ def foreign(number: int) -> str:
 
 def test_a_reconciliation_reads_few_registrations_and_every_one_in_turn(server: FakeZooKeeper) -> None:
     """Every member read those of all others, every time: members times members requests."""
-    most = 3 * membership.DOUBTED - 1
+    most = 3 * registration.DOUBTED - 1
     nothing = FOREIGN.replace(b'"t":1', b"")
     for number in range(most):
         server.put(foreign(number), nothing, ephemeral_owner=5)
@@ -115,7 +115,7 @@ def test_a_reconciliation_reads_few_registrations_and_every_one_in_turn(server: 
     server.operations.clear()
     reconciled(member)
     # beside them: our own, the topic, our owner nodes, and the versions of our offset nodes
-    assert server.operations["read"] <= membership.DOUBTED + 1 + 1 + 4 + 4
+    assert server.operations["read"] <= registration.DOUBTED + 1 + 1 + 4 + 4
     lose_watch(server, foreign(most - 1))
     server.put(foreign(most - 1), FOREIGN)
     for _ in range(3):

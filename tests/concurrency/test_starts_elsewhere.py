@@ -11,10 +11,10 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, owners, settle, try_again
 from tests.unit.offsets.fakes import MemoryStore, failing
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
-from zkconsumer.group.events import StartsResolved
+from zkconsumer.member.events import StartsResolved
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 
 def tp(partition: int) -> TopicPartition:

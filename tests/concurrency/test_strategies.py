@@ -13,14 +13,14 @@ import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
 from zkconsumer import ConsumerConfig
-from zkconsumer.core.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
-from zkconsumer.core.assignors.lookup import assignor
-from zkconsumer.core.assignors.strategy import GroupStrategy
+from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
+from zkconsumer.assignors.group_strategy import GroupStrategy
+from zkconsumer.assignors.lookup import assignor
 from zkconsumer.errors import UnknownAssignorError
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ CIRCLE = {"strategy": "average-by-circle"}
 def test_a_strategy_of_ours_is_in_effect_once_the_whole_group_advertises_it(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.group.reports")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.group_warnings")
     first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
     settle([first])
     old = SteppedMember(server, "b")
@@ -243,7 +243,7 @@ def test_the_rooms_and_the_table_are_properties(server: FakeZooKeeper) -> None:
 def test_members_that_subscribe_differently_are_reported_once(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.group.reports")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.group_warnings")
     make_topic(server, 2, "other")
     first, second = SteppedMember(server, "a"), SteppedMember(server, "b", topic="other")
     settle([first, second])
@@ -258,7 +258,7 @@ def test_members_that_subscribe_differently_are_reported_once(
 def plug_in(tmp_path: Path) -> Iterator[None]:
     """A package as a user would install it, with an entry point of its own."""
     (tmp_path / "only_blue.py").write_text(
-        "from zkconsumer.core.assignors.chosen import OnlyAssignor\n"
+        "from zkconsumer.assignors.configured import OnlyAssignor\n"
         "class OnlyBlue(OnlyAssignor):\n"
         "    def __init__(self):\n"
         "        super().__init__(lambda member: member.room == 'blue')\n"
@@ -294,7 +294,7 @@ def test_an_unknown_strategy_names_the_known_ones() -> None:
 
 
 def _changed() -> Any:
-    from zkconsumer.group.events import NodeChanged
+    from zkconsumer.member.events import NodeChanged
 
     return NodeChanged("/")
 

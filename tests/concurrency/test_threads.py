@@ -19,14 +19,14 @@ import pytest
 from tests.concurrency import group as members_module
 from tests.concurrency.group import GROUP, TOPIC, RecordingDelivery, SteppedMember, make_topic
 from tests.timing import eventually, scaled
-from zkconsumer.core.positions import NOTHING_HELD, PartitionPosition
+from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
-from zkconsumer.group.events import StartsResolved, StopRequested
+from zkconsumer.member.events import StartsResolved, StopRequested
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 SECONDS, MEMBERS, PARTITIONS = 3.0, 4, 8
 REQUESTS = ("transact", "read", "children", "create", "delete", "ensure", "stat")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
 
 P2, P3 = TopicPartition(TOPIC, 2), TopicPartition(TOPIC, 3)
 

@@ -12,15 +12,15 @@ from typing import Any
 from tests.cluster.conftest import produce_to, unique
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.brokers import BrokerChannel
-from zkconsumer.brokers.group_requests import GroupChannel, GroupDescription, Joined, Membership
-from zkconsumer.core.coordinated.assignors import RangeGroupAssignor
-from zkconsumer.core.coordinated.leader import offers
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription, Joined, Membership
+from zkconsumer.member.coordinator.leader_assignment import offers
+from zkconsumer.member.coordinator.leader_assignors import RangeGroupAssignor
 from zkconsumer.model import Endpoint
-from zkconsumer.registry.admin import Admin
 from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 QUICK: dict[str, Any] = {
     "auto.offset.reset": "smallest",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.timing import eventually, scaled
-from zkconsumer.testing.apis import APIS
-from zkconsumer.testing.wire import Api, Message, Reader
+from zkconsumer.testing.supported_apis import APIS
+from zkconsumer.testing.wire_types import Api, Message, Reader
 
 IN_TIME = 10.0
 

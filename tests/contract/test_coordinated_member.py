@@ -18,8 +18,6 @@ from tests.cluster.in_process import Reader
 from tests.contract.coordinated import DEFAULTS, Place
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.brokers.cluster import TopicsSeen
-from zkconsumer.brokers.group_requests import GroupChannel
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerUnavailableError,
@@ -30,8 +28,10 @@ from zkconsumer.errors import (
     OffsetCommitError,
     RebalanceInProgressError,
 )
-from zkconsumer.group.coordinated.line import Line
-from zkconsumer.group.state import Phase
+from zkconsumer.kafka.cluster_metadata import TopicsSeen
+from zkconsumer.kafka.group_channel import GroupChannel
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.coordinator.coordinator_requests import Line
 from zkconsumer.testing import FakeCluster
 
 STRATEGIES = ["range", "cooperative-sticky", "average"]

@@ -13,17 +13,17 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer import OffsetStore, TopicPartition
-from zkconsumer.brokers import BrokerChannel
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka
 from zkconsumer.errors import CoordinatorUnavailableError
-from zkconsumer.offsets.kafka import KafkaOffsets
-from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
-from zkconsumer.registry import paths
-from zkconsumer.registry.admin import Admin
-from zkconsumer.registry.brokers import registered_brokers
-from zkconsumer.registry.session import Session
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.offsets.kafka_store import KafkaOffsets
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.broker_directory import registered_brokers
+from zkconsumer.zookeeper.cluster_admin import Admin
+from zkconsumer.zookeeper.session import Session
 
 REAL = [pytest.mark.cluster, pytest.mark.java]
 STORES = [

@@ -1,4 +1,4 @@
-"""What zkconsumer.brokers relies on in aiokafka, which is not that library's public API.
+"""What zkconsumer.kafka relies on in aiokafka, which is not that library's public API.
 
 Fails when the pinned version is raised and something of it is gone or means something else.
 """
@@ -14,8 +14,8 @@ from aiokafka.protocol.admin import ApiVersionRequest_v0
 from aiokafka.protocol.types import Int16, Int32, Int64
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from zkconsumer.brokers.coordination import COORDINATION, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
-from zkconsumer.brokers.protocol import FETCH, LIST_OFFSETS, LOGIN, METADATA, NEGOTIATED, Api, encode
+from zkconsumer.kafka.offset_requests import COORDINATION, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
+from zkconsumer.kafka.requests import FETCH, LIST_OFFSETS, LOGIN, METADATA, NEGOTIATED, Api, encode
 
 
 def _batch(count: int = 3, control: bool = False) -> bytes:

@@ -17,15 +17,15 @@ from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
-from zkconsumer.registry import fenced, paths
-from zkconsumer.registry.brokers import BrokerDirectory
-from zkconsumer.registry.fenced import ABSENT, Claim, Commit, KnownOffset, Outcome
-from zkconsumer.registry.nodes import FORBIDDEN, Look, NodeEvent, NodeEventKind
-from zkconsumer.registry.session import Session, SessionChanged, SessionState
-from zkconsumer.registry.transaction import NodeFailure, Transaction
-from zkconsumer.registry.watches import NodeCache
 from zkconsumer.testing import FakeZooKeeper, FakeZooKeeperServer
-from zkconsumer.testing.zookeeper import FakeSession
+from zkconsumer.testing.fake_zookeeper import FakeSession
+from zkconsumer.zookeeper import fenced_writes, paths
+from zkconsumer.zookeeper.broker_directory import BrokerDirectory
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
+from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
+from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
@@ -413,7 +413,7 @@ def test_a_claim_makes_the_owner_node_and_moves_the_offsets_version(
 ) -> None:
     session.create(paths.offset(group, TP), b"42", deadline)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    assert fenced.claim(session, group, [Claim(TP, thread, KnownOffset(42, 0))], deadline) == {TP: Outcome.DONE}
+    assert fenced_writes.claim(session, group, [Claim(TP, thread, KnownOffset(42, 0))], deadline) == {TP: Outcome.DONE}
     owner, offset = session.read([paths.owner(group, TP), paths.offset(group, TP)], deadline)
     assert owner is not None
     assert offset is not None
@@ -427,7 +427,7 @@ def test_a_claim_takes_the_offender_out_and_does_the_rest(session: Session, grou
     session.create(paths.offset(group, tps[2]), b"7", deadline)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     stale = {tps[2]: KnownOffset(7, 5)}
-    outcomes = fenced.claim(session, group, [Claim(tp, thread, stale.get(tp, ABSENT)) for tp in tps], deadline)
+    outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, stale.get(tp, ABSENT)) for tp in tps], deadline)
     assert outcomes == {
         tps[0]: Outcome.DONE,
         tps[1]: Outcome.OWNED,
@@ -461,7 +461,7 @@ def test_a_claim_that_many_others_forestalled_is_not_sent_once_for_each_of_them(
         session.create(paths.offset(group, tp), b"7", deadline)
     counted = CountingSession(session, monkeypatch)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    outcomes = fenced.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
+    outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in tps], deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OWNED} == set(tps[::3])
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps) - set(tps[::3])
     assert len(counted.sizes) == 3
@@ -469,7 +469,7 @@ def test_a_claim_that_many_others_forestalled_is_not_sent_once_for_each_of_them(
     known = {tp: KnownOffset(7, 3) for tp in tps[1::3]}
     commits = [Commit(tp, 8, known.get(tp, ABSENT)) for tp in tps if tp not in tps[::3]]
     counted.sizes.clear()
-    outcomes = fenced.commit(session, group, commits, deadline)
+    outcomes = fenced_writes.commit(session, group, commits, deadline)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED} == set(known)
     assert {tp for tp, outcome in outcomes.items() if outcome is Outcome.DONE} == set(tps[2::3])
     assert len(counted.sizes) == 3
@@ -484,7 +484,7 @@ def test_claims_that_are_refused_for_what_no_node_tells_cost_no_more_than_halvin
     claims = [TopicPartition("ut"[n % 4 == 3], n) for n in range(64)]
     counted = CountingSession(session, monkeypatch)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    outcomes = fenced.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
+    outcomes = fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT) for tp in claims], deadline)
     assert outcomes == {tp: Outcome.REFUSED if tp.topic == "u" else Outcome.DONE for tp in claims}
     assert sum(counted.sizes) < 2 * len(claims) * 7, "each is sent about log n times"
 
@@ -492,7 +492,7 @@ def test_claims_that_are_refused_for_what_no_node_tells_cost_no_more_than_halvin
 def test_a_claim_without_parents_says_so(session: Session, group: str, deadline: Deadline) -> None:
     tp = TopicPartition("unknown", 0)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
-    assert fenced.claim(session, group, [Claim(tp, thread, ABSENT)], deadline) == {tp: Outcome.NO_PARENT}
+    assert fenced_writes.claim(session, group, [Claim(tp, thread, ABSENT)], deadline) == {tp: Outcome.NO_PARENT}
 
 
 @pytest.mark.parametrize("who", ["nobody", "one of ours", "a Scala member"])
@@ -501,20 +501,20 @@ def test_a_commit_of_a_former_owner_is_refused(
 ) -> None:
     session.create(paths.offset(group, TP), b"42", deadline)
     claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), KnownOffset(42, 0))
-    fenced.claim(session, group, [claim], deadline)
+    fenced_writes.claim(session, group, [claim], deadline)
     session.delete(paths.owner(group, TP), deadline)
     other = open_session()
     if who == "one of ours":
         theirs = Claim(TP, thread_id(ConsumerId(f"{group}_d"), 0), KnownOffset(42, 1))
-        assert fenced.claim(other, group, [theirs], deadline) == {TP: Outcome.DONE}
+        assert fenced_writes.claim(other, group, [theirs], deadline) == {TP: Outcome.DONE}
     elif who == "a Scala member":
         other.create(paths.owner(group, TP), b"scala-0", deadline, ephemeral=True)
-    outcome = fenced.commit(session, group, [Commit(TP, 50, KnownOffset(42, 1))], deadline)[TP]
+    outcome = fenced_writes.commit(session, group, [Commit(TP, 50, KnownOffset(42, 1))], deadline)[TP]
     assert outcome in (Outcome.NOT_OURS, Outcome.OFFSET_MOVED)
     offset = session.read([paths.offset(group, TP)], deadline)[0]
     assert offset is not None
     assert offset.data == b"42"
-    fenced.release(session, group, [Commit(TP, None, KnownOffset(42, 1))], deadline)
+    fenced_writes.release(session, group, [Commit(TP, None, KnownOffset(42, 1))], deadline)
     owner = session.read([paths.owner(group, TP)], deadline)[0]
     assert (owner is not None) == (who != "nobody"), "a release deletes nobody else's owner node"
 
@@ -523,10 +523,10 @@ def test_a_commit_creates_a_missing_offset_and_the_release_deletes_our_owner(
     session: Session, group: str, deadline: Deadline
 ) -> None:
     claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), ABSENT)
-    fenced.claim(session, group, [claim], deadline)
-    assert fenced.commit(session, group, [Commit(TP, 3, ABSENT)], deadline) == {TP: Outcome.DONE}
-    assert fenced.commit(session, group, [Commit(TP, 4, ABSENT)], deadline) == {TP: Outcome.OFFSET_MOVED}
-    assert fenced.release(session, group, [Commit(TP, 5, KnownOffset(3, 0))], deadline) == {TP: Outcome.DONE}
+    fenced_writes.claim(session, group, [claim], deadline)
+    assert fenced_writes.commit(session, group, [Commit(TP, 3, ABSENT)], deadline) == {TP: Outcome.DONE}
+    assert fenced_writes.commit(session, group, [Commit(TP, 4, ABSENT)], deadline) == {TP: Outcome.OFFSET_MOVED}
+    assert fenced_writes.release(session, group, [Commit(TP, 5, KnownOffset(3, 0))], deadline) == {TP: Outcome.DONE}
     owner, offset = session.read([paths.owner(group, TP), paths.offset(group, TP)], deadline)
     assert owner is None
     assert offset is not None
@@ -538,7 +538,7 @@ def test_many_claims_are_split_by_bytes(session: Session, deadline: Deadline) ->
     session.ensure([paths.owner_topic(group, topic), paths.offset_topic(group, topic)], deadline)
     thread = thread_id(ConsumerId("c" * 200), 0)
     claims = [Claim(TopicPartition(topic, n), thread, ABSENT) for n in range(1500)]
-    outcomes = fenced.claim(session, group, claims, deadline)
+    outcomes = fenced_writes.claim(session, group, claims, deadline)
     assert set(outcomes.values()) == {Outcome.DONE}
     assert len(session.children(paths.owner_topic(group, topic), deadline) or ()) == 1500
 

@@ -15,10 +15,10 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ChrootMissingError
 from zkconsumer.model import ConsumerId
-from zkconsumer.registry import paths
-from zkconsumer.registry.codecs import decode_registration, encode_registration
-from zkconsumer.registry.nodes import NodeEvent, NodeEventKind
-from zkconsumer.registry.session import Session
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_codecs import decode_registration, encode_registration
+from zkconsumer.zookeeper.node_values import NodeEvent, NodeEventKind
+from zkconsumer.zookeeper.session import Session
 
 IMAGE = "zookeeper:3.9"
 

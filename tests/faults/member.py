@@ -27,7 +27,7 @@ from typing import Any
 
 from tests.faults.events import EventLog
 from zkconsumer import ConsumerRebalanceListener, ConsumerTimeoutException, Whitelist, ZookeeperConsumerConnector
-from zkconsumer.registry import fenced
+from zkconsumer.zookeeper import fenced_writes
 
 LOOK_EVERY_S = 0.025
 USAGE_EVERY_S = 2.0
@@ -60,7 +60,7 @@ def _flat(partitions: Mapping[str, frozenset[int]]) -> list[str]:
 def note_writes(log: EventLog) -> None:
     """Write down every claim, commit and release with what became of it."""
 
-    def noted(name: str, write: Callable[..., dict[Any, fenced.Outcome]]) -> Callable[..., Any]:
+    def noted(name: str, write: Callable[..., dict[Any, fenced_writes.Outcome]]) -> Callable[..., Any]:
         def call(session: Any, group: str, wanted: Any, deadline: Any) -> Any:
             begin = time.monotonic_ns()
             try:
@@ -68,7 +68,9 @@ def note_writes(log: EventLog) -> None:
             except Exception as error:
                 log.at(begin, name, tps={str(one.partition): _offset(one) for one in wanted}, error=repr(error))
                 raise
-            refused = {str(tp): outcome.name for tp, outcome in outcomes.items() if outcome is not fenced.Outcome.DONE}
+            refused = {
+                str(tp): outcome.name for tp, outcome in outcomes.items() if outcome is not fenced_writes.Outcome.DONE
+            }
             if wanted:
                 took = time.monotonic_ns() - begin
                 log.at(
@@ -79,11 +81,11 @@ def note_writes(log: EventLog) -> None:
         return call
 
     for name in ("claim", "commit", "release"):
-        setattr(fenced, name, noted(name, getattr(fenced, name)))
+        setattr(fenced_writes, name, noted(name, getattr(fenced_writes, name)))
 
 
 def _offset(wanted: Any) -> int | None:
-    return wanted.known.offset if isinstance(wanted, fenced.Claim) else wanted.offset  # type: ignore[no-any-return]
+    return wanted.known.offset if isinstance(wanted, fenced_writes.Claim) else wanted.offset  # type: ignore[no-any-return]
 
 
 def descriptors() -> dict[str, str]:

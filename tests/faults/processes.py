@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tests.faults.events import SUFFIX, Event, EventLog, Tail
 from tests.timing import eventually, scaled
-from zkconsumer.devcluster.process import Launched
+from zkconsumer.devcluster.server_process import Launched
 
 READY_S = 30.0
 END_S = 20.0

@@ -20,7 +20,7 @@ from tests.faults.proxy import Proxy
 from tests.timing import eventually, scaled
 from tests.vectors.cases import load
 from zkconsumer.errors import MalformedNodeError
-from zkconsumer.registry import codecs
+from zkconsumer.zookeeper import node_codecs
 
 _VECTORS = Path(__file__).parents[1] / "vectors" / "data"
 _LONG = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + b"[" * 100_000
@@ -74,7 +74,7 @@ def unreadable_members(lab: Lab, report: Report) -> None:
 
 def _cannot_be_read(data: bytes, path: str) -> bool:
     try:
-        codecs.decode_registration(data, path)
+        node_codecs.decode_registration(data, path)
     except MalformedNodeError:
         return True
     return False

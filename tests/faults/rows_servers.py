@@ -17,7 +17,7 @@ from tests.faults.history import SECOND, History, history
 from tests.faults.lab import PARTITIONS, Lab, Report, row
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import EmbeddedKafka, ZooKeeperEnsemble
-from zkconsumer.registry.admin import Admin
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 OUTAGE = {"zookeeper crash": 6.0, "outage": 12.0}
 """Seconds: a connection that broke is tried again after at most one, and a whole session after the rest."""

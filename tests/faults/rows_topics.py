@@ -14,7 +14,7 @@ from tests.faults.history import SECOND, history
 from tests.faults.lab import Lab, Report, row
 from tests.faults.verdict import Verdict
 from tests.timing import eventually
-from zkconsumer.registry.admin import Admin
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 
 @row("22", "partitions and topics come under load", quick=True, mixed=True)

@@ -21,10 +21,10 @@ from tests.interrupts.world import (
     by_to_arrow,
     by_turns,
 )
-from zkconsumer.decoding import message_class
+from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.registry.lease import Lease
 from zkconsumer.streams import PacedLease
+from zkconsumer.zookeeper.lease import Lease
 
 
 def filled(**settings: Any) -> Callable[[], World]:

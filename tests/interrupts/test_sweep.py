@@ -19,7 +19,7 @@ from tests.interrupts.world import ELSEWHERE, World, by_get
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.streams import KafkaStream
 
 FOUND = pythons.found()

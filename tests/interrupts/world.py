@@ -21,12 +21,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.interrupts.boundaries import untraced
 from tests.timing import scaled
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.registry.lease import Lease
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
 
 T = TypeVar("T")
 STANDSTILL_S = 1.0

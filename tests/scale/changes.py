@@ -19,7 +19,7 @@ from tests.scale.original import OriginalMember
 from tests.scale.ours import NEVER, OurMember
 from tests.scale.owners import range_owners
 from tests.scale.wire import CountedServer, Traffic
-from zkconsumer.registry import paths
+from zkconsumer.zookeeper import paths
 
 GROUP, TOPIC = "group", "events"
 OURS, ORIGINAL = "zkconsumer", "original"

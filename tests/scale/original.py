@@ -18,7 +18,7 @@ from tests.scale.clock import Mailbox
 from tests.scale.owners import range_owners
 from tests.scale.wire import LATENESS_S, Costs, CountedServer
 from zkconsumer.deadline import Deadline
-from zkconsumer.registry.nodes import NodeEvent
+from zkconsumer.zookeeper.node_values import NodeEvent
 
 COSTS = Costs()
 ATTEMPTS = 4

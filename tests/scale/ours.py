@@ -9,21 +9,21 @@ from dataclasses import replace
 from tests.concurrency.group import InlineCommitter, RecordingDelivery
 from tests.scale.clock import Mailbox
 from tests.scale.wire import LATENESS_S, Costs, CountedServer
+from zkconsumer.assignors.group_strategy import advertisement, assignment_strategy
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.assignors.strategy import advertisement, assignment_strategy
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.group.events import CommitsRefused, Event, NodeChanged, StopRequested
-from zkconsumer.group.model import ModelMembership
-from zkconsumer.group.rebalancer import Rebalancer
-from zkconsumer.group.reports import Reports
-from zkconsumer.group.state import Phase
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import CommitsRefused, Event, NodeChanged, StopRequested
+from zkconsumer.member.zookeeper.group_thread import Rebalancer
+from zkconsumer.member.zookeeper.group_warnings import Reports
+from zkconsumer.member.zookeeper.message_model import ModelMembership
 from zkconsumer.model import ConsumerId
-from zkconsumer.offsets.owned import OwnedOffsets
-from zkconsumer.offsets.zookeeper import ZooKeeperOffsets
-from zkconsumer.registry.watches import NodeCache
+from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.version import VERSION
 from zkconsumer.wiring import rebalance_settings
+from zkconsumer.zookeeper.node_cache import NodeCache
 
 REQUEST_TIMEOUT = 6.0
 NEVER = 1e6

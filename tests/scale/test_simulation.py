@@ -10,7 +10,7 @@ import pytest
 
 from tests.scale.changes import CHANGES, ORIGINAL, OURS, Cost, simulate
 from tests.scale.report import draw, table
-from zkconsumer.group.membership import DOUBTED
+from zkconsumer.member.zookeeper.registration import DOUBTED
 
 SMALL, LARGE = (40, 8), (160, 32)
 

@@ -12,12 +12,12 @@ from tests.scale.clock import Mailbox, Simulation
 from tests.scale.flow import largest_gap
 from tests.scale.owners import range_owners
 from tests.scale.wire import Costs, CountedServer
-from zkconsumer.core.assignors.base import Member
-from zkconsumer.core.assignors.range import RangeAssignor
+from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ConsumerId, ThreadId
-from zkconsumer.registry.nodes import NodeEvent
-from zkconsumer.registry.transaction import NodeFailure, Transaction
+from zkconsumer.zookeeper.node_values import NodeEvent
+from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 COSTS = Costs(round_trip=0.2, read=0.01, write=0.05, part=0.02, client=0.0, bandwidth=1e12)
 EXACT = pytest.approx

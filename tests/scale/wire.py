@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from tests.scale.clock import Simulation
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError
-from zkconsumer.registry.nodes import Look, Node, NodeEvent, Seen, Watch
-from zkconsumer.registry.session import SessionChanged
-from zkconsumer.registry.transaction import NodeFailure, Transaction
-from zkconsumer.testing.zookeeper import FakeSession, FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
+from zkconsumer.zookeeper.node_values import Look, Node, NodeEvent, Seen, Watch
+from zkconsumer.zookeeper.session import SessionChanged
+from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 T = TypeVar("T")
 

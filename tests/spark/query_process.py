@@ -14,7 +14,7 @@ from typing import Any, Self
 from tests.spark.conftest import DISCOVERED, child_processes
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import java_home_for_spark
-from zkconsumer.devcluster.process import Launched
+from zkconsumer.devcluster.server_process import Launched
 
 _SCRIPT = Path(__file__).parent / "ours" / "query.py"
 _START_S = 240.0

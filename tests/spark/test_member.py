@@ -24,11 +24,11 @@ from tests.spark.conftest import Reader, Sink, offsets_of, runners
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry.admin import Admin
-from zkconsumer.spark import member as member_module
-from zkconsumer.spark.member import GroupMember
+from zkconsumer.spark import query_member as member_module
+from zkconsumer.spark.offset_ranges import Span, encode_progress
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.ranges import Span, encode_progress
+from zkconsumer.spark.query_member import GroupMember
+from zkconsumer.zookeeper.cluster_admin import Admin
 
 MakeReader = Callable[[str], Reader]
 QUICK = {"processingTime": "50 milliseconds"}

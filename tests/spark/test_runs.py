@@ -8,12 +8,12 @@ import pytest
 
 from tests.cluster.conftest import NewTopic
 from tests.timing import eventually
-from tests.unit.spark.test_shorter_logs import Query
+from tests.unit.spark.test_replaced_logs import Query
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.run import StreamRun
+from zkconsumer.spark.streaming_query import StreamRun
 
 NewQuery = Callable[..., Query]
 

@@ -17,17 +17,17 @@ from zlib import crc32
 import cramjam  # type: ignore[import-untyped,unused-ignore]
 import google_crc32c
 
-from tests.unit.brokers.scripted import Peer, ScriptedBroker
-from zkconsumer.brokers import BrokerChannel, FetchPosition, FetchRequest
-from zkconsumer.brokers.compression import GZIP, LZ4, SNAPPY, ZSTD
-from zkconsumer.brokers.extent import extent
-from zkconsumer.core.positions import PartitionPosition
+from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, ConsumerTimeoutException, InvalidMessageException
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest
+from zkconsumer.kafka.compression import GZIP, LZ4, SNAPPY, ZSTD
+from zkconsumer.kafka.message_set_extent import extent
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.registry.lease import Lease
 from zkconsumer.streams import KafkaStream, StreamQueue
-from zkconsumer.streams.budget import QueueBudget
+from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.zookeeper.lease import Lease
 
 MB = 1 << 20
 LIMIT = 64 * MB

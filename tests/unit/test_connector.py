@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zkconsumer import Whitelist, ZookeeperConsumerConnector
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import TopicPartition, thread_id
 from zkconsumer.streams import StreamQueue
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.brokers.sets import Batch, Written
-from tests.unit.test_streams import Bench, position
+from tests.unit.kafka.sets import Batch, Written
+from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import DecodeError, IntDecoder, KafkaStream, LongDecoder, MessageAndMetadata, StringDecoder
-from zkconsumer.decoding import message_class
+from zkconsumer.decoded_messages import message_class
 
 
 class Decoded(Bench):

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from zkconsumer.core.positions import PartitionPosition
-from zkconsumer.delivery import ANY_TOPIC
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.gauges import member_gauges
-from zkconsumer.group.state import ConnectorState, Phase
+from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.wiring import Member
 
 

@@ -10,12 +10,12 @@ from threading import Thread
 import pytest
 
 from tests.timing import scaled
-from tests.unit.test_streams import Bench, position
+from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import KafkaStream
-from zkconsumer.brokers import FetchAnswer
-from zkconsumer.brokers.fetch_answer import FetchedPartition
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.measures import FetchMeasures
+from zkconsumer.fetch.fetch_metrics import FetchMeasures
+from zkconsumer.kafka import FetchAnswer
+from zkconsumer.kafka.fetch_response import FetchedPartition
 from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 

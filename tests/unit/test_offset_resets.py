@@ -12,13 +12,13 @@ import pytest
 
 from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.brokers import BrokerChannel, CoordinatorChannel
-from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError
+from zkconsumer.kafka import BrokerChannel, CoordinatorChannel
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint
-from zkconsumer.registry import paths
 from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper import paths
 
 TP = TopicPartition("t", 0)
 MESSAGES, THEIRS = 20, 5

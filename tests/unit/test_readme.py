@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.core.assignors.groups import member, owners
+from tests.unit.assignors.groups import member, owners
 from zkconsumer.config import markdown_table
 from zkconsumer.model import ConsumerId
 

@@ -17,16 +17,16 @@ import pytest
 import zkconsumer
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.delivery import ANY_TOPIC, Delivery
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.model import ConsumerId, ThreadId
-from zkconsumer.registry.codecs import decode_registration, encode_registration
-from zkconsumer.registry.lease import Lease
+from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.node_codecs import decode_registration, encode_registration
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = Path(zkconsumer.__file__).parent / "REGRESSIONS.md"

@@ -52,7 +52,7 @@ def test_what_is_opened_after_a_shutdown_is_closed_again(
 
     monkeypatch.setattr(Member, moment, interrupted)
     if moment == "_committer":
-        monkeypatch.setattr("zkconsumer.registry.session.Session.open", lambda *_: None)
+        monkeypatch.setattr("zkconsumer.zookeeper.session.Session.open", lambda *_: None)
     with pytest.raises(ConnectorClosedException):
         connector.create_message_streams({"t": 1})
 

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
-from zkconsumer.brokers.group_messages import GROUP_MESSAGES
-from zkconsumer.brokers.message import BYTES, Field, Kind
-from zkconsumer.core.coordinated.assignors import (
-    CooperativeStickyGroupAssignor,
-    StickyGroupAssignor,
-    decode_sticky,
-)
-from zkconsumer.core.coordinated.protocol import (
+from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
+)
+from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
+from zkconsumer.kafka.schema import BYTES, Field, Kind
+from zkconsumer.member.coordinator.leader_assignors import (
+    CooperativeStickyGroupAssignor,
+    StickyGroupAssignor,
+    decode_sticky,
 )
 from zkconsumer.model import TopicPartition
 

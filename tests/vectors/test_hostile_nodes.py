@@ -10,17 +10,17 @@ import re
 from dataclasses import dataclass
 
 from tests.vectors.cases import Case
+from zkconsumer.assignors import assignment_strategy
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.assignors import assignment_strategy
-from zkconsumer.core.planner import GroupView, plan
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import MalformedNodeError
+from zkconsumer.member.zookeeper.planner import GroupView, plan
 from zkconsumer.model import ConsumerId
-from zkconsumer.registry import codecs, paths
+from zkconsumer.zookeeper import node_codecs, paths
 
 FILES = ("kafka111_hostile_nodes",)
 
-OURS = codecs.encode_registration(Registration("static", {"t": 1}, "1"))
+OURS = node_codecs.encode_registration(Registration("static", {"t": 1}, "1"))
 TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}'
 NOT_RECORDED = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + b"[" * 1_000_000
 
@@ -42,11 +42,11 @@ def outcome(group: str, strategy: str, other: bytes | None, topic: bytes | None,
     unreadable: dict[str, str] = {}
     for consumer, data in nodes.items():
         try:
-            members[consumer] = codecs.decode_registration(data, paths.member("g", consumer))
+            members[consumer] = node_codecs.decode_registration(data, paths.member("g", consumer))
         except MalformedNodeError as error:
             unreadable[error.path] = error.reason
     try:
-        partitions["t"] = codecs.decode_topic(topic, paths.topic("t"))
+        partitions["t"] = node_codecs.decode_topic(topic, paths.topic("t"))
     except MalformedNodeError as error:
         unreadable[error.path] = error.reason
     view = GroupView(members, partitions, topics=("t",), unreadable=unreadable)

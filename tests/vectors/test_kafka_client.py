@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.core.assignors.kafka_client import ClientAssignment, ClientMember, client_range, client_roundrobin
-from zkconsumer.core.assignors.sticky import cooperative_sticky, sticky
+from zkconsumer.assignors.java_client import ClientAssignment, ClientMember, client_range, client_roundrobin
+from zkconsumer.assignors.sticky import cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_range", "kafka391_roundrobin", "kafka391_sticky", "kafka391_cooperative_sticky")

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
-from zkconsumer.core.assignors import AssignmentError, Assignor, Member, RangeAssignor, RoundRobinAssignor
+from zkconsumer.assignors import AssignmentError, Assignor, Member, RangeAssignor, RoundRobinAssignor
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.subscription import thread_ids
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import ConsumerId
-from zkconsumer.registry.codecs import decode_registration, encode_registration
+from zkconsumer.zookeeper.node_codecs import decode_registration, encode_registration
 
 FILES = ("kafka082_range", "kafka082_roundrobin", "kafka111_range", "kafka111_roundrobin")
 

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
-from zkconsumer.core.assignors import AssignmentError, java_hash
-from zkconsumer.core.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
-from zkconsumer.core.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
-from zkconsumer.core.assignors.queues import (
+from zkconsumer.assignors import AssignmentError, java_hash
+from zkconsumer.assignors.average import (
     AverageAssignor,
     AverageByCircleAssignor,
     Queue,
@@ -18,6 +16,8 @@ from zkconsumer.core.assignors.queues import (
     allocate,
     pop_share,
 )
+from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
+from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
 
 FILES = ("rocketmq_",)
 

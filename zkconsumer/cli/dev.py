@@ -9,9 +9,9 @@ from dataclasses import asdict
 from datetime import timedelta
 from time import time
 
-from zkconsumer.devcluster import background
-from zkconsumer.devcluster.background import Health, State, Wish
-from zkconsumer.devcluster.kafka import DEFAULT_KAFKA, kafka_coordinates
+from zkconsumer.devcluster import background_cluster
+from zkconsumer.devcluster.background_cluster import Health, State, Wish
+from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_coordinates
 
 NAME = "dev"
 HELP = "a real ZooKeeper and Kafka on this machine, for trying things out"
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--timeout",
         type=float,
-        default=background.UP_TIMEOUT_S,
+        default=background_cluster.UP_TIMEOUT_S,
         metavar="S",
         help="seconds to wait for readiness, downloads not counted (default: %(default)g)",
     )
@@ -103,7 +103,7 @@ def _up(arguments: argparse.Namespace) -> int:
         print(f"zkconsumer: {error}", file=sys.stderr)
         return 2
     wish = Wish(arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory)
-    state, started = background.up(wish, arguments.timeout)
+    state, started = background_cluster.up(wish, arguments.timeout)
     print("The cluster is up." if started else "The cluster was up already; nothing was changed.")
     _print_state(state)
     print(_NEXT.format(zookeeper=state.zookeeper_connect, brokers=state.bootstrap_servers))
@@ -123,7 +123,7 @@ def _print_state(state: State) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    now = background.status()
+    now = background_cluster.status()
     code = {Health.UP: 0, Health.DOWN: NOT_UP}.get(now.health, 1)
     if arguments.json:
         print(json.dumps({"health": now.health.value, "ended": now.ended, **(asdict(now.state) if now.state else {})}))
@@ -143,5 +143,5 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _down(_: argparse.Namespace) -> int:
-    print("The cluster is down." if background.down() else "The cluster was not up.")
+    print("The cluster is down." if background_cluster.down() else "The cluster was not up.")
     return 0

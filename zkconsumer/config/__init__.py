@@ -8,7 +8,7 @@ reported as a bad ``client.id``, and unknown names are compared with the known o
 ``properties`` reads Java's files, ``table`` renders the documentation.
 """
 
-from zkconsumer.config.consumer import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning
-from zkconsumer.config.table import markdown_table
+from zkconsumer.config.consumer_config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning
+from zkconsumer.config.property_table import markdown_table
 
 __all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning", "markdown_table"]

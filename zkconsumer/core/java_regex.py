@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from zkconsumer.core import java_classes as classes
-from zkconsumer.core.java_classes import LINE_ENDS
-from zkconsumer.core.java_reader import (
+from zkconsumer.core import java_character_classes as classes
+from zkconsumer.core.java_character_classes import LINE_ENDS
+from zkconsumer.core.java_regex_lexer import (
     END,
     MAX_NESTING,
     Flags,

@@ -1,6 +1,6 @@
 """What a member asks for, as it stands in its node under ``ids``. Pure; any thread.
 
-Mirrors the JSON of the original's registration; the bytes are made and read by ``registry.codecs``.
+Mirrors the JSON of the original's registration; the bytes are made and read by ``zookeeper.node_codecs``.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from typing import ClassVar
 
 import regex  # type: ignore[import-untyped]
 
-from zkconsumer.core.java_reader import MOST_SHOWN
 from zkconsumer.core.java_regex import (
     MAX_SPELLED_OUT,
     InvalidTopicFilterError,
     UntranslatableTopicFilterError,
     measured,
 )
+from zkconsumer.core.java_regex_lexer import MOST_SHOWN
 from zkconsumer.core.registration import BLACK_LIST, WHITE_LIST
 from zkconsumer.core.sized_cache import SizedCache
 from zkconsumer.errors import ZkConsumerError

@@ -6,7 +6,7 @@ with the process that started it. Which threads: see each module; nothing here s
 """
 
 from zkconsumer.devcluster.cache import cache_directory
-from zkconsumer.devcluster.cluster import DevCluster
+from zkconsumer.devcluster.dev_cluster import DevCluster
 from zkconsumer.devcluster.ensemble import EnsembleServer, ZooKeeperEnsemble
 from zkconsumer.devcluster.errors import (
     DevClusterError,
@@ -16,10 +16,10 @@ from zkconsumer.devcluster.errors import (
     ServerStopError,
 )
 from zkconsumer.devcluster.jars import pyspark_jars, resolve
-from zkconsumer.devcluster.java import java, java_home_for_spark
-from zkconsumer.devcluster.kafka import EmbeddedKafka, kafka_coordinates, kafka_jars
-from zkconsumer.devcluster.process import ServerProcess
-from zkconsumer.devcluster.zookeeper import EmbeddedZooKeeper
+from zkconsumer.devcluster.java_home import java, java_home_for_spark
+from zkconsumer.devcluster.kafka_server import EmbeddedKafka, kafka_coordinates, kafka_jars
+from zkconsumer.devcluster.server_process import ServerProcess
+from zkconsumer.devcluster.zookeeper_server import EmbeddedZooKeeper
 
 __all__ = [
     "DevCluster",

@@ -28,10 +28,10 @@ from zkconsumer.devcluster import checksums
 from zkconsumer.devcluster.cache import cache_directory, locked
 from zkconsumer.devcluster.checksums import Checksum
 from zkconsumer.devcluster.errors import JarResolutionError
-from zkconsumer.devcluster.java import is_bundled, java
-from zkconsumer.devcluster.maven import proxy_options, repository_settings
+from zkconsumer.devcluster.java_home import is_bundled, java
 from zkconsumer.devcluster.progress import Progress, on_stderr
-from zkconsumer.devcluster.trust import trust_options
+from zkconsumer.devcluster.repository_settings import proxy_options, repository_settings
+from zkconsumer.devcluster.trust_store import trust_options
 from zkconsumer.errors import MissingExtraError
 
 RESOLVE_TIMEOUT_S = 900.0

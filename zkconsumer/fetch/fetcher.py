@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, RLock, Thread
 from time import monotonic
 
-from zkconsumer.brokers import CorruptRecordsError, ListedOffset
-from zkconsumer.brokers import errors as codes
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
-from zkconsumer.fetch.exchange import Exchange
-from zkconsumer.fetch.flow import EARLIEST, LATEST, Budget, FetchSettings, Flow, Sink, Unlimited
-from zkconsumer.fetch.judging import Judge, Told, give_up
-from zkconsumer.fetch.log_check import LogCheck
-from zkconsumer.fetch.logins import Logins
-from zkconsumer.fetch.measures import FetchMeasures
-from zkconsumer.fetch.outages import Outages
+from zkconsumer.fetch.broker_fetch import Exchange
+from zkconsumer.fetch.failure_log import Outages
+from zkconsumer.fetch.fetch_metrics import FetchMeasures
+from zkconsumer.fetch.partition_fetch import EARLIEST, LATEST, Budget, FetchSettings, Flow, Sink, Unlimited
+from zkconsumer.fetch.refused_logins import Logins
+from zkconsumer.fetch.response_handler import Judge, Told, give_up
+from zkconsumer.fetch.truncation_check import LogCheck
+from zkconsumer.kafka import CorruptRecordsError, ListedOffset
+from zkconsumer.kafka import error_codes as codes
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 

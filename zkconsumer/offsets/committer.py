@@ -22,17 +22,17 @@ from threading import Thread
 from time import monotonic
 from typing import Any, TypeVar
 
-from zkconsumer.core.positions import PartitionPosition
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
-from zkconsumer.interruptible import Answer
+from zkconsumer.interruptible_wait import Answer
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.ledger import Ledger, Moved, Refused
-from zkconsumer.offsets.owned import OwnedOffsets
-from zkconsumer.offsets.starts import NEVER, Barred, Found
-from zkconsumer.offsets.storing import Stored
-from zkconsumer.registry.fenced import KnownOffset
-from zkconsumer.registry.lease import Lease
+from zkconsumer.offsets.commit_tracker import Ledger, Moved, Refused
+from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.start_offsets import NEVER, Barred, Found
+from zkconsumer.offsets.start_writer import Stored
+from zkconsumer.zookeeper.fenced_writes import KnownOffset
+from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
 

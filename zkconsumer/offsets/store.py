@@ -11,7 +11,7 @@ from typing import Protocol
 
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.model import TopicPartition
-from zkconsumer.registry.fenced import Outcome
+from zkconsumer.zookeeper.fenced_writes import Outcome
 
 
 class OffsetStore(Protocol):

@@ -20,7 +20,7 @@ from zkconsumer.errors import MissingExtraError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from zkconsumer.spark.snapshots import Snapshot
+    from zkconsumer.spark.group_snapshot import Snapshot
 
 __all__ = ["ZkConsumerDataSource", "register", "snapshot"]
 
@@ -48,7 +48,7 @@ def snapshot(options: Mapping[str, object]) -> Snapshot:
     Raises: ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError; MissingExtraError.
     """
     _data_source()
-    made: Snapshot = importlib.import_module("zkconsumer.spark.snapshots").make(options)
+    made: Snapshot = importlib.import_module("zkconsumer.spark.group_snapshot").make(options)
     return made
 
 
@@ -58,7 +58,7 @@ def _data_source() -> Any:
             importlib.import_module(needed)
     except ImportError as error:
         raise MissingExtraError(_FEATURE, "spark") from error
-    return importlib.import_module("zkconsumer.spark.source").ZkConsumerDataSource
+    return importlib.import_module("zkconsumer.spark.data_source").ZkConsumerDataSource
 
 
 def __getattr__(name: str) -> Any:

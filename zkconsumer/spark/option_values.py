@@ -9,9 +9,9 @@ import json
 import math
 from typing import Any
 
-from zkconsumer.core.names import name_problem
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.ranges import EARLIEST, GROUP, LATEST, Offsets
+from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, Offsets
 
 
 def positive(text: str) -> int:

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.coordination import BY_BROKERS
-from zkconsumer.config.keys import keys_of
+from zkconsumer.config.coordination_properties import BY_BROKERS
+from zkconsumer.config.property_keys import keys_of
 from zkconsumer.config.secrets import HIDDEN, holds_credentials, is_secret, looks_secret
-from zkconsumer.config.security import SecurityConfig
+from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.core.topic_filter import TopicFilter, Whitelist
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark import option_values as values
-from zkconsumer.spark.ranges import LATEST, Offsets
+from zkconsumer.spark.offset_ranges import LATEST, Offsets
 
 _OF_BROKERS_MEMBERS: Final = (
     "session.timeout.ms",

@@ -19,27 +19,27 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zkconsumer.brokers import columns
 from zkconsumer.errors import ConfigException
+from zkconsumer.kafka import arrow_columns
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 TYPES: dict[str, DataType] = {
-    columns.KEY: BinaryType(),
-    columns.VALUE: BinaryType(),
-    columns.TOPIC: StringType(),
-    columns.PARTITION: IntegerType(),
-    columns.OFFSET: LongType(),
-    columns.TIMESTAMP: TimestampType(),
-    columns.TIMESTAMP_TYPE: IntegerType(),
-    columns.HEADERS: ArrayType(_HEADER),
+    arrow_columns.KEY: BinaryType(),
+    arrow_columns.VALUE: BinaryType(),
+    arrow_columns.TOPIC: StringType(),
+    arrow_columns.PARTITION: IntegerType(),
+    arrow_columns.OFFSET: LongType(),
+    arrow_columns.TIMESTAMP: TimestampType(),
+    arrow_columns.TIMESTAMP_TYPE: IntegerType(),
+    arrow_columns.HEADERS: ArrayType(_HEADER),
 }
 """Every column that there can be."""
 
 
 def source_schema(include_headers: bool) -> StructType:
     """The schema of a source that was given none."""
-    names = (*columns.NAMES, columns.HEADERS) if include_headers else columns.NAMES
+    names = (*arrow_columns.NAMES, arrow_columns.HEADERS) if include_headers else arrow_columns.NAMES
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
@@ -67,5 +67,5 @@ def arrow_schema(schema: StructType) -> Any:
     """What Arrow batches of a checked schema must look like, to the letter: Spark compares. A ``pyarrow.Schema``."""
     import pyarrow as pa
 
-    types = columns.arrow_types()
+    types = arrow_columns.arrow_types()
     return pa.schema([pa.field(field.name, types[field.name], nullable=field.nullable) for field in schema.fields])

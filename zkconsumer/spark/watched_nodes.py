@@ -13,9 +13,9 @@ from typing import Final
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
-from zkconsumer.registry.nodes import Look, Seen
-from zkconsumer.registry.session import Session
-from zkconsumer.registry.watches import NodeCache
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import Look, Seen
+from zkconsumer.zookeeper.session import Session
 
 BELIEVED: Final = 300.0
 """Seconds after which all nodes are read again although no watch fired, in case a watch was lost."""

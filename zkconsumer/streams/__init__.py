@@ -1,10 +1,10 @@
 """What the application iterates: bounded queues of fetched chunks, and the streams that hand their messages out."""
 
-from zkconsumer.streams.budget import QueueBudget
-from zkconsumer.streams.merged import MergedStreams
-from zkconsumer.streams.messages import MessageAndMetadata
-from zkconsumer.streams.pace import PacedLease
-from zkconsumer.streams.queue import Chunk, StreamQueue
-from zkconsumer.streams.stream import KafkaStream
+from zkconsumer.streams.byte_budget import QueueBudget
+from zkconsumer.streams.kafka_stream import KafkaStream
+from zkconsumer.streams.merged_streams import MergedStreams
+from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.rate_limit import PacedLease
+from zkconsumer.streams.stream_queue import Chunk, StreamQueue
 
 __all__ = ["Chunk", "KafkaStream", "MergedStreams", "MessageAndMetadata", "PacedLease", "QueueBudget", "StreamQueue"]

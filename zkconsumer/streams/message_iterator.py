@@ -16,7 +16,7 @@ from types import GeneratorType
 from typing import Any, Generic, cast
 
 from zkconsumer.decoders import K, V
-from zkconsumer.streams.messages import MessageAndMetadata
+from zkconsumer.streams.message import MessageAndMetadata
 
 
 def as_generator(made: Generator[Any, None, None]) -> GeneratorType[Any, None, None]:

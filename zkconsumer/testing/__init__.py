@@ -1,12 +1,12 @@
 """Fakes for tests: Kafka and ZooKeeper in memory, with time, faults and the order of events in the test's hand."""
 
-from zkconsumer.testing.broker import FakeBroker
 from zkconsumer.testing.clock import ManualClock
-from zkconsumer.testing.cluster import FakeCluster
+from zkconsumer.testing.fake_broker import FakeBroker
+from zkconsumer.testing.fake_cluster import FakeCluster
+from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.testing.faults import Parked, Recorded
-from zkconsumer.testing.members import GroupView, MemberView
+from zkconsumer.testing.group_members import GroupView, MemberView
 from zkconsumer.testing.sequencer import Sequencer
-from zkconsumer.testing.zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
 __all__ = [

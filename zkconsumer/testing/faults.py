@@ -12,7 +12,7 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from zkconsumer.testing.wire import Message
+from zkconsumer.testing.wire_types import Message
 
 _SLICE = 0.05
 

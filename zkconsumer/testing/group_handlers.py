@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.testing import coordinator as errors
-from zkconsumer.testing import group_messages as messages
-from zkconsumer.testing.calls import Answer, Call, Handler
-from zkconsumer.testing.members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
-from zkconsumer.testing.wire import Message
+from zkconsumer.testing import group_schemas as messages
+from zkconsumer.testing import group_states as errors
+from zkconsumer.testing.group_members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
+from zkconsumer.testing.pending_requests import Answer, Call, Handler
+from zkconsumer.testing.wire_types import Message
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _NEEDS_MEMBER_ID = 4  # JoinGroup from this version on

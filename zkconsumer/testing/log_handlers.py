@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.testing import log_messages as messages
-from zkconsumer.testing.apis import supported
-from zkconsumer.testing.calls import BrokerStopped, Call, Handler
-from zkconsumer.testing.logs import Appended, PartitionLog
-from zkconsumer.testing.wire import Message
+from zkconsumer.testing import log_schemas as messages
+from zkconsumer.testing.partition_log import Appended, PartitionLog
+from zkconsumer.testing.pending_requests import BrokerStopped, Call, Handler
+from zkconsumer.testing.supported_apis import supported
+from zkconsumer.testing.wire_types import Message
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LEADER_NOT_AVAILABLE = 5

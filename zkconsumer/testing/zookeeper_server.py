@@ -20,9 +20,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from zkconsumer.testing.jute import Operations, Tree
-from zkconsumer.testing.wire import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, Reader, Writer
-from zkconsumer.testing.zookeeper import FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, Reader, Writer
+from zkconsumer.testing.zookeeper_protocol import Operations, Tree
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import pytest
 
 from zkconsumer import cli
 from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, Totals, airlines, flights
-from zkconsumer.cli.demo.group import View
-from zkconsumer.cli.demo.ledger import Account, Again, Ledger
+from zkconsumer.cli.demo.group_view import View
+from zkconsumer.cli.demo.message_account import Account, Again, Ledger
 from zkconsumer.cli.demo.report import cause, is_good
-from zkconsumer.cli.demo.spark import CarrierReport, compare
+from zkconsumer.cli.demo.spark_process import CarrierReport, compare
 
 PERFECT = Account(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
 

@@ -12,19 +12,19 @@ import pytest
 from tests.contract.group_client import NEWEST, Target
 from tests.timing import scaled
 from zkconsumer import cli
-from zkconsumer.brokers import BrokerChannel
-from zkconsumer.brokers.group_requests import GroupChannel, Membership
 from zkconsumer.cli import migrate
-from zkconsumer.cli.migrate import moving as carrying_out
+from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration.model import Entry, LogSpan, Store
 from zkconsumer.core.migration.planning import Step
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, NoBrokersError, RegistryUnavailableError
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets import moving
-from zkconsumer.offsets.moving import Side, ZooKeeperSide
-from zkconsumer.offsets.moving_kafka import KafkaSide
+from zkconsumer.offsets import admin
+from zkconsumer.offsets.admin import Side, ZooKeeperSide
+from zkconsumer.offsets.admin_kafka import KafkaSide
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 
 OFFSETS = "/consumers/g/offsets/t"
@@ -126,7 +126,7 @@ def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     yield made
     with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
         held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
-        removes = [Step(tp, moving.Verdict.REMOVE) for tp in held]
+        removes = [Step(tp, admin.Verdict.REMOVE) for tp in held]
         assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
 
 
@@ -396,7 +396,7 @@ def test_an_answer_that_is_lost_is_looked_for(world: World, run: Run, monkeypatc
 def test_ctrl_c_in_the_middle_says_what_was_written_and_what_was_not(
     world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "BATCH", 1)
+    monkeypatch.setattr(admin, "BATCH", 1)
     world.in_zookeeper({0: 50, 1: 60, 2: 70})
 
     def interrupt() -> None:
@@ -463,7 +463,7 @@ def test_verify_waits_for_stores_that_are_written_one_after_the_other(
     def meanwhile(_: float) -> None:
         world.in_zookeeper(next(looks, {}))  # partition 1 differs now, and was seen to agree
 
-    monkeypatch.setattr("zkconsumer.cli.migrate.moving.sleep", meanwhile)
+    monkeypatch.setattr("zkconsumer.cli.migrate.migration_steps.sleep", meanwhile)
     assert run("--verify") == 4
     assert run("--verify", "--wait", str(scaled(30))) == 0
 

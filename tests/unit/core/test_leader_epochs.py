@@ -17,7 +17,7 @@ from zkconsumer.core.leader_epochs import (
     with_epochs,
 )
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing.logs import PartitionLog, encode_batch
+from zkconsumer.testing.partition_log import PartitionLog, encode_batch
 
 READ: Epochs = ((0, 1), (10, 3), (20, 7))
 

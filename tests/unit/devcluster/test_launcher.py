@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.devcluster.process import Launched
+from zkconsumer.devcluster.server_process import Launched
 
 # Starts one sleeping child under a launcher, says its process id, and waits for input that never comes.
 _OWNER = """
 import os, sys
 from pathlib import Path
-from zkconsumer.devcluster.process import Launched
+from zkconsumer.devcluster.server_process import Launched
 directory = Path(sys.argv[1])
 launched = Launched(["sleep", "300"], directory / "log", remove=[directory])
 if "fork" in sys.argv:

@@ -11,14 +11,14 @@ from typing import Any
 from aiokafka.protocol.offset import OffsetResponse_v3
 
 from tests.timing import scaled
-from tests.unit.brokers.scripted import Peer, ScriptedBroker, fetched
-from tests.unit.brokers.sets import WHERE
-from zkconsumer.core.positions import PartitionPosition
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
+from tests.unit.kafka.sets import WHERE
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, Flow
 from zkconsumer.model import ThreadId
-from zkconsumer.registry.lease import Lease
 from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
 
 FETCH, LIST_OFFSETS = 1, 2
 Log = Callable[[int, int], bytes | int]

@@ -7,12 +7,12 @@ from threading import Thread
 import pytest
 
 from tests.timing import eventually, scaled
-from tests.unit.brokers.sets import WHERE
 from tests.unit.fetch.one_partition import OnePartition
-from zkconsumer.core.positions import PartitionPosition
+from tests.unit.kafka.sets import WHERE
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.fetch.fetcher import Fetcher, Flow
-from zkconsumer.fetch.manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import StreamQueue

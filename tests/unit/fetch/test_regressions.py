@@ -16,14 +16,14 @@ import pytest
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
 from tests.timing import eventually, scaled
-from tests.unit.brokers.scripted import Peer, ScriptedBroker
-from tests.unit.brokers.sets import WHERE, Batch
 from tests.unit.fetch.one_partition import OnePartition
-from zkconsumer.brokers import BrokerChannel, errors
-from zkconsumer.core.positions import PartitionPosition
+from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from tests.unit.kafka.sets import WHERE, Batch
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
-from zkconsumer.fetch.manager import FetchManager, fetcher_number
+from zkconsumer.fetch.fetcher_manager import FetchManager, fetcher_number
+from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.streams import StreamQueue
 
@@ -75,8 +75,8 @@ def _raise(_: object) -> None:
 def test_kafka_693_an_error_of_the_reset_offset_harms_only_its_partition() -> None:
     """Where the lookup of the reset offset failed, the fetcher's thread ended and with it all its partitions."""
     it = OnePartition(start=9)
-    it.listed = (errors.NOT_LEADER_OR_FOLLOWER, -1)
-    with it.fetching(lambda *_: errors.OFFSET_OUT_OF_RANGE) as fetcher:
+    it.listed = (error_codes.NOT_LEADER_OR_FOLLOWER, -1)
+    with it.fetching(lambda *_: error_codes.OFFSET_OUT_OF_RANGE) as fetcher:
         fetcher.step()
         assert [flow.tp for flow in it.returned] == [WHERE]
         assert "says no start offset: NOT_LEADER" in it.returned[0].trouble
@@ -165,7 +165,7 @@ class Cluster:
                 peer.until_closed()
                 return
             partition: tuple[Any, ...] = (
-                errors.LEADER_NOT_AVAILABLE if self.leader < 0 else 0,
+                error_codes.LEADER_NOT_AVAILABLE if self.leader < 0 else 0,
                 3,
                 self.leader,
                 [7],
@@ -226,8 +226,8 @@ def test_kafka_693_a_partition_without_a_leader_is_waited_for() -> None:
 
 def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose answer never came was asked again and again, ten seconds each time, before the others."""
-    monkeypatch.setattr("zkconsumer.fetch.manager.random.sample", lambda brokers, _: brokers)
-    monkeypatch.setattr("zkconsumer.fetch.manager.FIRST_TIMEOUT", scaled(0.6), raising=False)
+    monkeypatch.setattr("zkconsumer.fetch.fetcher_manager.random.sample", lambda brokers, _: brokers)
+    monkeypatch.setattr("zkconsumer.fetch.fetcher_manager.FIRST_TIMEOUT", scaled(0.6), raising=False)
     cluster = Cluster()
     asked: list[int] = []
     connect = BrokerChannel.connect

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.brokers.sets import WHERE, Batch, Written
 from tests.unit.fetch.one_partition import OnePartition
-from zkconsumer.brokers import CorruptRecordsError, errors
+from tests.unit.kafka.sets import WHERE, Batch, Written
 from zkconsumer.errors import (
     ConsumerTimeoutException,
     InvalidMessageException,
     MessageSizeTooLargeException,
     UnreadableMessageError,
 )
+from zkconsumer.kafka import CorruptRecordsError, error_codes
 
 
 def batch(base: int, count: int = 1, size: int = 10, magic: int = 2) -> bytes:
@@ -38,7 +38,7 @@ class Log:
 
     def __call__(self, offset: int, max_bytes: int) -> bytes | int:
         if offset > self.end:
-            return errors.OFFSET_OUT_OF_RANGE
+            return error_codes.OFFSET_OUT_OF_RANGE
         return b"".join(data for (_, last), data in self.batches.items() if last >= offset)[:max_bytes]
 
 
@@ -174,7 +174,7 @@ def test_a_head_that_makes_no_sense_stops_fetching_there(policy: str) -> None:
 def test_a_broker_that_cannot_read_its_own_log(policy: str) -> None:
     it = OnePartition(skip_corrupt=policy == "skip")
     it.listed = (0, 6)
-    with it.fetching(lambda offset, _: batch(5) if offset == 5 else errors.CORRUPT_MESSAGE) as fetcher:
+    with it.fetching(lambda offset, _: batch(5) if offset == 5 else error_codes.CORRUPT_MESSAGE) as fetcher:
         it.position.fetched = it.position.consumed = 3
         for _ in range(2):
             fetcher.step()
@@ -217,7 +217,7 @@ def test_skipping_never_passes_the_end_of_the_log() -> None:
     """Beyond it the offset is out of range, and ``auto.offset.reset`` would consume everything once more."""
     it = OnePartition(skip_corrupt=True, start=5)
     it.listed = (0, 5)
-    with it.fetching(lambda *_: errors.CORRUPT_MESSAGE) as fetcher:
+    with it.fetching(lambda *_: error_codes.CORRUPT_MESSAGE) as fetcher:
         fetcher.step()
         assert it.position.fetched == 5
         assert [flow.tp for flow in it.returned] == [WHERE]

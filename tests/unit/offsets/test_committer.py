@@ -9,9 +9,8 @@ from time import monotonic
 import pytest
 
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
-from tests.unit.offsets.test_owned import THREAD, Group, soon
-from zkconsumer.brokers import errors
-from zkconsumer.core.positions import PartitionPosition
+from tests.unit.offsets.test_dual_store import THREAD, Group, soon
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
     CoordinatorUnavailableError,
@@ -19,11 +18,12 @@ from zkconsumer.errors import (
     OffsetCommitError,
     RegistryUnavailableError,
 )
+from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.owned import OwnedOffsets
-from zkconsumer.registry import paths
-from zkconsumer.registry.fenced import ABSENT, KnownOffset, Outcome
+from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset, Outcome
 
 Starts = Mapping[PartitionPosition, int | None]
 
@@ -142,7 +142,7 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
 def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more_seldom(group: Group) -> None:
     """Else a member whose login is wrong would read nothing for ever, and nobody would know why."""
     member = Stepped(group.owned(), group)
-    denied = errors.error(errors.GROUP_AUTHORIZATION_FAILED, "offsets")
+    denied = error_codes.error(error_codes.GROUP_AUTHORIZATION_FAILED, "offsets")
     group.store.trouble = failing(denied, denied, denied)
     member.committer._ledger.starts._retry = 4.0
     position = member.own(T0)

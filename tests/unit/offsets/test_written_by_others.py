@@ -13,10 +13,10 @@ import pytest
 
 from tests.unit.offsets.fakes import T0, T1, failing
 from tests.unit.offsets.test_committer import Stepped
-from tests.unit.offsets.test_owned import Group, soon
-from zkconsumer.brokers import errors
+from tests.unit.offsets.test_dual_store import Group, soon
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
+from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import FORGOTTEN_AFTER
 
@@ -161,7 +161,7 @@ def test_a_topic_that_is_refused_does_not_hide_the_others(group: Group) -> None:
 
     def refusing(partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         if other in partitions:
-            raise errors.error(errors.TOPIC_AUTHORIZATION_FAILED, "the offset of u-0")
+            raise error_codes.error(error_codes.TOPIC_AUTHORIZATION_FAILED, "the offset of u-0")
         return fetch(partitions, timeout)
 
     group.store.fetch = refusing  # type: ignore[method-assign]
@@ -232,7 +232,7 @@ def test_a_store_of_the_users_own_is_not_watched(group: Group) -> None:
 def test_unchanged_offsets_reach_kafka_every_ten_minutes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without automatic commits: a broker forgets what is not written again. ZooKeeper's nodes are left alone."""
     now = 1000.0
-    for module in ("committer", "ledger"):
+    for module in ("committer", "commit_tracker"):
         monkeypatch.setattr(f"zkconsumer.offsets.{module}.monotonic", lambda: now)
     member = Stepped(group.owned(dual=True, expires=True), group)
     member.begin(T0, 5)

@@ -13,10 +13,10 @@ import pytest
 from tests.timing import eventually
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import ConfigException, OffsetCommitError
-from zkconsumer.spark.brokers import cluster_of
+from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.group_snapshot import make
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.run import StreamRun
-from zkconsumer.spark.snapshots import make
+from zkconsumer.spark.streaming_query import StreamRun
 from zkconsumer.testing import FakeCluster
 
 PLACES = [("t", 0), ("t", 1)]

@@ -15,12 +15,12 @@ import pytest
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException
-from zkconsumer.spark import frame_lock, stream
+from zkconsumer.spark import frame_lock, stream_reader
+from zkconsumer.spark.data_source import ZkConsumerDataSource
 from zkconsumer.spark.frame_lock import FrameLock
 from zkconsumer.spark.options import parse
 from zkconsumer.spark.schema import source_schema
-from zkconsumer.spark.source import ZkConsumerDataSource
-from zkconsumer.spark.stream import StreamReader
+from zkconsumer.spark.stream_reader import StreamReader
 
 NOW, SOON = Deadline(0.0), 20.0
 OPTIONS = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t"}
@@ -117,9 +117,9 @@ class _Run:
 
 
 def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "StreamRun", _Run)
-    monkeypatch.setattr(stream, "end_cleanly_on_sigterm", lambda: None)
-    monkeypatch.setattr(stream, "leave_sigterm_alone", lambda: None)
+    monkeypatch.setattr(stream_reader, "StreamRun", _Run)
+    monkeypatch.setattr(stream_reader, "end_cleanly_on_sigterm", lambda: None)
+    monkeypatch.setattr(stream_reader, "leave_sigterm_alone", lambda: None)
     readers = [StreamReader(parse(OPTIONS), source_schema(include_headers=False), "frame") for _ in range(2)]
     assert readers[0].partitions({}, {}) == []
     with pytest.raises(
@@ -135,6 +135,6 @@ def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.Monkey
 
 
 def test_the_wait_for_a_stopped_query_is_longer_than_its_leave() -> None:
-    from zkconsumer.spark.member import CLOSE_WITHIN
+    from zkconsumer.spark.query_member import CLOSE_WITHIN
 
     assert frame_lock.LEAVES_WITHIN > 2 * CLOSE_WITHIN

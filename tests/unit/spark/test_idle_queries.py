@@ -12,12 +12,12 @@ from tests.faults.proxy import Proxy
 from tests.timing import eventually
 from zkconsumer.errors import BrokerUnavailableError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark import cluster as cluster_module
 from zkconsumer.spark import watched_nodes
-from zkconsumer.spark.brokers import cluster_of
-from zkconsumer.spark.cluster import Cluster
+from zkconsumer.spark import zookeeper_cluster as cluster_module
+from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import Selection, parse
-from zkconsumer.spark.run import StreamRun
+from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.spark.zookeeper_cluster import Cluster
 from zkconsumer.testing import FakeCluster
 
 TRIGGERS = 100

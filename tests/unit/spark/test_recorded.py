@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.spark.recorded import EACH, FOLDER, KINDS, TOPIC, recordings
-from tests.unit.spark.test_run import FakeCluster
+from tests.unit.spark.test_streaming_query import FakeCluster
 from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.spark.checkpoint import Checkpoint
+from zkconsumer.spark.membership import Bystander
+from zkconsumer.spark.offset_ranges import Span, decode_progress, encode_progress
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.progress import Bystander
-from zkconsumer.spark.ranges import Span, decode_progress, encode_progress
-from zkconsumer.spark.run import StreamRun
+from zkconsumer.spark.streaming_query import StreamRun
 from zkconsumer.version import VERSION
 
 PARTITIONS = tuple(TopicPartition(TOPIC, number) for number in (0, 1))

@@ -26,26 +26,30 @@ print(gc.get_freeze_count() <= frozen)
 
 def read_nothing() -> None:
     """A task, as a worker runs it, that has no ranges."""
-    from zkconsumer.spark import reading
+    from zkconsumer.spark import range_reader
     from zkconsumer.spark.options import parse
     from zkconsumer.spark.schema import arrow_schema, source_schema
 
     options = parse({"zookeeper.connect": "127.0.0.1:1", "group.id": "g", "subscribe": "t"})
-    assert list(reading.read(options, [], {}, arrow_schema(source_schema(include_headers=False)))) == []
+    assert list(range_reader.read(options, [], {}, arrow_schema(source_schema(include_headers=False)))) == []
 
 
 def read_in_vain() -> None:
     """A task that fails: nobody is there."""
     from zkconsumer.errors import RegistryUnavailableError
     from zkconsumer.model import OffsetRange
-    from zkconsumer.spark import reading
+    from zkconsumer.spark import range_reader
     from zkconsumer.spark.options import parse
     from zkconsumer.spark.schema import arrow_schema, source_schema
 
     nobody = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": "100"}
     options = parse({**nobody, "group.id": "g", "subscribe": "t"})
     with pytest.raises(RegistryUnavailableError):
-        list(reading.read(options, [OffsetRange("t", 0, 0, 1)], {}, arrow_schema(source_schema(include_headers=False))))
+        list(
+            range_reader.read(
+                options, [OffsetRange("t", 0, 0, 1)], {}, arrow_schema(source_schema(include_headers=False))
+            )
+        )
 
 
 def run(first: str, *, worker: bool) -> list[str]:

@@ -11,15 +11,15 @@ import pytest
 
 from tests.contract.group_client import NEWEST, OLD, Connection, Target
 from tests.timing import eventually, scaled
-from tests.unit.brokers.sets import WHERE
+from tests.unit.kafka.sets import WHERE
 from zkconsumer import ZookeeperConsumerConnector
-from zkconsumer.brokers import CorruptRecordsError
-from zkconsumer.brokers.records import batches
+from zkconsumer.kafka import CorruptRecordsError
+from zkconsumer.kafka.message_set import batches
 from zkconsumer.testing import FakeCluster, ManualClock
-from zkconsumer.testing.apis import APIS
 from zkconsumer.testing.group_handlers import GROUP_HANDLERS
 from zkconsumer.testing.log_handlers import LOG_HANDLERS
-from zkconsumer.testing.wire import MalformedRequestError
+from zkconsumer.testing.supported_apis import APIS
+from zkconsumer.testing.wire_types import MalformedRequestError
 
 NOT_LEADER, LOADING, NOT_COORDINATOR, UNKNOWN, REBALANCING = 6, 14, 16, 25, 27
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from zkconsumer.core.coordinated.protocol import MemberSubscription, encode_subscription
+from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscription
 from zkconsumer.testing import ManualClock
-from zkconsumer.testing.coordinator import MOVES, NEW, OLD, Action, Request, Rules, State
-from zkconsumer.testing.groups import Groups
-from zkconsumer.testing.journal import Journal
-from zkconsumer.testing.members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.group_members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_states import MOVES, NEW, OLD, Action, Request, Rules, State
+from zkconsumer.testing.offsets_topic import Journal
 
 REBALANCING, NOT_COORDINATOR, UNKNOWN = 27, 16, 25
 

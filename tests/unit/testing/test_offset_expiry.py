@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from zkconsumer.core.coordinated.protocol import MemberSubscription, encode_subscription
+from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscription
 from zkconsumer.model import TopicPartition
-from zkconsumer.testing.coordinator import Rules, State
-from zkconsumer.testing.members import subscribed_topics
-from zkconsumer.testing.offsets import Committed, Offsets, Standing, end_of
+from zkconsumer.testing.committed_offsets import Committed, Offsets, Standing, end_of
+from zkconsumer.testing.group_members import subscribed_topics
+from zkconsumer.testing.group_states import Rules, State
 
 AGE, SAID, EMPTIED, NEVER = 1050.0, 70.0, 1030.0, None
 """When an offset of second 50 dies: by its age, by what its commit said, with a group that is empty since second 30."""

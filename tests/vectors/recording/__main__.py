@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from zkconsumer.brokers.group_messages import GROUP_MESSAGES
-from zkconsumer.brokers.message import BOOL, BYTES, STRING, Field, Kind
 from zkconsumer.devcluster import java
-from zkconsumer.devcluster.kafka import kafka_jars
+from zkconsumer.devcluster.kafka_server import kafka_jars
+from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
+from zkconsumer.kafka.schema import BOOL, BYTES, STRING, Field, Kind
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data"

@@ -1,7 +1,7 @@
 """Records what brokers of three generations keep and send: ``python -m tests.vectors.recording.message_sets``.
 
 Real brokers, librdkafka as the producer, and what librdkafka's consumer makes of the same logs as the answer: neither
-shares anything with our readers, nor with the slow one of ``tests/unit/brokers/reference.py``.
+shares anything with our readers, nor with the slow one of ``tests/unit/kafka/reference.py``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import confluent_kafka
 
-from zkconsumer.brokers import BrokerChannel
-from zkconsumer.brokers.extent import extent
-from zkconsumer.brokers.protocol import FetchPosition, FetchRequest
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.requests import FetchPosition, FetchRequest
 from zkconsumer.model import Endpoint, TopicPartition
 
 FILE = Path(__file__).parents[1] / "data" / "brokers_message_sets.jsonl"

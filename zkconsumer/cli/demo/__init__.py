@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plays it. Raises: MissingExtraError, DevClusterError."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise MissingExtraError("the demo", "demo")
-    from zkconsumer.cli.demo.play import Settings, play
+    from zkconsumer.cli.demo.scenario import Settings, play
 
     return play(
         Settings(

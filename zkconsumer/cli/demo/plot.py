@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from zkconsumer.cli.demo.spark import Weeks
+from zkconsumer.cli.demo.spark_process import Weeks
 
 
 def draw(whole: Weeks, read: Weeks, file: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from zkconsumer.cli.demo.ledger import Account, Again
+from zkconsumer.cli.demo.message_account import Account, Again
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.spark import CarrierReport
-from zkconsumer.cli.demo.streaming import Shared
+from zkconsumer.cli.demo.shared_group import Shared
+from zkconsumer.cli.demo.spark_process import CarrierReport
 
 _KILLED = "ben"
 

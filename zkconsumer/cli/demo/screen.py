@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from zkconsumer.cli.demo.group import View
-from zkconsumer.cli.demo.ledger import Ledger
+from zkconsumer.cli.demo.group_view import View
+from zkconsumer.cli.demo.message_account import Ledger
 
 _INDENT = 3
 _COLOURS = ("cyan", "magenta", "green", "yellow")

@@ -1,7 +1,7 @@
 """``zkconsumer migrate``: a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. The plan is made by ``core.migration``; ``cli.migrate.moving`` carries it out,
-``cli.migrate.report`` says what happened, ``cli.migrate.cluster`` knows where everything is.
+Runs in the main thread. The plan is made by ``core.migration``; ``cli.migrate.migration_steps`` carries it out,
+``cli.migrate.report`` says what happened, ``cli.migrate.group_offsets`` knows where everything is.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 import warnings
 from pathlib import Path
 
-from zkconsumer.cli.migrate import moving
-from zkconsumer.cli.migrate.cluster import GroupOffsets
+from zkconsumer.cli.migrate import migration_steps
+from zkconsumer.cli.migrate.group_offsets import GroupOffsets
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.properties import parse_properties
+from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.core.migration.model import Store, parse_selection
 from zkconsumer.core.migration.planning import Ahead, OutOfRange
 from zkconsumer.errors import ConfigException
@@ -135,11 +135,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     with GroupOffsets(_config(arguments), arguments.timeout) as group:
         if arguments.verify:
-            return moving.verify(group, selection, arguments.wait)
+            return migration_steps.verify(group, selection, arguments.wait)
         if arguments.export:
             output = Path(arguments.output) if arguments.output else None
-            return moving.export(group, Store(arguments.export), selection, output, with_group=arguments.with_group)
-        options = moving.Options(
+            return migration_steps.export(
+                group, Store(arguments.export), selection, output, with_group=arguments.with_group
+            )
+        options = migration_steps.Options(
             dry_run=arguments.dry_run,
             rolling=arguments.rolling,
             force=arguments.force,
@@ -148,9 +150,9 @@ def run(arguments: argparse.Namespace) -> int:
             ahead=Ahead(arguments.ahead),
         )
         if arguments.rollback:
-            return moving.rollback(group, Path(arguments.rollback), selection, options)
+            return migration_steps.rollback(group, Path(arguments.rollback), selection, options)
         source = Path(arguments.from_file) if arguments.from_file else None
-        return moving.move(group, Store(arguments.to), source, selection, options)
+        return migration_steps.move(group, Store(arguments.to), source, selection, options)
 
 
 _ONLY_WITH = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from zkconsumer.core.migration.model import Entry, Store
 from zkconsumer.core.migration.planning import Saved
-from zkconsumer.core.names import name_problem
+from zkconsumer.core.node_names import name_problem
 from zkconsumer.model import TopicPartition
 
 _FORMAT = "zkconsumer migrate, what was there before"

@@ -1,0 +1,130 @@
+"""RocketMQ's strategies in our groups: threads as clients, racks as machine rooms."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.assignors.groups import group, member, owners, text
+from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor
+from zkconsumer.assignors.average import AverageAssignor, AverageByCircleAssignor, Queue, allocate, pop_share
+from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
+from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import ConsumerId, TopicPartition
+
+THREE = group({"g_c1": {"t": 1}, "g_c2": {"t": 1}, "g_c3": {"t": 1}})
+EIGHT = {"t": list(range(8))}
+RACKS = {TopicPartition("t", n): "east" if n < 5 else "west" for n in range(8)}
+
+
+def test_a_queue_is_written_as_rocketmq_writes_it() -> None:
+    assert str(Queue("T", "", 3)) == "MessageQueue [topic=T, brokerName=, queueId=3]"
+
+
+def test_average_is_range() -> None:
+    assert AverageAssignor().assign(THREE, EIGHT) == RangeAssignor().assign(THREE, EIGHT)
+
+
+def test_average_by_circle_deals_like_cards() -> None:
+    assert text(owners(AverageByCircleAssignor(), THREE, EIGHT)) == {
+        "g_c1-0": "t-0 t-3 t-6",
+        "g_c2-0": "t-1 t-4 t-7",
+        "g_c3-0": "t-2 t-5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("current", "queues", "clients", "message"),
+    [
+        ("", [], [], "currentCID is empty"),
+        ("c", [], [], "mqAll is null or mqAll empty"),
+        ("c", [Queue("t", "", 0)], [], "cidAll is null or cidAll empty"),
+    ],
+)
+def test_empty_arguments_are_refused_in_rocketmq_s_words(
+    current: str, queues: list[Queue], clients: list[str], message: str
+) -> None:
+    with pytest.raises(AssignmentError, match=message):
+        allocate(AverageAssignor(), current, queues, clients)
+
+
+def test_a_stranger_is_given_nothing() -> None:
+    assert allocate(AverageAssignor(), "x", [Queue("t", "", 0)], ["c"]) == []
+
+
+def test_the_hash_is_the_front_of_md5() -> None:
+    assert md5_hash("") == 0xD41D8CD9
+
+
+def test_without_points_on_the_ring_nobody_owns_anything() -> None:
+    assert ConsistentHashAssignor(0).assign(THREE, EIGHT) == {}
+    with pytest.raises(ValueError, match="negative"):
+        ConsistentHashAssignor(-1)
+
+
+@given(st.sets(st.integers(0, 30), min_size=2, max_size=12), st.data())
+def test_consistent_hash_moves_only_what_the_leaving_member_had(numbers: set[int], data: st.DataObject) -> None:
+    before = group({f"g_c{n}": {"t": 1} for n in numbers})
+    leaving = ConsumerId(f"g_c{data.draw(st.sampled_from(sorted(numbers)))}")
+    after = {name: member for name, member in before.items() if name != leaving}
+    partitions = {"t": list(range(64))}
+    old, new = ConsistentHashAssignor().assign(before, partitions), ConsistentHashAssignor().assign(after, partitions)
+    assert all(thread == new[partition] for partition, thread in old.items() if thread != f"{leaving}-0")
+
+
+def test_machine_room_consumes_only_its_rooms() -> None:
+    assert text(owners(MachineRoomAssignor(["east"]), THREE, EIGHT, RACKS)) == {
+        "g_c1-0": "t-0 t-3",
+        "g_c2-0": "t-1 t-4",
+        "g_c3-0": "t-2",
+    }
+
+
+def test_machine_room_needs_to_be_told_its_rooms() -> None:
+    with pytest.raises(ConfigException, match=r"assignment\.rooms"):
+        assignor("machine-room")
+
+
+def test_nearby_keeps_partitions_in_their_room_and_gives_orphans_to_all() -> None:
+    members = {
+        ConsumerId("g_a"): member("g_a", {"t": 1}, room="east"),
+        ConsumerId("g_b"): member("g_b", {"t": 1}, room="west"),
+    }
+    assert text(owners(MachineRoomNearbyAssignor(), members, EIGHT, RACKS)) == {
+        "g_a-0": "t-0 t-1 t-2 t-3 t-4",
+        "g_b-0": "t-5 t-6 t-7",
+    }
+    del members[ConsumerId("g_b")]
+    members[ConsumerId("g_c")] = member("g_c", {"t": 1}, room="east")
+    assert text(owners(MachineRoomNearbyAssignor(AverageByCircleAssignor()), members, EIGHT, RACKS)) == {
+        "g_a-0": "t-0 t-2 t-4 t-5 t-7",
+        "g_c-0": "t-1 t-3 t-6",
+    }
+
+
+def test_nearby_refuses_to_guess_a_room() -> None:
+    with pytest.raises(AssignmentError, match="Machine room is null for consumer id g_c1-0"):
+        MachineRoomNearbyAssignor().assign(THREE, EIGHT, RACKS)
+    with pytest.raises(AssignmentError, match="Machine room is null for mq MessageQueue"):
+        MachineRoomNearbyAssignor().assign(THREE, EIGHT)
+
+
+QUEUES = [Queue("t", "b", n) for n in range(4)]
+CLIENTS = ["c0", "c1", "c2", "c3"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "clients", "numbers"),
+    [
+        (-1, CLIENTS, [-1, -1, -1, -1]),
+        (3, CLIENTS, [-1, -1, -1, -1]),
+        (1, CLIENTS, [3, 0]),
+        (2, CLIENTS, [3, 0, 1]),
+        (1, [*CLIENTS, "c4"], [3]),
+        (1, ["x", "y", "z"], []),
+    ],
+)
+def test_pop_shares_queues_with_the_next_clients(extra: int, clients: list[str], numbers: list[int]) -> None:
+    assert [queue.number for queue in pop_share(AverageAssignor(), "c3", QUEUES, clients, extra)] == numbers

@@ -1,0 +1,42 @@
+"""The properties of strategies: texts in, what strategies are constructed with out."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.config.assignment_properties import parse_rooms, parse_table
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import TopicPartition
+
+
+def test_a_table_lists_the_partitions_of_members() -> None:
+    assert parse_table("g_a = t:0, a.b-c:12 ;g_b-1=t:1;") == {
+        "g_a": (TopicPartition("t", 0), TopicPartition("a.b-c", 12)),
+        "g_b-1": (TopicPartition("t", 1),),
+    }
+
+
+def test_rooms_are_listed() -> None:
+    assert parse_rooms(" a , b,") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("assignment.table", "g_a"),
+        ("assignment.table", "g_a=t"),
+        ("assignment.table", "g_a=t:x"),
+        ("assignment.table", "g_a=:1"),
+        ("assignment.table", "g_a=t:1;g_a=t:2"),
+        ("assignment.table", " ; "),
+        ("assignment.rooms", " , "),
+        ("assignment.mixed.group", "maybe"),
+        ("machine.room", ""),
+        ("rebalance.listener.timeout.ms", "0"),
+        ("consumer.timeout.action", "stop"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ConfigException, match=name):
+        ConsumerConfig({"zookeeper.connect": "z", "group.id": "g", name: value})

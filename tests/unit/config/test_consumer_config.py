@@ -1,0 +1,634 @@
+"""ConsumerConfig: what is taken, what is refused and in which words, what is in effect."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_table
+from zkconsumer.config.coordination_properties import CoordinationConfig
+from zkconsumer.config.java_properties import format_properties
+from zkconsumer.config.property_keys import Key, keys_of
+from zkconsumer.config.security_properties import SecurityConfig
+from zkconsumer.connector import ZookeeperConsumerConnector
+from zkconsumer.errors import ConfigException, ZkConsumerError
+
+LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}
+KEYS = keys_of(ConsumerConfig)
+
+# Section by section what kafka.consumer.ConsumerConfig of 1.1.1 has, written out a second time on purpose.
+LEGACY_DEFAULTS = {
+    "zookeeper.session.timeout.ms": 6000,
+    "zookeeper.connection.timeout.ms": 6000,
+    "zookeeper.sync.time.ms": 2000,
+    "consumer.id": None,
+    "client.id": "g",
+    "socket.timeout.ms": 30000,
+    "socket.receive.buffer.bytes": 65536,
+    "fetch.message.max.bytes": 1048576,
+    "num.consumer.fetchers": 1,
+    "fetch.min.bytes": 1,
+    "fetch.max.bytes": 52428800,
+    "fetch.wait.max.ms": 100,
+    "queued.max.message.chunks": 2,
+    "auto.commit.enable": True,
+    "auto.commit.interval.ms": 60000,
+    "auto.offset.reset": "largest",
+    "consumer.timeout.ms": -1,
+    "rebalance.max.retries": 4,
+    "rebalance.backoff.ms": 2000,
+    "refresh.leader.backoff.ms": 200,
+    "partition.assignment.strategy": "range",
+    "exclude.internal.topics": True,
+    "offsets.storage": "zookeeper",
+    "dual.commit.enabled": False,
+    "offsets.channel.backoff.ms": 1000,
+    "offsets.channel.socket.timeout.ms": 10000,
+    "offsets.commit.max.retries": 5,
+}
+
+
+def config(**keywords: Any) -> ConsumerConfig:
+    return ConsumerConfig(LEAST, **keywords)
+
+
+def keyword(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def refusal(mapping: dict[str, Any]) -> ConfigException:
+    with pytest.raises(ConfigException) as caught:
+        ConsumerConfig({**LEAST, **mapping})
+    return caught.value
+
+
+# ---- defaults ----
+
+
+@pytest.mark.parametrize("name", LEGACY_DEFAULTS)
+def test_defaults_are_the_originals(name: str) -> None:
+    assert getattr(config(), keyword(name)) == LEGACY_DEFAULTS[name]
+
+
+def test_every_property_of_the_original_is_known_and_nothing_else_claims_to_be_its() -> None:
+    assert {name for name, key in KEYS.items() if not key.ours} == {*LEGACY_DEFAULTS, *LEAST}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"zookeeper.session.timeout.ms": "7000"}, "zookeeper.connection.timeout.ms", 7000),
+        ({"zookeeper.sync.time.ms": "2500"}, "rebalance.backoff.ms", 2500),
+        ({"client.id": "c"}, "client.id", "c"),
+        ({"offsets.storage": "Kafka"}, "offsets.storage", "kafka"),
+        ({"offsets.storage": "kafka"}, "dual.commit.enabled", True),
+        ({"offsets.storage": "kafka", "dual.commit.enabled": "false"}, "dual.commit.enabled", False),
+    ],
+)
+def test_a_default_can_follow_another_property(given: dict[str, str], name: str, value: object) -> None:
+    assert getattr(ConsumerConfig({**LEAST, **given}), keyword(name)) == value
+
+
+def test_attributes_have_the_type_the_table_says() -> None:
+    types = {"string": str, "int": int, "bool": bool}
+    hints = get_type_hints(ConsumerConfig)
+    for name, key in KEYS.items():
+        expected: Any = types[key.kind]
+        unset = key.default is None and (not key.derive or name == "zookeeper.sasl.mechanism") and not key.required
+        assert hints[keyword(name)] == (expected | None if unset else expected), name
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("given", [" 5 ", "+5", "5", "0005", 5])
+def test_integers_may_be_texts_with_blanks_or_ints(given: object) -> None:
+    assert ConsumerConfig({**LEAST, "fetch.min.bytes": given}).fetch_min_bytes == 5  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("5.0", "whole number"),
+        ("", "whole number"),
+        ("1_000", "whole number"),
+        ("٥", "whole number"),
+        ("0x10", "whole number"),
+        ("- 5", "whole number"),
+        (5.0, "float"),
+        (True, "bool"),
+        (b"5", "bytes"),
+        ("2147483648", "2147483647"),
+        (2**31, "2147483647"),
+        ("-2147483649", "32 bits"),
+        ("9" * 5000, "32 bits"),
+        ("-1", "at least 0"),
+    ],
+)
+def test_a_bad_integer_names_its_key_and_why(given: object, words: str) -> None:
+    error = refusal({"fetch.min.bytes": given})
+
+    assert error.key == "fetch.min.bytes"
+    assert words in error.reason
+
+
+@pytest.mark.parametrize(("given", "value"), [("true", True), (" false ", False), (True, True), (False, False)])
+def test_booleans(given: object, value: bool) -> None:
+    assert ConsumerConfig({**LEAST, "check.crcs": given}).check_crcs is value  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("given", ["True", "FALSE", "yes", "1", "", 1, 0])
+def test_a_boolean_is_exactly_true_or_false(given: object) -> None:
+    assert refusal({"auto.commit.enable": given}).key == "auto.commit.enable"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("auto.offset.reset", "smallest", "smallest"),
+        ("auto.offset.reset", "earliest", "smallest"),
+        ("auto.offset.reset", " latest ", "largest"),
+        ("consumed.on", "return", "return"),
+        ("isolation.level", "read_committed", "read_committed"),
+        ("offsets.storage", "ZOOKEEPER", "zookeeper"),
+        ("security.protocol", "plaintext", "PLAINTEXT"),
+        ("security.protocol", "ssl", "SSL"),
+        ("scala.compat.version", "0.8.2", "0.8.2"),
+        ("partition.assignment.strategy", "my-plug-in", "my-plug-in"),
+        ("client.id", "", ""),
+        ("consumer.timeout.ms", "-7", -7),
+    ],
+)
+def test_words_are_taken_in_their_normal_form(name: str, given: str, value: object) -> None:
+    assert getattr(ConsumerConfig({**LEAST, name: given}), keyword(name)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("auto.offset.reset", "Smallest", "'smallest' or 'largest'"),
+        ("auto.offset.reset", "none", "'smallest' or 'largest'"),
+        ("consumed.on", "previous", "'next' or 'return'"),
+        ("offsets.storage", "disk", "'zookeeper' or 'kafka'"),
+        ("security.protocol", "TLS", "'SASL_SSL'"),
+        ("message.model", "broadcast", "'clustering' or 'broadcasting'"),
+        ("scala.compat.version", "2.0", "'1.1'"),
+        ("group.id", "", "must not be empty"),
+        ("group.id", "  ", "must not be empty"),
+        ("group.id", "a/b", "'/'"),
+        ("group.id", "größe", "'ö'"),
+        ("group.id", "..", "node"),
+        ("group.id", 7, "text"),
+        ("client.id", "a b", "' '"),
+        ("consumer.id", "a:b", "':'"),
+        ("consumer.id", "", "must not be empty"),
+        ("partition.assignment.strategy", "", "must not be empty"),
+        ("queued.max.message.chunks", "0", "at least 1"),
+        ("rebalance.max.retries", 0, "counts all attempts"),
+        ("zookeeper.session.timeout.ms", 0, "at least 1"),
+        ("socket.timeout.ms", "99", "fetch.wait.max.ms"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key_and_what_would_be_right(name: str, given: object, words: str) -> None:
+    error = refusal({name: given})
+
+    assert error.key == name
+    assert words in error.reason
+    assert isinstance(error, ValueError)
+    assert isinstance(error, ZkConsumerError)
+
+
+@pytest.mark.parametrize("missing", LEAST)
+def test_a_missing_required_property_is_named(missing: str) -> None:
+    with pytest.raises(ConfigException, match=f"^{missing}: is missing"):
+        ConsumerConfig({name: value for name, value in LEAST.items() if name != missing})
+
+
+def test_a_bad_group_is_not_reported_as_a_bad_client_id_as_the_original_did() -> None:
+    assert refusal({"group.id": "a b"}).key == "group.id"
+
+
+def test_none_means_not_given() -> None:
+    assert config(consumer_id=None, fetch_min_bytes=None) == config()
+    with pytest.raises(ConfigException, match="group.id: is missing"):
+        ConsumerConfig(zookeeper_connect="zk", group_id=None)
+
+
+# ---- mapping, keywords, file ----
+
+
+def test_keywords_and_dotted_names_are_the_same() -> None:
+    assert ConsumerConfig(zookeeper_connect="zk:2181", group_id="g", num_consumer_fetchers="2") == ConsumerConfig(
+        {**LEAST, "num.consumer.fetchers": 2}
+    )
+
+
+def test_the_same_property_twice_is_an_error_where_the_values_differ() -> None:
+    with pytest.raises(ConfigException, match=r"^fetch.min.bytes: given twice.*fetch_min_bytes="):
+        ConsumerConfig({**LEAST, "fetch.min.bytes": "1"}, fetch_min_bytes=2)
+    assert ConsumerConfig({**LEAST, "fetch.min.bytes": " 2 "}, fetch_min_bytes=2).fetch_min_bytes == 2
+    assert ConsumerConfig({**LEAST, "fetch.min.bytes": "2"}, fetch_min_bytes=None).fetch_min_bytes == 2
+
+
+def test_the_mapping_is_not_kept() -> None:
+    mapping: dict[str, Any] = dict(LEAST)
+    made = ConsumerConfig(mapping)
+    mapping["group.id"] = "other"
+
+    assert made.group_id == "g"
+
+
+def test_what_is_no_mapping_or_no_name_is_refused() -> None:
+    with pytest.raises(TypeError, match="must be a mapping, not str"):
+        ConsumerConfig("group.id=g")  # type: ignore[arg-type]
+    with pytest.raises(ConfigException, match="must be a text"):
+        ConsumerConfig({**LEAST, 3: "x"})  # type: ignore[dict-item]
+
+
+def test_reads_a_properties_file(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.properties"
+    path.write_bytes(
+        b"# comment \xe9\n"
+        b"zookeeper.connect = zk1:2181,\\\n    zk2:2182/kafka\n"
+        b"group.id: g\n"
+        b"auto.offset.reset smallest  \n"
+        b"kafka.metrics.reporters=some.Class\n"
+    )
+
+    made = ConsumerConfig.from_file(path)
+
+    assert made.zookeeper_hosts == (("zk1", 2181), ("zk2", 2182))
+    assert made.zookeeper_chroot == "/kafka"
+    assert made.group_id == "g"
+    assert made.auto_offset_reset == "smallest"
+    assert made.unused == {"kafka.metrics.reporters": "some.Class"}
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.properties"
+    path.write_text("group.id=\\u12\n")
+
+    with pytest.raises(ConfigException, match="consumer.properties: line 1"):
+        ConsumerConfig.from_file(str(path))
+    with pytest.raises(FileNotFoundError):
+        ConsumerConfig.from_file(tmp_path / "none")
+
+
+# ---- warnings ----
+
+
+@pytest.mark.parametrize(
+    ("unknown", "meant"),
+    [
+        ("group.idd", "group.id"),
+        ("auto.ofset.reset", "auto.offset.reset"),
+        ("Fetch.Min.Bytes", "fetch.min.bytes"),
+        ("fetch_min_bytes", "fetch.min.bytes"),
+        ("metadata.broker.list", "zookeeper.connect"),
+        ("zk.connect", "zookeeper.connect"),
+        ("zk.sessiontimeout.ms", "zookeeper.session.timeout.ms"),
+    ],
+)
+def test_an_unknown_name_warns_and_names_the_one_that_was_meant(unknown: str, meant: str) -> None:
+    with pytest.warns(UnknownPropertyWarning, match=rf"'{unknown}' has no effect; did you mean '{meant}'\?"):
+        made = ConsumerConfig({**LEAST, unknown: "x"})
+    assert made.unused == {unknown: "x"}
+
+
+def test_the_newer_name_of_auto_commit_is_taken() -> None:
+    made = ConsumerConfig({**LEAST, "enable.auto.commit": "false"})
+    assert not made.auto_commit_enable
+    assert not made.unused
+    assert made.replace(enable_auto_commit=True).auto_commit_enable
+    assert made.replace(enable_auto_commit=None).auto_commit_enable
+    with pytest.raises(ConfigException, match=r"auto\.commit\.enable.*given twice"):
+        ConsumerConfig({**LEAST, "enable.auto.commit": "false", "auto.commit.enable": "true"})
+
+
+def test_what_is_said_elsewhere_here_says_where() -> None:
+    with pytest.warns(
+        UnknownPropertyWarning, match=r"'value\.deserializer' has no effect: give value_decoder=\.\.\. to"
+    ):
+        ConsumerConfig({**LEAST, "value.deserializer": "org.apache.kafka.common.serialization.StringDeserializer"})
+
+
+def test_a_warning_points_past_the_connector_too() -> None:
+    with pytest.warns(UnknownPropertyWarning) as caught:
+        ZookeeperConsumerConnector({**LEAST, "group.idd": "g"})
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_brokers_in_place_of_zookeeper_say_when_they_are_enough() -> None:
+    with pytest.raises(ConfigException, match=r"zookeeper\.connect: is missing.*only with group\.coordination=kafka"):
+        ConsumerConfig({"group.id": "g", "bootstrap.servers": "h:9092"})
+
+
+def test_a_name_like_no_other_warns_without_a_guess() -> None:
+    with pytest.warns(UnknownPropertyWarning, match="'qqq' has no effect$"):
+        config(qqq=1)
+
+
+def test_names_of_the_original_without_a_use_here_are_silent() -> None:
+    names = [
+        "kafka.metrics.reporters",
+        "kafka.csv.metrics.dir",
+        "mirror.topics.whitelist",
+        "mirror.consumer.numthreads",
+    ]
+    assert list(ConsumerConfig({**LEAST, **dict.fromkeys(names, "x")}).unused) == names
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rebalance_max_retries": 3},
+        {"rebalance_backoff_ms": 100},
+        {"zookeeper_session_timeout_ms": 8000},
+    ],
+)
+def test_attempts_that_end_before_a_session_does_are_suspect(values: dict[str, int]) -> None:
+    with pytest.warns(SuspectConfigWarning, match="rebalance.max.retries x rebalance.backoff.ms"):
+        config(**values)
+
+
+def test_a_warning_points_at_the_users_line(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text(format_properties({**LEAST, "qqq": "1"}))
+    silent = config()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ConsumerConfig(LEAST, qqq=1)
+        ConsumerConfig.from_file(path)
+        silent.replace(qqq=1)
+    assert [Path(warning.filename).name for warning in caught] == ["test_consumer_config.py"] * 3
+
+
+# ---- zookeeper.connect ----
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "chroot"),
+    [
+        ("zk", (("zk", 2181),), ""),
+        ("zk:1", (("zk", 1),), ""),
+        (" a:1 , b:2 ", (("a", 1), ("b", 2)), ""),
+        ("a:1,b/kafka/x", (("a", 1), ("b", 2181)), "/kafka/x"),
+        ("a:1/", (("a", 1),), ""),
+        ("[::1]:2182,[fe80::1]/c", (("::1", 2182), ("fe80::1", 2181)), "/c"),
+        ("10.0.0.1:65535/a:b", (("10.0.0.1", 65535),), "/a:b"),
+    ],
+)
+def test_servers_and_chroot(text: str, hosts: tuple[tuple[str, int], ...], chroot: str) -> None:
+    made = ConsumerConfig(zookeeper_connect=text, group_id="g")
+
+    assert (made.zookeeper_hosts, made.zookeeper_chroot) == (hosts, chroot)
+    again = made.replace(zookeeper_connect=made.zookeeper_connect)
+    assert (again.zookeeper_hosts, again.zookeeper_chroot) == (hosts, chroot)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "a server is missing"),
+        ("a:1,", "a server is missing"),
+        ("/kafka", "a server is missing"),
+        ("a:", "port in 'a:'"),
+        ("a:0", "port in 'a:0'"),
+        ("a:65536", "port in 'a:65536'"),
+        ("a:x", "port in 'a:x'"),
+        ("a:-1", "port in 'a:-1'"),
+        (":2181", "not host:port"),
+        ("a b:1", "not host:port"),
+        ("::1:2181", "IPv6 address needs brackets"),
+        ("a:1/k,b:2/k", "chroot stands once"),
+        ("a:1/k/", "write '/k'"),
+        ("a:1//k", "element ''"),
+        ("a:1/./k", r"element '.'"),
+        ("a:1/k/..", "element '..'"),
+        ("a:1/k\x00x", "control character"),
+    ],
+)
+def test_a_malformed_connect_text_says_which_part(text: str, words: str) -> None:
+    error = refusal({"zookeeper.connect": text})
+
+    assert error.key == "zookeeper.connect"
+    assert words in error.reason
+
+
+@given(st.text(st.sampled_from("ab1:,/[] .x%\x00é")))
+def test_any_connect_text_is_read_or_refused_by_name(text: str) -> None:
+    try:
+        made = ConsumerConfig(zookeeper_connect=text, group_id="g")
+    except ConfigException as error:
+        assert error.key == "zookeeper.connect"  # noqa: PT017
+    else:
+        assert made.replace(zookeeper_connect=made.zookeeper_connect) == made
+
+
+# ---- the object ----
+
+
+def test_it_cannot_be_changed() -> None:
+    made = config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.group_id = "h"  # type: ignore[misc]
+
+
+def test_pickling_keeps_everything_and_does_not_warn_again() -> None:
+    with pytest.warns(UnknownPropertyWarning):
+        made = config(num_consumer_fetchers=3, qqq=1)
+
+    again = pickle.loads(pickle.dumps(made))
+
+    assert again == made
+    assert repr(again) == repr(made)
+    assert again.unused == {"qqq": 1}
+    assert again.replace(qqq=None).num_consumer_fetchers == 3
+
+
+def test_replace_lets_defaults_follow_anew_and_none_goes_back_to_the_default() -> None:
+    made = config(zookeeper_session_timeout_ms=7000, consumer_id="c")
+
+    assert made.replace(zookeeper_session_timeout_ms=5000).zookeeper_connection_timeout_ms == 5000
+    assert made.replace(group_id="h").client_id == "h"
+    assert made.replace({"consumer.id": None}).consumer_id is None
+    assert made.consumer_id == "c"
+    with pytest.raises(ConfigException, match="^group.id"):
+        made.replace(group_id="")
+
+
+def test_as_dict_is_what_is_in_effect_and_makes_an_equal_config() -> None:
+    made = config(offsets_storage="kafka")
+
+    values = made.as_dict()
+
+    assert values["dual.commit.enabled"] is True
+    assert values["client.id"] == "g"
+    assert "consumer.id" not in values
+    assert ConsumerConfig(values) == made
+
+
+def test_repr_shows_what_was_given_but_no_secret() -> None:
+    with pytest.warns(UnknownPropertyWarning):
+        made = ConsumerConfig({**LEAST, "ssl.keystore.password": "hunter2", "sasl.password": "hunter2"})
+
+    assert repr(made) == (
+        "ConsumerConfig({'zookeeper.connect': 'zk:2181', 'group.id': 'g', "
+        "'ssl.keystore.password': '***', 'sasl.password': '***'})"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("db.pwd", "hunter2"),
+        ("my.passphrase", "hunter2"),
+        ("sasl.pasword", "hunter2"),
+        ("zookeeper.digest.passwrd", "hunter2"),
+        ("api_key", "hunter2"),
+        ("aws.access.id", "hunter2"),
+        ("basic.auth.user.info", "hunter2"),
+        ("connection.url", "https://ann:hunter2@host/"),
+        ("jdbc", "url?user=ann&password=hunter2"),
+        ("pem", "-----BEGIN PRIVATE KEY----- hunter2"),
+        ("header", "Bearer hunter2"),
+        ("x", "hunter2XuwqeMNBqweoi12398"),
+        ("pin", 4711),
+    ],
+)
+def test_repr_hides_an_unknown_value_that_looks_secret(name: str, value: str | int) -> None:
+    """The value of a misspelt or foreign property may be a secret, by its name or by itself."""
+    with pytest.warns(UnknownPropertyWarning):
+        made = ConsumerConfig({**LEAST, name: value})
+    assert repr(made).endswith(f"{name!r}: '***'}})")
+    assert made.unused[name] == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("auto.offset.rest", "smallest"),
+        ("group.name", "g"),
+        ("partition.asignment.strategy", "range"),
+        ("fetch.sise", 7),
+        ("metrics", True),
+        ("dir", "/var/lib/x"),
+    ],
+)
+def test_repr_shows_an_unknown_value_that_looks_harmless(name: str, value: str | int) -> None:
+    with pytest.warns(UnknownPropertyWarning):
+        made = ConsumerConfig({**LEAST, name: value})
+    assert repr(made).endswith(f"{name!r}: {value!r}}})")
+
+
+@pytest.mark.parametrize("key", ["zookeeper.connect", "bootstrap.servers", "broker.address.map"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "ann:hunter2@host:2181",
+        "zk://ann:hunter2@host:2181/a",
+        "ann:hun/ter2@host:2181",
+        "ann:hun,ter2@host:2181/a",
+        "hunter2@host:2181",
+        "hunter2@host:2181,host2/a//b",
+        "host:2181:x,b?password=hunter2",
+        "host:2181/a?password=hunter2",
+        b"ann:hunter2@host",
+    ],
+)
+def test_credentials_in_an_address_are_refused_unseen(
+    key: str, value: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No connect string takes credentials; the refusal and its context must not spread them."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ConfigException) as caught:
+        ConsumerConfig({**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value})  # type: ignore[dict-item]
+    assert caught.value.key == key
+    assert "sasl.username" in caught.value.reason
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hun" not in repr(error)
+        error = error.__context__
+    assert "hun" not in caplog.text
+
+
+def test_an_at_sign_elsewhere_is_shown() -> None:
+    assert "g@host" in refusal({"group.id": "g@host"}).reason
+
+
+def test_a_chroot_may_contain_an_at_sign() -> None:
+    assert ConsumerConfig({**LEAST, "zookeeper.connect": "host:2181/kafka@dc1"}).zookeeper_chroot == "/kafka@dc1"
+
+
+def test_no_warning_shows_a_value() -> None:
+    with pytest.warns(UnknownPropertyWarning) as caught:
+        config(pass_word="hunter2")
+    assert "hunter2" not in str(caught[0].message)
+
+
+def _values(key: Key) -> st.SearchStrategy[Any]:
+    if key.kind == "bool":
+        return st.booleans()
+    return st.integers(1000, 2**31 - 1)
+
+
+# rights on nodes need a login: tests/unit/config/test_security_properties.py; some mean nothing by themselves:
+# tests/unit/config/test_coordination_properties.py
+ELSEWHERE = {"zookeeper.set.acl", *keys_of(CoordinationConfig)}
+CHANGEABLE = {n: _values(key) for n, key in KEYS.items() if key.kind != "string" and n not in ELSEWHERE}
+
+
+@given(st.fixed_dictionaries({}, optional=CHANGEABLE), st.booleans())
+def test_a_config_survives_the_way_through_a_properties_file(values: dict[str, Any], spelled: bool) -> None:
+    values["socket.timeout.ms"] = 2**31 - 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectConfigWarning)
+        made = ConsumerConfig({**LEAST, **values})
+        texts = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in made.as_dict().items()}
+        assert ConsumerConfig({**texts} if spelled else made.as_dict()) == made
+
+
+# ---- documentation ----
+
+
+def test_the_table_has_a_row_for_every_property() -> None:
+    rows = [line for line in markdown_table().splitlines() if line.startswith("| `")]
+
+    assert [row.split("`")[1] for row in rows] == [
+        *(name for name, key in KEYS.items() if not key.ours),
+        *(
+            name
+            for name, key in KEYS.items()
+            if key.ours and name not in {*keys_of(SecurityConfig), *keys_of(CoordinationConfig)}
+        ),
+        *keys_of(CoordinationConfig),
+        *keys_of(SecurityConfig),
+    ]
+    assert all(row.count(" | ") == 3 for row in rows)
+    assert "| `auto.commit.enable` | bool | `true` |" in markdown_table()
+    assert "| `group.id` | string | required |" in markdown_table()
+    assert "| `client.id` | string | `group.id` |" in markdown_table()
+
+
+def test_broadcasting_needs_a_name_that_stays() -> None:
+    error = refusal({"message.model": "BROADCASTING"})
+    assert error.key == "consumer.id"
+    assert "after a restart" in error.reason
+    config = ConsumerConfig({**LEAST, "message.model": "BROADCASTING", "consumer.id": "host-1"})
+    assert config.message_model == "broadcasting"
+
+
+def test_broadcasting_members_have_nothing_to_share_out() -> None:
+    error = refusal(
+        {"message.model": "broadcasting", "consumer.id": "c", "partition.assignment.strategy": "consistent-hash"}
+    )
+    assert error.key == "partition.assignment.strategy"
+    assert "'roundrobin'" in error.reason

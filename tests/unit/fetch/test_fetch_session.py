@@ -1,0 +1,326 @@
+"""What fetch requests say where the broker remembers: with a model of its side, as KIP-227 has it, and on a socket."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.unit.fetch.one_partition import OnePartition
+from tests.unit.kafka.scripted import Peer, ScriptedBroker
+from tests.unit.kafka.sets import Batch
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
+from zkconsumer.fetch.fetch_session import FetchSession, Named, Wanted
+from zkconsumer.fetch.fetcher import Fetcher, Flow
+from zkconsumer.kafka import error_codes
+from zkconsumer.model import TopicPartition
+from zkconsumer.streams import QueueBudget
+
+ONE, TWO, THREE = (TopicPartition("t", n) for n in range(3))
+PLACE = st.builds(Wanted, st.integers(0, 3), st.sampled_from([1000, 2000]))
+WANTED = st.dictionaries(st.sampled_from([ONE, TWO, THREE, TopicPartition("u", 0)]), PLACE, max_size=4)
+
+
+class Remembered:
+    """The broker's side: what a request means there, with what it was told before."""
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.epoch = 0
+        self.partitions: dict[TopicPartition, Wanted] = {}
+        self.made = 0
+
+    def asked(self, said: Named, *, room: bool = True) -> tuple[int, int, dict[TopicPartition, Wanted]]:
+        """Returns: the error, the session id of the answer, and what is fetched."""
+        named = {TopicPartition(p.topic, p.partition): Wanted(p.offset, p.max_bytes) for p in said.positions}
+        if said.epoch == 0:
+            self.id = 0
+            if room:
+                self.made += 1
+                self.id, self.epoch, self.partitions = 100 + self.made, 1, dict(named)
+            return error_codes.NONE, self.id, named
+        if said.session_id != self.id:
+            return error_codes.FETCH_SESSION_ID_NOT_FOUND, 0, {}
+        if said.epoch != self.epoch:
+            return error_codes.INVALID_FETCH_SESSION_EPOCH, 0, {}
+        self.epoch += 1
+        for tp in said.forgotten:
+            del self.partitions[tp]
+        self.partitions.update(named)
+        return error_codes.NONE, self.id, dict(self.partitions)
+
+
+class AnySession(RuleBasedStateMachine):
+    """However requests, refusals and losses follow one another, the broker fetches exactly what is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = FetchSession()
+        self.broker = Remembered()
+        self.fetched: dict[TopicPartition, Wanted] | None = None
+        self.wanted: dict[TopicPartition, Wanted] = {}
+
+    @rule(wanted=WANTED, room=st.booleans())
+    def ask(self, wanted: dict[TopicPartition, Wanted], room: bool) -> None:
+        before, self.wanted, self.fetched = self.wanted, wanted, None
+        told = self.session.incremental
+        said = self.session.next(wanted)
+        error, session_id, fetched = self.broker.asked(said, room=room)
+        if error:
+            assert self.session.refused()
+            return
+        self.session.answered(session_id)
+        self.fetched = fetched
+        if told:
+            assert all(
+                before.get(TopicPartition(p.topic, p.partition)) != (p.offset, p.max_bytes) for p in said.positions
+            )
+
+    @rule()
+    def connection_lost(self) -> None:
+        self.session.forget()
+
+    @precondition(lambda self: self.broker.id)
+    @rule()
+    def broker_needs_the_room(self) -> None:
+        self.broker.id = -1
+
+    @precondition(lambda self: self.broker.id)
+    @rule()
+    def request_that_came_twice(self) -> None:
+        self.broker.epoch += 1
+
+    @invariant()
+    def what_is_wanted_is_fetched(self) -> None:
+        assert self.fetched is None or self.fetched == self.wanted
+
+
+TestAnySession = AnySession.TestCase
+TestAnySession.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+
+
+def test_epochs_begin_again_after_the_last() -> None:
+    session = FetchSession()
+    session.next({})
+    session.answered(7)
+    session._epoch = 2**31 - 1
+    session.next({})
+    session.answered(7)
+    assert session.next({})[2:] == (7, 1)
+
+
+def test_an_answer_of_another_session_is_not_believed() -> None:
+    session = FetchSession()
+    session.next({ONE: Wanted(0, 1)})
+    session.answered(7)
+    session.next({ONE: Wanted(0, 1)})
+    session.answered(8)
+    assert not session.incremental
+
+
+# ---- through a fetcher, on a socket
+
+
+class Said(NamedTuple):
+    """A request as the broker read it."""
+
+    session_id: int
+    epoch: int
+    offsets: dict[int, int]
+    forgotten: list[int]
+
+
+class Remembering:
+    """A broker with one partition (3) that keeps a session, and refuses requests as the test says."""
+
+    def __init__(self, *refusals: int) -> None:
+        self.said: list[Said] = []
+        self.refusals = list(refusals)
+        self.breaks_at = 0
+        """Closes the connection in place of its answer to this request; 0: to none."""
+
+    def __call__(self, peer: Peer) -> None:
+        peer.versions()
+        while True:
+            try:
+                asked = peer.request()
+            except ConnectionError:
+                return
+            told = FetchRequest_v11.decode(asked.body)
+            offsets = {p[0]: p[2] for _, parts in told.topics for p in parts}
+            forgotten = [p for _, parts in told.forgotten_topics_data for p in parts]
+            self.said.append(Said(told.session_id, told.session_epoch, offsets, forgotten))
+            if len(self.said) == self.breaks_at:
+                return
+            refusal = self.refusals.pop(0) if self.refusals else 0
+            parts = []
+            if not refusal and offsets:
+                data = Batch().encode(offsets[3])[0] if offsets[3] < 2 else b""
+                parts = [("t", [(3, 0, 2, 2, 0, None, -1, data)])] if data or told.session_epoch == 0 else []
+            peer.answer(asked.correlation_id, FetchResponse_v11(0, refusal, 0 if refusal else 55, parts).encode())
+
+
+def steps(it: OnePartition, remembering: Remembering, count: int) -> None:
+    with ScriptedBroker(remembering) as broker:
+        fetcher = Fetcher(
+            "fetcher", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None
+        )
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            for _ in range(count):
+                fetcher.step()
+        finally:
+            fetcher.stop()
+
+
+def test_only_what_has_moved_is_said() -> None:
+    it, broker = OnePartition(), Remembering()
+    steps(it, broker, 4)
+    assert broker.said == [
+        Said(0, 0, {3: 0}, []),
+        Said(55, 1, {3: 1}, []),
+        Said(55, 2, {3: 2}, []),
+        Said(55, 3, {}, []),
+    ]
+    assert it.read() == [0, 1]
+
+
+def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
+    """What happened: after a seek to the end of an idle partition its lag stayed unknown until the next message, for a
+    broker does not repeat in a session what it has told.
+    """
+    it, broker = OnePartition(), Remembering()
+    with ScriptedBroker(broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            for _ in range(3):
+                fetcher.step()
+            it.position.revoked = True
+            moved = PartitionPosition(it.position.tp, it.position.thread, 2)
+            fetcher.add([Flow(moved, it.queue)])
+            fetcher.step()
+        finally:
+            fetcher.stop()
+    assert broker.said[-1] == Said(55, 3, {}, []), "nothing was said of it, and nothing answered"
+    assert (moved.log_end, moved.lag) == (2, 0)
+
+
+@pytest.mark.parametrize("refusal", [error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH])
+def test_a_broker_that_has_forgotten_is_told_everything(refusal: int) -> None:
+    it, broker = OnePartition(), Remembering(0, 0, refusal)
+    steps(it, broker, 5)
+    assert broker.said[2:] == [Said(55, 2, {3: 2}, []), Said(0, 0, {3: 2}, []), Said(55, 1, {}, [])]
+    assert it.read() == [0, 1]
+    assert it.returned == []
+
+
+def test_on_another_connection_everything_is_said_anew() -> None:
+    """Nobody knows whether the broker has heard what was said last on the one before."""
+    it, broker = OnePartition(), Remembering()
+    broker.breaks_at = 2
+    with ScriptedBroker(broker, broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            fetcher.step()
+            with pytest.raises(BrokerUnavailableError) as lost:
+                fetcher.step()
+            fetcher._lose_connection(str(lost.value))
+            fetcher.add(it.returned)
+            for _ in range(2):
+                fetcher.step()
+        finally:
+            fetcher.stop()
+    assert broker.said[1:] == [Said(55, 1, {3: 1}, []), Said(0, 0, {3: 1}, []), Said(55, 1, {3: 2}, [])]
+    assert it.read() == [0, 1]
+
+
+def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
+    it, broker = OnePartition(), Remembering(error_codes.FETCH_SESSION_ID_NOT_FOUND)
+    with pytest.raises(BrokerResponseError, match="FETCH_SESSION_ID_NOT_FOUND"):
+        steps(it, broker, 1)
+
+
+def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> None:
+    budget = QueueBudget(1000)
+    it = OnePartition()
+    seen: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        asked = peer.request()
+        seen.append(budget.used)
+        peer.answer(asked.correlation_id, FetchResponse_v11(0, 0, 55, []).encode())
+        peer.request()
+
+    with ScriptedBroker(script) as broker:
+        fetcher = Fetcher(
+            "f", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None, budget=budget
+        )
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            fetcher.step()
+            assert (seen, budget.used) == ([234], 0), "a quarter of what is not kept back"
+            with pytest.raises(BrokerUnavailableError):
+                fetcher.step()
+            assert budget.used == 0
+        finally:
+            fetcher.stop()
+
+
+def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
+    """What happened: a reader that freed its bytes between the fetcher's look at them and the mark that somebody was
+    refused woke nobody, and all stood still for a second.
+    """
+    it, broker = OnePartition(), Remembering()
+    budget = QueueBudget(1000)
+    looks: list[bool] = []
+    has_room = it.queue.has_room
+
+    def looked(free: int | None = None) -> bool:
+        looks.append(budget.allows(2000, 0) if not looks else has_room(free))
+        return looks[-1]
+
+    it.queue.has_room = looked  # type: ignore[method-assign]
+    with ScriptedBroker(broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue)])
+        try:
+            fetcher.step()
+        finally:
+            fetcher.stop()
+    assert (looks, it.read()) == ([False, True], [0])
+
+
+def test_the_next_request_is_on_its_way_before_anything_is_decoded() -> None:
+    it, broker = OnePartition(), Remembering()
+    steps(it, broker, 2)
+    assert len(broker.said) == 2
+    assert it.queue.taken is None, "nobody has read yet"
+
+
+def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
+    it, broker = OnePartition(), Remembering()
+    other = OnePartition()
+    other.position.tp = TopicPartition("t", 9)
+    with ScriptedBroker(broker) as scripted:
+        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher.add([Flow(it.position, it.queue), Flow(other.position, other.queue)])
+        try:
+            fetcher.step()
+            other.queue.close()
+            fetcher.step()
+            fetcher.step()
+        finally:
+            fetcher.stop()
+    assert [(said.epoch, sorted(said.offsets), said.forgotten) for said in broker.said] == [
+        (0, [3, 9], []),
+        (1, [3], [9]),
+        (2, [3], []),
+    ]

@@ -1,0 +1,73 @@
+"""What an answer says of a partition counts only where it is what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.fetch.one_partition import OnePartition
+from tests.unit.kafka.sets import WHERE, Batch, Written
+from zkconsumer.fetch.fetch_session import Wanted
+from zkconsumer.fetch.partition_fetch import Flow
+from zkconsumer.fetch.response_handler import Judge, Told
+from zkconsumer.kafka import FetchedPartition
+
+RECORDS = Batch([Written(), Written()]).encode(0)[0]
+ASKED = Wanted(0, 1000)
+
+
+def part(error: int = 0) -> FetchedPartition:
+    return FetchedPartition(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
+
+
+def judged(it: OnePartition, *parts: FetchedPartition) -> Told:
+    told, judge, flow = Told(), Judge(7, it.settings), Flow(it.position, it.queue)
+    for each in parts:
+        judge.judge(flow, ASKED, each, told)
+    return told
+
+
+def test_a_partition_that_is_told_twice_is_queued_once() -> None:
+    it = OnePartition()
+    assert len(judged(it, part(), part()).served) == 1
+    assert (it.read(), it.position.fetched) == ([0, 1], 2)
+
+
+@pytest.mark.parametrize(("level", "stable", "lag"), [(0, 4, 9), (1, 4, 4), (1, -1, 9), (1, 0, 0)])
+def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int, lag: int) -> None:
+    """What happened: with read_committed an open transaction counted as lag that no reading could make less."""
+    it = OnePartition(isolation_level=level)
+    judged(it, part()._replace(records=b"", last_stable=stable))
+    assert it.position.lag == lag
+
+
+@pytest.mark.parametrize("error", [0, 1, 2, 6])
+def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
+    """As after a seek: neither its records nor its error are of the place where we are now."""
+    it = OnePartition()
+    it.position.fetched = 5
+    told = judged(it, part(error))
+    assert [*told.served, *told.moved, *told.out_of_range, *told.corrupt] == []
+    assert (len(it.queue), it.position.fetched, it.position.log_end) == (0, 5, -1)
+
+
+@pytest.mark.parametrize("length", [5, 12, 40, len(RECORDS) - 1])
+def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
+    """To raise fetch.max.bytes, as for a message that is larger than what was asked for, would change nothing."""
+    it = OnePartition()
+    cut = part()._replace(records=RECORDS[:length])
+    assert judged(it, cut).corrupt == [], "once may be chance: it is asked for again"
+    assert judged(it, cut, part()).served != []
+    it = OnePartition()
+    told = judged(it, cut, cut)
+    ((_, error),) = told.corrupt
+    assert (error.offset, it.position.fetched, len(it.queue)) == (0, 0, 0)
+    assert f"sent only {length} of" in str(error)
+
+
+@pytest.mark.parametrize("error", [0, 1, 2, 6])
+def test_an_answer_for_a_position_that_has_ended_is_dropped(error: int) -> None:
+    it = OnePartition()
+    it.position.revoked = True
+    told = judged(it, part(error))
+    assert [*told.served, *told.moved, *told.out_of_range, *told.corrupt] == []
+    assert (len(it.queue), it.position.fetched) == (0, 0)

@@ -1,0 +1,766 @@
+"""A channel against a broker that is slow, silent, wrong or gone."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from time import monotonic
+from typing import Any
+
+import pytest
+from aiokafka.protocol.fetch import FetchResponse_v11
+from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v5
+from aiokafka.protocol.offset import OffsetResponse_v3
+
+from tests.timing import eventually, scaled
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, BrokerResponseError, BrokerUnavailableError
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, error_codes
+from zkconsumer.kafka.connection import Connection
+from zkconsumer.model import Endpoint, TopicPartition
+
+FETCH = FetchRequest([FetchPosition("t", 3, 42, 1000)], max_wait=0.0, min_bytes=1, max_bytes=1000)
+T3 = TopicPartition("t", 3)
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(10))
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., BrokerChannel]]:
+    made: list[BrokerChannel] = []
+
+    def channel(endpoint: Endpoint, timeout: float = 10, **more: Any) -> BrokerChannel:
+        made.append(BrokerChannel(endpoint, client_id="test", socket_timeout=scaled(timeout), **more))
+        return made[-1]
+
+    yield channel
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., Future[Any]]]:
+    """Runs a call on another thread."""
+    with ThreadPoolExecutor(1, "elsewhere") as pool:
+        yield pool.submit
+
+
+Make = Callable[..., BrokerChannel]
+Elsewhere = Callable[..., "Future[Any]"]
+
+
+def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        first, second = peer.request(), peer.request()  # both are here before the first answer goes
+        assert (first.api, first.version) == (1, 11)
+        peer.answer(first.correlation_id, fetched(b"one"))
+        peer.answer(second.correlation_id, fetched(b"two", error=error_codes.OFFSET_OUT_OF_RANGE))
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        assert channel.versions == {"ApiVersions": 0, "Fetch": 11, "ListOffsets": 3, "Metadata": 5}
+        ids = [channel.send_fetch(FETCH, soon()) for _ in range(2)]
+        first, second = (channel.receive_fetch(each, soon()).partitions[0] for each in ids)
+        assert first == ("t", 3, 0, 100, 0, (), b"one", 100)
+        assert (second.records, second.error) == (b"two", error_codes.OFFSET_OUT_OF_RANGE)
+        with pytest.raises(ValueError, match="outstanding"):
+            channel.receive_fetch(ids[0], soon())
+        channel.close()
+
+
+def test_other_questions_may_be_asked_while_a_fetch_is_outstanding(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        fetch, offsets = peer.request(), peer.request()
+        peer.answer(fetch.correlation_id, fetched(b"kept"))
+        peer.answer(offsets.correlation_id, OffsetResponse_v3(0, [("t", [(3, 0, 5, 77)])]).encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        fetch = channel.send_fetch(FETCH, soon())
+        assert channel.list_offsets({T3: -2}, soon()) == {T3: (77, 5, 0)}
+        assert channel.receive_fetch(fetch, soon()).partitions[0].records == b"kept"
+        channel.close()
+
+
+def test_the_leaders_of_topics(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        asked = peer.request()
+        assert asked.body == struct.pack(">ih1sh1s?", 2, 1, b"t", 1, b"u", False)  # no topic may be created
+        topics = [
+            (0, "t", False, [(0, 3, 7, [7], [7], []), (5, 4, -1, [7], [], []), (9, 5, 8, [8, 7], [8], [7])]),
+            (3, "u", False, []),
+        ]
+        nodes = [(7, "one", 9092, None), (8, "two", 9093, "rack")]
+        peer.answer(asked.correlation_id, MetadataResponse_v5(0, nodes, "id", 7, topics).encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        told = channel.metadata(["t", "u"], soon())
+        assert told.brokers == {7: ("one", 9092), 8: ("two", 9093)}
+        assert told.leaders == {T3: 7, TopicPartition("t", 5): 8}
+        assert told.errors == {TopicPartition("t", 4): error_codes.LEADER_NOT_AVAILABLE, "u": 3}
+        channel.close()
+
+
+@pytest.mark.parametrize("generation", [1, 5])
+def test_no_topics_ask_for_nothing(make: Make, generation: int) -> None:
+    """Version 0 of the request reads an empty list as all topics."""
+    with ScriptedBroker() as broker:
+        assert make(broker.endpoint(generation)).metadata([], soon()) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(("generation", "fetch"), [(1, 0), (2, 1)])
+def test_old_brokers_are_not_asked_for_their_versions(make: Make, generation: int, fetch: int) -> None:
+    """0.8 closes the connection on the question, 0.9 never answers anything on it again."""
+
+    def script(peer: Peer) -> None:
+        asked = peer.request()
+        assert (asked.api, asked.version) == (3, 0)
+        peer.answer(asked.correlation_id, MetadataResponse_v0([], []).encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint(generation))
+        channel.connect(soon())
+        assert channel.versions["Fetch"] == fetch
+        channel.metadata(["t"], soon())
+        channel.close()
+
+
+def test_a_broker_that_closes_on_the_question_twice_is_taken_for_an_old_one(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(peer: Peer) -> None:
+        peer.request()
+
+    with ScriptedBroker(refuse, refuse, Peer.until_closed) as broker:
+        channel = make(broker.endpoint(4))
+        with caplog.at_level(logging.WARNING, "zkconsumer.kafka"):
+            channel.connect(soon())
+        assert channel.versions["Fetch"] == 0
+        assert "older than 0.10" in caplog.text
+        channel.close()
+
+
+def test_a_broker_that_closes_on_the_question_once_is_asked_again(make: Make) -> None:
+    """One that is just being restarted must not be talked down to version 0: headers would be lost unnoticed."""
+
+    def refuse(peer: Peer) -> None:
+        peer.request()
+
+    def accept(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(refuse, accept) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        assert channel.versions["Fetch"] == 11
+        channel.close()
+
+
+def test_a_broker_that_is_silent_on_the_question_is_not_taken_for_an_old_one(make: Make) -> None:
+    with ScriptedBroker(Peer.until_closed) as broker:
+        channel = make(broker.endpoint(), timeout=0.2)
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.connect(soon())
+        assert channel.versions == {}
+
+
+def test_no_common_version_is_said_so(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions({1: (12, 17), 2: (0, 3), 3: (0, 9)})
+        peer.until_closed()
+
+    says = pytest.raises(BrokerError, match=r"broker 7 at .* speaks Fetch 12 to 17, this client 0 to 11")
+    with ScriptedBroker(script) as broker, says:
+        make(broker.endpoint()).connect(soon())
+
+
+def test_a_wrong_correlation_id_ends_the_connection_but_not_the_channel(make: Make) -> None:
+    def wrong(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id + 1, fetched(b"of somebody else"))
+        peer.until_closed()
+
+    def right(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, fetched(b"ours"))
+        peer.until_closed()
+
+    with ScriptedBroker(wrong, right) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        first = channel.send_fetch(FETCH, soon())
+        with pytest.raises(BrokerError, match="in place of"):
+            channel.receive_fetch(first, soon())
+        for call in (lambda: channel.receive_fetch(first, soon()), lambda: channel.send_fetch(FETCH, soon())):
+            with pytest.raises(BrokerUnavailableError, match="not connected"):
+                call()
+        channel.connect(soon())
+        again = channel.send_fetch(FETCH, soon())
+        assert channel.receive_fetch(again, soon()).partitions[0].records == b"ours"
+        channel.close()
+
+
+def test_somebody_who_is_no_broker_is_found_out_at_once(make: Make) -> None:
+    """The first bytes of an HTTP answer, read as a length, would ask for more than a gigabyte."""
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        with pytest.raises(BrokerError, match="Kafka listener"):
+            channel.connect(soon())
+
+
+def _fetch(channel: BrokerChannel) -> None:
+    channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+
+
+def _metadata(channel: BrokerChannel) -> None:
+    channel.metadata(["t"], soon())
+
+
+def _announced(answered: bytes) -> Callable[[Peer], None]:
+    """Answers the first request after the versions with a length and so many bytes of what it announces."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.send(answered[:4] + struct.pack(">i", peer.request().correlation_id) + answered[4:])
+
+    return script
+
+
+@pytest.mark.parametrize("asking", [_fetch, _metadata])
+def test_a_length_beyond_all_reason_allocates_nothing(make: Make, asking: Callable[[BrokerChannel], None]) -> None:
+    """Eight bytes made the member allocate and zero two gigabytes while all of its threads stood still."""
+    with ScriptedBroker(_announced(struct.pack(">i", 2**31 - 1))) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerError, match=r"an answer of 2147483643 bytes came to \w+, where \d+ are the most"):
+                asking(channel)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("asking", "announced"), [(_fetch, 90_000_000), (_metadata, 8_000_000)])
+def test_memory_grows_with_what_comes_not_with_its_length(
+    make: Make, asking: Callable[[BrokerChannel], None], announced: int
+) -> None:
+    """A length that may be right costs what has come of it, and the receive buffer."""
+    head = fetched(bytes(60_000)).replace(struct.pack(">i", 60_000), struct.pack(">i", announced - 80))
+    with ScriptedBroker(_announced(struct.pack(">i", announced) + head)) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerUnavailableError):
+                asking(channel)
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_an_answer_may_be_as_large_as_was_asked_for(make: Make) -> None:
+    """The limit follows the request, and a first batch may be larger than it (KIP-74)."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for size in (2_000_000, 2_000_000, 40_000_000):
+            with suppress(ConnectionError):  # the last one is refused
+                peer.answer(peer.request().correlation_id, fetched(bytes(size)))
+
+    asked = FETCH._replace(positions=[FetchPosition("t", 3, 42, 32_000_000)])
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint(), largest_fetch=1000)
+        channel.connect(soon())
+        for request in (asked, asked._replace(positions=FETCH.positions, max_bytes=2_000_000)):
+            channel.receive_fetch(channel.send_fetch(request, soon()), soon())
+        with pytest.raises(BrokerError, match=r"fetch\.max\.bytes"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+
+
+def test_partitions_that_nobody_asked_for_are_not_believed(make: Make) -> None:
+    """Empty partitions take ten times their bytes in memory, and an answer could hold millions of them."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        parts = [(n, 0, 100, 100, 0, None, -1, b"") for n in range(3)]
+        for count in (1, 1, 3):
+            answer = FetchResponse_v11(0, 0, 5, [("t", parts[:1]), ("u", parts[: count - 1])])
+            peer.answer(peer.request().correlation_id, answer.encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        # in a session the broker may tell of any partition that was named in it
+        for request in (FETCH._replace(session_epoch=0), FETCH._replace(session_epoch=1)):
+            assert len(channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions) == 1
+        with pytest.raises(BrokerError, match="more than the 2 partitions that were asked for"):
+            channel.receive_fetch(channel.send_fetch(FETCH._replace(session_epoch=2, positions=()), soon()), soon())
+
+
+def test_an_answer_that_cannot_be_read_ends_the_connection(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, fetched(b"x" * 50)[:-10])
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerError, match="Fetch version 11 cannot be read"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+        with pytest.raises(BrokerUnavailableError):
+            channel.send_fetch(FETCH, soon())
+
+
+def test_a_refused_fetch_is_an_error_that_leaves_the_channel_usable(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, fetched(error_code=error_codes.FETCH_SESSION_ID_NOT_FOUND))
+        peer.answer(peer.request().correlation_id, fetched(b"fine"))
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerResponseError, match="FETCH_SESSION_ID_NOT_FOUND"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+        assert channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records == b"fine"
+        channel.close()
+
+
+@pytest.mark.parametrize("sent", [0, 3, 8, 20])
+def test_a_broker_that_dies_within_an_answer(make: Make, sent: int) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        body = fetched(b"half")
+        peer.send((struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body)[:sent])
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerUnavailableError, match=r"broker 7 at 127.0.0.1:.*closed the connection"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+
+
+def test_a_silent_broker_is_waited_for_no_longer_than_the_deadline(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        begin = monotonic()
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(0.1))
+        assert 0.09 < monotonic() - begin < scaled(5)
+
+
+def test_a_silent_broker_is_waited_for_no_longer_than_the_socket_timeout(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint(), timeout=0.3)
+        channel.connect(soon())
+        long_poll = FETCH._replace(max_wait=0.2)
+        begin = monotonic()
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(long_poll, soon()), Deadline(None))
+        assert monotonic() - begin > 0.45  # the wait that the broker was asked for does not count
+
+
+@pytest.mark.parametrize("sent", [3, 8, 20, -1])
+def test_the_rest_of_an_answer_that_stops_is_not_taken_for_the_next(make: Make, sent: int) -> None:
+    def answer(peer: Peer, records: bytes) -> bytes:
+        peer.versions()
+        body = fetched(records)
+        return struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body
+
+    def stopping(peer: Peer) -> None:
+        peer.send(answer(peer, b"half")[:sent])
+        peer.until_closed()
+
+    def serving(peer: Peer) -> None:
+        peer.send(answer(peer, b"whole"))
+        peer.until_closed()
+
+    with ScriptedBroker(stopping, serving) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(scaled(0.2)))
+        with pytest.raises(BrokerUnavailableError, match="not connected"):
+            channel.send_fetch(FETCH, soon())
+        channel.connect(soon())
+        assert channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records == b"whole"
+        channel.close()
+
+
+def test_a_connection_made_again_has_a_time_limit_of_its_own(make: Make) -> None:
+    """The limit was told to the socket before, and is not told to one each time."""
+
+    def serving(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, fetched(b"one"))
+        peer.until_closed()
+
+    def silent(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(serving, silent) as broker:
+        channel = make(broker.endpoint(), timeout=0.5)
+        channel.connect(Deadline(None))
+        assert channel.receive_fetch(channel.send_fetch(FETCH, Deadline(None)), Deadline(None)).partitions
+        channel.connect(Deadline(None))
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(FETCH, Deadline(None)), Deadline(None))
+
+
+def test_a_broker_that_dribbles_is_held_to_the_deadline(make: Make) -> None:
+    """Each byte comes well within the socket timeout; all of them together never would."""
+    pause = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        correlation_id = peer.request().correlation_id
+        try:
+            for byte in struct.pack(">ii", 10_000, correlation_id) + bytes(10_000):
+                peer.send(bytes((byte,)))
+                pause.wait(0.02)
+        except OSError:
+            pass
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), Deadline(0.3))
+
+
+def test_an_expired_deadline_sends_nothing(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerUnavailableError, match="no time was left"):
+            channel.send_fetch(FETCH, Deadline(0))
+
+
+def test_a_large_answer_does_not_stay_in_memory(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for records in (bytes(20_000_000), b"small"):
+            peer.answer(peer.request().correlation_id, fetched(records))
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        sizes = [
+            len(channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records) for _ in "ab"
+        ]
+        assert sizes == [20_000_000, 5]
+        assert len(channel._buffer) < 4_300_000
+        channel.close()
+
+
+def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each return from the system may wait for a thread that computes; seen: two a partition, one of 42 bytes."""
+    parts: list[Any] = [(n, 0, 100, 100, 0, [], 0, bytes([n]) * 1_000_000) for n in range(4)]
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for _ in range(2):
+            peer.answer(peer.request().correlation_id, FetchResponse_v11(0, 0, 0, [("t", parts)]).encode())
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        received: list[int] = []
+        receive = Connection._receive
+
+        def counted(
+            self: Connection, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float
+        ) -> int:
+            received.append(least)
+            return receive(self, view, least, flags, deadline, limit)
+
+        monkeypatch.setattr(Connection, "_receive", counted)
+        for _ in range(2):
+            received.clear()
+            request = FETCH._replace(positions=[*FETCH.positions] * 4)
+            answer = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
+            assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
+            assert len(received) == 2, "its length, and all the rest"
+        channel.close()
+
+
+def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two are owed, the first must not take the head of the second with it."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        for owed in (1, 2, 1):
+            asked = [peer.request().correlation_id for _ in range(owed)]
+            bodies = [fetched(f"{number}".encode()) for number in asked]
+            peer.send(b"".join(struct.pack(">ii", len(b) + 4, n) + b for n, b in zip(asked, bodies, strict=True)))
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        calls: list[int] = []
+        receive = Connection._receive
+
+        def counted(self: Connection, *arguments: Any) -> int:
+            calls.append(1)
+            return receive(self, *arguments)
+
+        monkeypatch.setattr(Connection, "_receive", counted)
+        for owed, pieces in ((1, 1), (2, 3), (1, 1)):
+            calls.clear()
+            asked = [channel.send_fetch(FETCH, soon()) for _ in range(owed)]
+            told = [channel.receive_fetch(number, soon()).partitions[0].records for number in asked]
+            assert told == [f"{number}".encode() for number in asked]
+            assert len(calls) == pieces
+        channel.close()
+
+
+def test_bytes_behind_the_only_answer_that_is_owed_are_an_error(make: Make) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions()
+        body = fetched(b"one")
+        peer.send(struct.pack(">ii", len(body) + 4, peer.request().correlation_id) + body + b"more")
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint())
+        channel.connect(soon())
+        with pytest.raises(BrokerError, match="came in place of"):
+            channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
+        assert not channel.versions, "it is to be connected again"
+
+
+def test_close_from_another_thread_wakes_a_blocked_receive(make: Make, elsewhere: Elsewhere) -> None:
+    asked = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.request()
+        asked.set()
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint(), timeout=60)
+        channel.connect(soon())
+        waiting = elsewhere(channel.receive_fetch, channel.send_fetch(FETCH, soon()), Deadline(60))
+        assert asked.wait(scaled(10))
+        eventually(lambda: channel._connection._busy, 10, "the other thread to wait")
+        channel.close()
+        with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
+            waiting.result(scaled(5))
+        assert channel._connection._socket is None
+    with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
+        channel.connect(soon())
+
+
+@pytest.fixture
+def black_hole() -> Iterator[int]:
+    """A port where nobody answers: its queue of unaccepted connections is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+            fillers.append(filler)
+        yield listener.getsockname()[1]
+        for filler in fillers:
+            filler.close()
+
+
+def test_connecting_into_a_black_hole_ends_at_the_deadline(make: Make, black_hole: int) -> None:
+    begin = monotonic()
+    with pytest.raises(BrokerUnavailableError, match=r"broker 7 at 127.0.0.1:.*cannot be reached"):
+        make(Endpoint(7, "127.0.0.1", black_hole)).connect(Deadline(0.2))
+    assert 0.15 < monotonic() - begin < scaled(5)
+
+
+def test_close_from_another_thread_wakes_a_connect(make: Make, black_hole: int, elsewhere: Elsewhere) -> None:
+    channel = make(Endpoint(7, "127.0.0.1", black_hole), timeout=60)
+    waiting = elsewhere(channel.connect, Deadline(60))
+    eventually(lambda: channel._connection._busy, 10, "the other thread to connect")
+    channel.close()
+    with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
+        waiting.result(scaled(5))
+
+
+def test_a_refused_connection(make: Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(BrokerUnavailableError, match=r"cannot be reached: .*refused"):
+        make(Endpoint(7, "127.0.0.1", port)).connect(soon())
+
+
+def test_nothing_works_before_connecting(make: Make) -> None:
+    channel = make(Endpoint(7, "127.0.0.1", 1))
+    calls: list[Callable[[], object]] = [
+        lambda: channel.metadata(["t"], soon()),
+        lambda: channel.list_offsets({T3: -1}, soon()),
+        lambda: channel.send_fetch(FETCH, soon()),
+        lambda: channel.receive_fetch(1, soon()),
+    ]
+    for call in calls:
+        with pytest.raises(BrokerUnavailableError, match="not connected"):
+            call()
+
+
+def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        refused = gone.getsockname()
+    with ScriptedBroker(Peer.until_closed) as broker:
+        here = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+
+        def answer(host: str, port: int, *rest: int) -> list[Any]:
+            if socket.AI_NUMERICHOST in rest:
+                raise socket.gaierror
+            return [(*here, refused), (*here, ("127.0.0.1", broker.port))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        connection = Connection("broker 7", "some.name", 9092)
+        connection.connect(soon(), scaled(10))
+        connection.send(b"x", soon(), 1)
+        connection.close()
+
+
+def test_a_name_that_is_never_resolved_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's look-up has no time limit of its own; a dead name server once held up everything behind it."""
+    over = threading.Event()
+
+    def hang(host: str, port: int, *rest: int) -> list[Any]:
+        if socket.AI_NUMERICHOST in rest:
+            raise socket.gaierror
+        over.wait(scaled(30))
+        raise socket.gaierror(socket.EAI_AGAIN, "later")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    try:
+        connection = Connection("broker 7", "some.name", 9092)
+        with pytest.raises(BrokerUnavailableError, match="was not resolved in time"):
+            connection.connect(Deadline(0.1), 60)
+    finally:
+        over.set()
+    with pytest.raises(BrokerUnavailableError, match="cannot be resolved"):
+        connection.connect(soon(), 60)
+
+
+def test_a_time_limit_is_told_to_the_system_only_when_it_changes() -> None:
+    """It was told before each call, which took as long as reading a small answer."""
+    told: list[tuple[int, float]] = []
+
+    class Told:
+        def setsockopt(self, _: int, option: int, value: bytes) -> None:
+            seconds, micros = struct.unpack("@ll", value)
+            told.append((option, seconds + micros / 1e6))
+
+    sock: Any = Told()
+    connection = Connection("broker 7", "127.0.0.1", 1)
+    limits = (30.1, 30.0999, 30.0, 0.1, 0.1, 30.0, 60.0, 30.0)
+    for seconds in limits:
+        before = len(told)
+        connection._allow(sock, socket.SO_RCVTIMEO, seconds)
+        assert seconds <= told[-1][1] <= seconds * 1.03
+        assert len(told) - before <= 1
+    assert len(told) == 5, "at first, for less, for more, for much more, for less again"
+    connection._allow(sock, socket.SO_SNDTIMEO, 30.0)
+    assert told[-1][0] == socket.SO_SNDTIMEO, "the other way has a limit of its own"
+
+
+def test_close_from_another_thread_wakes_a_blocked_send(elsewhere: Elsewhere) -> None:
+    release = threading.Event()
+    with ScriptedBroker(lambda _: assert_set(release)) as broker:
+        connection = Connection("broker 7", "127.0.0.1", broker.port)
+        connection.connect(soon(), 10)
+        waiting = elsewhere(connection.send, bytes(200_000_000), Deadline(60), 60)
+        eventually(lambda: connection._busy, 10, "the other thread to send")
+        connection.close()
+        with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
+            waiting.result(scaled(10))
+        release.set()
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(scaled(30))
+
+
+def test_close_leaves_the_descriptor_to_the_thread_that_uses_it() -> None:
+    """A number that is closed under a reading thread can be given to another file, which it would then read from."""
+    with ScriptedBroker(Peer.until_closed) as broker:
+        connection = Connection("broker 7", "127.0.0.1", broker.port)
+        connection.connect(soon(), 10)
+        with ExitStack() as reading:
+            sock = reading.enter_context(connection._using())
+            connection.close()
+            assert sock.fileno() >= 0
+            with pytest.raises(BrokerUnavailableError, match="closed"):
+                reading.close()
+        assert sock.fileno() == -1
+
+
+def test_a_login_comes_before_anything_else(make: Make) -> None:
+    class Login:
+        def wrap(self, sock: socket.socket, host: str) -> socket.socket:
+            assert host == "127.0.0.1"
+            return sock
+
+        def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> None:
+            raise BrokerError("wrong password")
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        channel = make(broker.endpoint(), security=Login())
+        with pytest.raises(BrokerError, match="wrong password"):
+            channel.connect(soon())
+        with pytest.raises(BrokerUnavailableError, match="not connected"):
+            channel.send_fetch(FETCH, soon())

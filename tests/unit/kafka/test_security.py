@@ -1,0 +1,504 @@
+"""TLS and logins on a channel, against brokers that follow a script."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from aiokafka.protocol import admin
+from aiokafka.protocol.metadata import MetadataResponse_v5
+
+from tests.timing import scaled
+from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerAuthenticationError, BrokerError, ConfigException, MissingExtraError
+from zkconsumer.kafka import BrokerChannel, channel_security
+
+MODERN = {**RANGES, 17: (0, 1), 36: (0, 2)}
+OLDER: Mapping[int, tuple[int, int]] = {1: (0, 3), 2: (0, 1), 3: (0, 2), 18: (0, 0), 17: (0, 0)}
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(10))
+
+
+def channel(broker: ScriptedBroker, generation: int = 5, **properties: Any) -> BrokerChannel:
+    names = {name.replace("_", "."): value for name, value in properties.items()}
+    config = ConsumerConfig({"zookeeper.connect": "zk", "group.id": "g", **names})
+    security = channel_security(config)
+    return BrokerChannel(broker.endpoint(generation), client_id="c", socket_timeout=scaled(10), security=security)
+
+
+def plain(**more: str) -> dict[str, str]:
+    given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    return {**given, "sasl_username": "ann", "sasl_password": "hunter2", **more}
+
+
+def handshake(peer: Peer, mechanism: str, *, error: int = 0, offered: tuple[str, ...] = ()) -> None:
+    asked = peer.request()
+    assert asked.api == 17
+    assert asked.body == len(mechanism).to_bytes(2, "big") + mechanism.encode()
+    peer.answer(asked.correlation_id, admin.SaslHandShakeResponse_v1(error, list(offered)).encode())
+
+
+def token(peer: Peer) -> tuple[int, bytes]:
+    asked = peer.request()
+    assert (asked.api, asked.version) == (36, 1)
+    return asked.correlation_id, asked.body[4:]
+
+
+def accept(peer: Peer, correlation_id: int, answer: bytes = b"", lifetime_ms: int = 0) -> None:
+    peer.answer(correlation_id, admin.SaslAuthenticateResponse_v1(0, None, answer, lifetime_ms).encode())
+
+
+def refuse(peer: Peer, correlation_id: int, why: str) -> None:
+    peer.answer(correlation_id, admin.SaslAuthenticateResponse_v1(58, why, b"", 0).encode())
+
+
+def serve_metadata(peer: Peer) -> None:
+    asked = peer.request()
+    assert asked.api == 3
+    peer.answer(asked.correlation_id, MetadataResponse_v5(0, [], None, 0, []).encode())
+
+
+# ---- SASL ----
+
+
+def test_plain_in_requests_of_the_protocol() -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "PLAIN")
+        correlation_id, said = token(peer)
+        assert said == b"ann\0ann\0hunter2"
+        accept(peer, correlation_id)
+        serve_metadata(peer)
+
+    with ScriptedBroker(script) as broker:
+        one = channel(broker, **plain())
+        one.connect(soon())
+        one.metadata(["t"], soon())
+        one.close()
+
+
+def test_plain_in_bare_tokens_on_a_broker_before_1_0() -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(OLDER)
+        handshake(peer, "PLAIN")
+        size = int.from_bytes(peer._exactly(4), "big")
+        assert peer._exactly(size) == b"ann\0ann\0hunter2"
+        peer.send(b"\0\0\0\0")
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        one = channel(broker, 3, **plain())
+        one.connect(soon())
+        assert one.versions["SaslHandshake"] == 0
+        one.close()
+
+
+def test_a_broker_before_1_0_refuses_by_closing() -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(OLDER)
+        handshake(peer, "PLAIN")
+        peer._exactly(4 + 15)
+
+    with (
+        ScriptedBroker(script) as broker,
+        pytest.raises(BrokerAuthenticationError, match="wrong credentials") as caught,
+    ):
+        channel(broker, 3, **plain()).connect(soon())
+    assert "hunter2" not in str(caught.value)
+
+
+def scram_server(
+    peer: Peer, algorithm: str, password: bytes, *, iterations: int = 4096, forged: bool = False, extra: str = "more"
+) -> None:
+    """RFC 5802 from the server's side, written out a second time."""
+    name = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[algorithm]
+
+    def mac(key: bytes, data: bytes) -> bytes:
+        return hmac.new(key, data, name).digest()
+
+    correlation_id, first = token(peer)
+    bare = first.removeprefix(b"n,,")
+    user, nonce = bare.split(b",")
+    assert user == b"n=a=2Cnn=3D"
+    server_first = b"r=%s%s,s=%s,i=%d" % (nonce[2:], extra.encode(), base64.b64encode(b"salt"), iterations)
+    accept(peer, correlation_id, server_first)
+    correlation_id, final = token(peer)
+    without_proof, proof = final.rsplit(b",p=", 1)
+    message = b",".join([bare, server_first, without_proof])
+    salted = hashlib.pbkdf2_hmac(name, password, b"salt", iterations)
+    stored = hashlib.new(name, mac(salted, b"Client Key")).digest()
+    client_key = bytes(a ^ b for a, b in zip(base64.b64decode(proof), mac(stored, message), strict=True))
+    if hashlib.new(name, client_key).digest() != stored:
+        refuse(peer, correlation_id, "Authentication failed due to invalid credentials")
+        return
+    signature = mac(mac(b"forged" if forged else salted, b"Server Key"), message)
+    accept(peer, correlation_id, b"v=" + base64.b64encode(signature))
+
+
+def scram(algorithm: str, **more: str) -> dict[str, str]:
+    return plain(sasl_mechanism=algorithm, sasl_username="a,nn=", **more)
+
+
+@pytest.mark.parametrize("algorithm", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram(algorithm: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, algorithm)
+        scram_server(peer, algorithm, b"hunter2")
+        serve_metadata(peer)
+
+    with ScriptedBroker(script) as broker:
+        one = channel(broker, **scram(algorithm))
+        one.connect(soon())
+        one.metadata(["t"], soon())
+        one.close()
+
+
+def test_a_wrong_password_is_one_clear_error_without_the_password() -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "SCRAM-SHA-512")
+        scram_server(peer, "SCRAM-SHA-512", b"right")
+
+    with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError) as caught:
+        channel(broker, **scram("SCRAM-SHA-512")).connect(soon())
+    told = str(caught.value)
+    assert "broker 7 at 127.0.0.1" in told
+    assert "SCRAM-SHA-512, user 'a,nn='" in told
+    assert "invalid credentials" in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize(
+    ("trick", "words"),
+    [
+        ({"forged": True}, "wrong signature"),
+        ({"iterations": 1}, "1 rounds"),
+        ({"iterations": 10**9}, "rounds"),
+        ({"extra": ""}, "added nothing to the nonce"),
+    ],
+)
+def test_a_broker_that_does_not_know_the_password_itself_is_not_believed(trick: dict[str, Any], words: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "SCRAM-SHA-256")
+        try:
+            scram_server(peer, "SCRAM-SHA-256", b"hunter2", **trick)
+        except ConnectionError:
+            assert "forged" not in trick
+
+    with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match=words):
+        channel(broker, **scram("SCRAM-SHA-256")).connect(soon())
+
+
+@pytest.mark.parametrize("answer", [b"", b"r=", b"nonsense", b"\xff\xff", b"r=x,s=!,i=4096", b"e=other-error"])
+def test_a_broken_answer_is_a_failed_login_and_nothing_else(answer: bytes) -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "SCRAM-SHA-256")
+        accept(peer, token(peer)[0], answer)
+
+    with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match="the login failed"):
+        channel(broker, **scram("SCRAM-SHA-256")).connect(soon())
+
+
+def test_a_mechanism_that_the_broker_lacks_is_named_with_those_it_has() -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "PLAIN", error=33, offered=("SCRAM-SHA-512", "GSSAPI"))
+
+    with (
+        ScriptedBroker(script) as broker,
+        pytest.raises(BrokerAuthenticationError, match="offers SCRAM-SHA-512, GSSAPI"),
+    ):
+        channel(broker, **plain()).connect(soon())
+
+
+def test_a_listener_without_logins_says_so() -> None:
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "PLAIN", error=34)
+
+    with (
+        ScriptedBroker(script) as broker,
+        pytest.raises(BrokerAuthenticationError, match=r"ILLEGAL_SASL_STATE.*security\.protocol"),
+    ):
+        channel(broker, **plain()).connect(soon())
+
+
+def test_a_broker_of_0_9_knows_no_password() -> None:
+    def script(peer: Peer) -> None:
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match=r"0\.10"):
+        channel(broker, 2, **plain()).connect(soon())
+
+
+def test_a_login_is_renewed_before_it_is_too_old() -> None:
+    """KIP-368: the broker would close the connection."""
+
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        for _ in range(2):
+            handshake(peer, "PLAIN")
+            accept(peer, token(peer)[0], lifetime_ms=1)
+            serve_metadata(peer)
+
+    with ScriptedBroker(script) as broker:
+        one = channel(broker, **plain())
+        one.connect(soon())
+        assert one._login_until.at is not None
+        one._login_until = Deadline(None)  # however slow this machine is
+        one.metadata(["t"], soon())
+        one._login_until = Deadline(0.0)
+        one.metadata(["t"], soon())
+        one.close()
+
+
+_TOKENS: Iterator[str] = iter(())
+
+
+def next_token() -> str:
+    return next(_TOKENS)
+
+
+def test_a_token_is_asked_for_at_each_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}._TOKENS", iter(["one", "two"]))
+
+    def script(expected: str) -> Callable[[Peer], None]:
+        def play(peer: Peer) -> None:
+            peer.versions(MODERN)
+            handshake(peer, "OAUTHBEARER")
+            correlation_id, said = token(peer)
+            assert said == b"n,,\x01auth=Bearer %s\x01\x01" % expected.encode()
+            accept(peer, correlation_id)
+
+        return play
+
+    with ScriptedBroker(script("one"), script("two")) as broker:
+        one = channel(broker, **bearer(sasl_oauthbearer_token_provider=f"{__name__}:next_token"))
+        one.connect(soon())
+        one.connect(soon())
+        one.close()
+
+
+def bearer(**more: str) -> dict[str, str]:
+    return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", **more}
+
+
+def test_a_token_may_lie_in_a_file_and_a_refusal_of_it_is_told(tmp_path: Path) -> None:
+    """The broker answers a bad token with an answer that is no error yet; aiokafka takes that for success."""
+    (tmp_path / "a token").write_text("stale\n")
+
+    def script(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "OAUTHBEARER")
+        correlation_id, said = token(peer)
+        assert b"Bearer stale\x01" in said
+        accept(peer, correlation_id, b'{"status":"invalid_token"}')
+        correlation_id, said = token(peer)
+        assert said == b"\x01"
+        refuse(peer, correlation_id, "{invalid_token}")
+
+    url = (tmp_path / "a token").as_uri()
+    with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match="invalid_token"):
+        channel(broker, **bearer(sasl_oauthbearer_token_endpoint_url=url)).connect(soon())
+
+
+@pytest.mark.parametrize("provider", ["absent.module:f", "os:absent", "os:sep", "os:path.absent"])
+def test_a_token_provider_that_cannot_be_called_is_refused_at_once(provider: str) -> None:
+    given = {"zookeeper.connect": "zk", "group.id": "g", "sasl.oauthbearer.token.provider": provider}
+    config = ConsumerConfig({**given, "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
+    with pytest.raises(ConfigException, match="provider"):
+        channel_security(config)
+
+
+def test_kerberos_without_its_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiokafka.conn.gssapi", None)
+    with pytest.raises(MissingExtraError, match=r"zkconsumer\[kerberos\].*libkrb5-dev"):
+        channel_security(ConsumerConfig(zookeeper_connect="zk", group_id="g", security_protocol="SASL_SSL"))
+
+
+class FakeKerberos:
+    """As much of the gssapi package as a login takes, with a peer that answers two tokens."""
+
+    class NameType:
+        hostbased_service = 1
+
+    class MechType:
+        kerberos = 2
+
+    class Name:
+        def __init__(self, name: str, name_type: int) -> None:
+            assert name == "kafka@127.0.0.1"
+
+        def canonicalize(self, _: int) -> FakeKerberos.Name:
+            return self
+
+    class SecurityContext:
+        def __init__(self, name: object, usage: str) -> None:
+            self.complete = False
+
+        def step(self, answer: bytes | None) -> bytes | None:
+            self.complete = answer is not None
+            return b"ticket" if answer is None else None
+
+        def unwrap(self, data: bytes) -> Any:
+            assert data == b"layers"
+            return type("Unwrapped", (), {"message": b"\x07\x00\x10\x00"})()
+
+        def wrap(self, data: bytes, _: bool) -> Any:
+            return type("Wrapped", (), {"message": data})()
+
+
+@pytest.mark.parametrize("generation", [2, 5])
+def test_kerberos(monkeypatch: pytest.MonkeyPatch, generation: int) -> None:
+    """Brokers of 0.9 have no handshake before it."""
+    monkeypatch.setattr("aiokafka.conn.gssapi", FakeKerberos)
+
+    def bare(peer: Peer) -> None:
+        for answer in (b"proof", b"layers", None):
+            size = int.from_bytes(peer._exactly(4), "big")
+            said = peer._exactly(size)
+            if answer is not None:
+                peer.send(len(answer).to_bytes(4, "big") + answer)
+        assert said == b"\x01\x00\x10\x00kafka@127.0.0.1"
+        peer.until_closed()
+
+    def framed(peer: Peer) -> None:
+        peer.versions(MODERN)
+        handshake(peer, "GSSAPI")
+        for answer in (b"proof", b"layers", b""):
+            accept(peer, token(peer)[0], answer)
+        peer.until_closed()
+
+    with ScriptedBroker(bare if generation == 2 else framed) as broker:
+        one = channel(broker, generation, security_protocol="SASL_PLAINTEXT")
+        one.connect(soon())
+        one.close()
+
+
+# ---- TLS ----
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("tls") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return str(path)
+
+
+def over_tls(
+    authority: trustme.CA, script: Callable[[Peer], None], host: str = "127.0.0.1", clients: bool = False
+) -> Callable[[Peer], None]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    if clients:
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+
+    def play(peer: Peer) -> None:
+        with context.wrap_socket(peer.sock, server_side=True, do_handshake_on_connect=False) as wrapped:
+            try:
+                wrapped.do_handshake()
+                script(Peer(wrapped))
+            except ssl.SSLError:
+                # what the client makes of it is the test; an early close could swallow the alert
+                with contextlib.suppress(OSError):
+                    while socket.socket.recv(wrapped, 65536):
+                        pass
+
+    return play
+
+
+def serve(peer: Peer) -> None:
+    peer.versions()
+    serve_metadata(peer)
+    peer.until_closed()
+
+
+def test_tls_with_a_trusted_certificate(authority: trustme.CA, ca: str) -> None:
+    with ScriptedBroker(over_tls(authority, serve)) as broker:
+        one = channel(broker, security_protocol="SSL", ssl_ca_location=ca)
+        one.connect(soon())
+        one.metadata(["t"], soon())
+        one.close()
+
+
+def test_both_sides_show_a_certificate(authority: trustme.CA, ca: str, tmp_path: Path) -> None:
+    authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "me.pem"))
+    with ScriptedBroker(over_tls(authority, serve, clients=True)) as broker:
+        one = channel(
+            broker, security_protocol="SSL", ssl_truststore_location=ca, ssl_keystore_location=str(tmp_path / "me.pem")
+        )
+        one.connect(soon())
+        one.metadata(["t"], soon())
+        one.close()
+
+
+def test_a_certificate_of_ours_that_is_missing_is_told(authority: trustme.CA, ca: str) -> None:
+    """With TLS 1.3 it is not told in the handshake but in place of the first answer."""
+    with ScriptedBroker(over_tls(authority, serve, clients=True)) as broker:
+        one = channel(broker, security_protocol="SSL", ssl_ca_location=ca)
+        with pytest.raises(BrokerAuthenticationError, match="(?i)certificate.required"):
+            one.connect(soon())
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "ours", "algorithm", "words"),
+    [
+        ("127.0.0.1", False, "https", "CERTIFICATE_VERIFY_FAILED"),
+        ("127.0.0.1", False, "", "CERTIFICATE_VERIFY_FAILED"),
+        ("other.example", True, "https", "IP address mismatch"),
+    ],
+)
+def test_a_certificate_that_is_not_to_be_trusted(
+    ca: str, authority: trustme.CA, host: str, ours: bool, algorithm: str, words: str
+) -> None:
+    with ScriptedBroker(over_tls(authority if ours else trustme.CA(), serve, host)) as broker:
+        one = channel(
+            broker, security_protocol="SSL", ssl_ca_location=ca, ssl_endpoint_identification_algorithm=algorithm
+        )
+        with pytest.raises(BrokerAuthenticationError, match=words):
+            one.connect(soon())
+        one.close()
+
+
+def test_any_host_name_will_do_where_asked(ca: str, authority: trustme.CA) -> None:
+    with ScriptedBroker(over_tls(authority, serve, "other.example")) as broker:
+        one = channel(broker, security_protocol="SSL", ssl_ca_location=ca, ssl_endpoint_identification_algorithm="")
+        one.connect(soon())
+        one.metadata(["t"], soon())
+        one.close()
+
+
+def test_a_plain_listener_is_told_from_a_tls_one(ca: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.send(b"\x00\x00\x00\x04nope")
+
+    with ScriptedBroker(script) as broker, pytest.raises(BrokerAuthenticationError, match="TLS failed"):
+        channel(broker, security_protocol="SSL", ssl_ca_location=ca).connect(soon())
+
+
+def test_a_silent_handshake_ends(ca: str) -> None:
+    with ScriptedBroker(Peer.until_closed) as broker, pytest.raises(BrokerError, match="in time"):
+        channel(broker, security_protocol="SSL", ssl_ca_location=ca).connect(Deadline(scaled(0.2)))

@@ -1,0 +1,290 @@
+"""A member that the brokers coordinate, while they fail: a silent coordinator, one that moves, refusals, a lost answer.
+
+On a cluster in memory, whose answers can be parked and whose brokers stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+from time import monotonic
+
+import pytest
+
+from tests.cluster.in_process import Reader
+from tests.contract.coordinated import Place
+from tests.timing import eventually, scaled
+from zkconsumer.errors import BrokerResponseError, ConsumerTimeoutException, FencedInstanceIdError
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.testing import FakeCluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(brokers=2) as made:
+        yield made
+
+
+@pytest.fixture
+def place(cluster: FakeCluster) -> Iterator[Place]:
+    made = Place("127.0.0.1", cluster.brokers[0].port, modern=True, fake=cluster)
+    made.bootstrap = cluster.bootstrap_servers
+    yield made
+    made.close()
+
+
+def test_nothing_is_handed_out_once_no_heartbeat_was_answered_for_a_session_timeout(
+    place: Place, cluster: FakeCluster
+) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    connector = place.connector(session_timeout_ms=600)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    eventually(lambda: len(stream.queue) == 1, 10, "what is fetched")
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    eventually(lambda: connector.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(0.5)
+    assert len(connector.assignment()) == 1
+    for broker in (0, 1):
+        cluster.start_broker(broker)
+    assert [stream.get(scaled(20)).offset for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_coordinator_that_moves_is_found_again_and_nothing_is_repeated(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    connector = place.connector()
+    reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
+    reader.wait_for(20)
+    rebalances = connector.state.rebalances
+    cluster.move_coordinator(place.group, to=1 - (cluster.coordinator(place.group) or 0))
+    place.produce(topic, 20, 2)
+    reader.wait_for(40)
+    asked = len(cluster.requests_of("Heartbeat"))
+    eventually(lambda: len(cluster.requests_of("Heartbeat")) > asked + 2, 10, "heartbeats at the new place")
+    assert connector.state.rebalances == rebalances
+    connector.commit_offsets(timeout=scaled(10))
+    assert len(set(reader.places)) == len(reader.places) == 40
+
+
+def test_a_coordinator_that_dies_and_comes_back_costs_nothing_within_the_session(
+    place: Place, cluster: FakeCluster
+) -> None:
+    topic = place.topic(1)
+    connector = place.connector(session_timeout_ms=10_000)
+    reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
+    rebalances, who = connector.state.rebalances, cluster.coordinator(place.group) or 0
+    cluster.stop_broker(who)
+    cluster.start_broker(who)
+    place.produce(topic, 5, 1)
+    reader.wait_for(5)
+    assert connector.state.rebalances == rebalances
+    connector.commit_offsets(timeout=scaled(10))
+
+
+def test_what_was_wrong_with_a_coordinator_is_not_said_once_it_is_back(place: Place, cluster: FakeCluster) -> None:
+    connector = place.connector(session_timeout_ms=30_000, auto_commit_enable=False)
+    connector.create_message_streams({place.topic(1): 1})
+    rebalances = connector.state.rebalances
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    eventually(lambda: "the coordinator of group" in connector.state.detail, 20, "a word about it")
+    for broker in (0, 1):
+        cluster.start_broker(broker)
+    eventually(lambda: not connector.state.detail, 20, "no word about it")
+    assert connector.state.rebalances == rebalances
+
+
+def test_a_shutdown_waits_for_no_dead_coordinator(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    connector = place.connector()
+    connector.create_message_streams({topic: 1})
+    for broker in (0, 1):
+        cluster.stop_broker(broker)
+    began = monotonic()
+    connector.shutdown()
+    assert monotonic() - began < scaled(4)
+    for broker in (0, 1):
+        cluster.start_broker(broker)
+
+
+def test_a_shutdown_waits_for_no_silent_coordinator(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    connector = place.connector()
+    connector.create_message_streams({topic: 1})
+    with cluster.park("LeaveGroup", at="request"):
+        began = monotonic()
+        connector.shutdown()
+        assert monotonic() - began < scaled(4)
+
+
+def test_what_only_an_operator_can_cure_is_raised_to_who_joins(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    cluster.fail("JoinGroup", 30, times=100)
+    with pytest.raises(BrokerResponseError, match="GROUP_AUTHORIZATION_FAILED"):
+        place.connector().create_message_streams({topic: 1})
+
+
+def test_what_only_an_operator_can_cure_is_raised_to_readers_until_it_is_cured(
+    place: Place, cluster: FakeCluster
+) -> None:
+    topic = place.topic(1)
+    connector = place.connector()
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    cluster.fail("Heartbeat", 30, times=1)
+    cluster.fail("JoinGroup", 30, times=2)
+    with pytest.raises(BrokerResponseError, match="GROUP_AUTHORIZATION_FAILED"):
+        stream.get(scaled(10))
+    assert "GROUP_AUTHORIZATION_FAILED" in connector.state.detail
+    eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 20, "the way back")
+    place.produce(topic, 1, 1)
+    assert stream.get(scaled(10)).offset == 0
+
+
+@pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch", "Heartbeat"])
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_failure_that_passes_is_waited_for(place: Place, cluster: FakeCluster, api: str, code: int) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    cluster.fail(api, code, times=2)
+    connector = place.connector()
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
+    eventually(lambda: connector.state.phase is Phase.OWNING and len(connector.assignment()) == 1, 10, "the membership")
+
+
+@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
+@pytest.mark.parametrize("code", [22, 25, 27])
+def test_a_generation_that_went_on_without_us_is_joined_anew(
+    place: Place, cluster: FakeCluster, api: str, code: int
+) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    cluster.fail(api, code, times=1)
+    stream = place.connector().create_message_streams({topic: 1})[topic][0]
+    assert [stream.get(scaled(10)).offset for _ in range(3)] == [0, 1, 2]
+
+
+def test_an_answer_to_a_join_that_is_lost_costs_one_more_join(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    place.produce(topic, 3, 1)
+    with cluster.park("SyncGroup") as parked:
+        connector = place.connector()
+        reader: list[Reader] = []
+        thread = Thread(target=lambda: reader.append(Reader(connector.create_message_streams({topic: 1})[topic][0])))
+        thread.start()
+        parked.wait(scaled(10))
+        parked.drop()
+    thread.join(scaled(20))
+    reader[0].wait_for(3)
+
+
+def test_the_older_of_two_processes_with_one_instance_id_stops_and_says_why(place: Place) -> None:
+    topic = place.topic(1)
+    first = place.connector(group_instance_id="i")
+    stream = first.create_message_streams({topic: 1})[topic][0]
+    second = place.connector(group_instance_id="i")
+    second.create_message_streams({topic: 1})
+    with pytest.raises(FencedInstanceIdError, match=r"another process has joined as the same group.instance.id"):
+        stream.get(scaled(10))
+    assert first.state.phase is Phase.FAILED
+    assert len(second.assignment()) == 1
+
+
+def test_the_start_of_a_partition_is_stored_before_anything_of_it_is_handed_out(
+    place: Place, cluster: FakeCluster
+) -> None:
+    """Else "largest" would skip what came between a crash and the first commit."""
+    topic = place.topic(1)
+    place.produce(topic, 5, 1)
+    connector = place.connector(auto_offset_reset="largest", auto_commit_enable=False)
+    stream = connector.create_message_streams({topic: 1})[topic][0]
+    eventually(lambda: cluster.committed(place.group) == {(topic, 0): 5}, 10, "the start")
+    place.produce(topic, 1, 1)
+    assert stream.get(scaled(10)).offset == 5
+
+
+def test_who_was_thrown_out_hands_out_nothing_while_his_group_thread_waits_for_a_message_in_hand(
+    place: Place, cluster: FakeCluster
+) -> None:
+    """What stays flows on while what goes is drained; thrown out meanwhile, nothing of it is ours any more."""
+    topic = place.topic(2)
+    place.produce(topic, 20, 2)
+    given = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 30_000}
+    first = place.connector(client_id="thrown-out", rebalance_drain_timeout_ms=30_000, **given)
+    readers = [Reader(s, hold_at=3) for s in first.create_message_streams({topic: 2})[topic]]
+    eventually(lambda: [len(reader.got) for reader in readers] == [4, 4], 10, "both messages in hand")
+    second, took = place.connector(**given), []
+    starting = Thread(target=lambda: took.append(Reader(second.create_message_streams({topic: 1})[topic][0])))
+    starting.start()
+    eventually(lambda: sum(_revoked(reader) for reader in readers) == 1, 10, "the drain")
+    (stays,) = (reader for reader in readers if not _revoked(reader))
+    members = cluster.group(place.group).members
+    (member,) = (name for name, one in members.items() if one.client_id == "thrown-out")
+    cluster.expire_member(place.group, member)
+    starting.join(scaled(20))
+    eventually(lambda: len(second.assignment()) == 2, 10, "both partitions")
+    eventually(lambda: first.state.phase is Phase.SUSPENDED, 10, "the end of the lease")
+    stays.go_on()
+    took[0].wait_for(14)
+    assert len(stays.got) == 4
+    for reader in readers:
+        reader.go_on()
+    eventually(lambda: len(first.assignment()) == 1 and first.state.phase is Phase.OWNING, 20, "the way back")
+
+
+def _revoked(reader: Reader) -> bool:
+    chunk = reader.stream.queue.taken
+    return chunk is not None and chunk.position.revoked
+
+
+def test_who_is_not_known_time_and_again_backs_off(place: Place, cluster: FakeCluster) -> None:
+    topic = place.topic(1)
+    cluster.fail("JoinGroup", 25, times=6)
+    connector = place.connector()
+    starting = Thread(target=lambda: connector.create_message_streams({topic: 1}))
+    starting.start()
+    eventually(lambda: "UNKNOWN_MEMBER_ID" in connector.state.detail, 10, "a pause, and a word why")
+    eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 30, "the membership")
+    starting.join(scaled(20))
+
+
+@pytest.mark.parametrize(("api", "code"), [("JoinGroup", 27), ("SyncGroup", 27), ("JoinGroup", 79)])
+def test_who_is_sent_back_to_join_time_and_again_backs_off(
+    place: Place, cluster: FakeCluster, api: str, code: int
+) -> None:
+    """A coordinator that answers nothing but "join again" was asked thousands of times a second."""
+    topic = place.topic(1)
+    cluster.fail(api, code, times=8)
+    connector = place.connector()
+    began = monotonic()
+    connector.create_message_streams({topic: 1})
+    assert monotonic() - began > 0.8 * (0.1 + 0.2 + 0.4 + 0.8)
+    eventually(lambda: connector.state.phase is Phase.OWNING and not connector.state.detail, 10, "the membership")
+    assert 8 < len(cluster.requests_of(api)) <= 10
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_who_leaves_finds_a_coordinator_that_has_moved_or_cut_the_connection(
+    place: Place, cluster: FakeCluster, moves: bool
+) -> None:
+    """Else the others wait for the end of a session that nobody keeps up."""
+    topic = place.topic(2)
+    given = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 100}
+    first, second = place.connector(**given), place.connector(**{**given, "heartbeat_interval_ms": 59_000})
+    first.create_message_streams({topic: 1})
+    second.create_message_streams({topic: 1})
+    eventually(lambda: [len(one.assignment()) for one in (first, second)] == [1, 1], 10, "a partition each")
+    if moves:
+        cluster.move_coordinator(place.group, to=1 - (cluster.coordinator(place.group) or 0))
+        second.shutdown()
+    else:
+        with cluster.park("LeaveGroup", at="request") as parked:
+            stopping = Thread(target=second.shutdown)
+            stopping.start()
+            parked.wait(scaled(10))
+            parked.drop()
+        stopping.join(scaled(10))
+    eventually(lambda: len(first.assignment()) == 2, 20, "both partitions")

@@ -1,0 +1,229 @@
+"""The two threads of a coordinated member that ask the coordinator: what they ask of whom, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from queue import SimpleQueue
+from threading import Event
+from time import monotonic
+from typing import Any, cast
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, RebalanceInProgressError
+from zkconsumer.kafka.cluster_metadata import TopicsSeen
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import Membership
+from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
+from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.model import Endpoint
+from zkconsumer.zookeeper.lease import Lease
+
+HERE, THERE = Endpoint(1, "here", 1), Endpoint(2, "there", 1)
+WHO = Membership("g", 1, "m")
+Failures = SimpleQueue[tuple[Membership, int]]
+"""Who was told that a heartbeat failed, and how many had been sent by then."""
+
+
+class Channel:
+    """A connection whose answers the test decides on; every question is noted by the search."""
+
+    def __init__(self, search: Search, endpoint: Endpoint) -> None:
+        self.versions = {"JoinGroup": 9}
+        self.endpoint = endpoint
+        self.closed = Event()
+        self._search = search
+
+    def join(self, *_: Any, deadline: Deadline, **__: Any) -> None:
+        self._search.asked.append(self.endpoint)
+        self.closed.wait(deadline.bounded(scaled(10)))
+        raise BrokerUnavailableError("closed")
+
+    def heartbeat(self, _: Membership, deadline: Deadline) -> None:
+        self._search.asked.append(self.endpoint)
+        self._search.answer(deadline)
+
+
+class Search:
+    """Connects to anybody."""
+
+    def __init__(self) -> None:
+        self.asked: list[Endpoint] = []
+        self.answer: Callable[[Deadline], None] = lambda _: None
+        self.on_look: Callable[[], object] = lambda: None
+        self._open: list[Channel] = []
+
+    def find(self, deadline: Deadline) -> Channel:
+        return self.connect(HERE, deadline)
+
+    def connect(self, endpoint: Endpoint, _: Deadline) -> Channel:
+        self._open.append(Channel(self, endpoint))
+        return self._open[-1]
+
+    def topics(self, *_: Any) -> TopicsSeen:
+        return TopicsSeen({})
+
+    def is_open(self, channel: Channel) -> bool:
+        self.on_look()
+        return channel in self._open
+
+    def interrupt(self) -> None:
+        for channel in self._open:
+            channel.closed.set()
+        self._open = []
+
+    def discard(self, channel: Channel) -> None:
+        channel.closed.set()
+
+    close = interrupt
+
+
+@pytest.fixture
+def search() -> Search:
+    return Search()
+
+
+def test_a_question_that_was_replaced_before_it_had_a_connection_is_not_asked(search: Search) -> None:
+    """A join may wait for minutes, and what replaced it would wait behind it."""
+    answers: SimpleQueue[Answered] = SimpleQueue()
+    line = Line("n", cast(CoordinatorSearch, search), answers.put, timeout=scaled(10))
+    line.open()
+    nothing: Collection[str] = ()
+    line.find(nothing, look=False)
+    assert answers.get(timeout=scaled(10)).error is None
+
+    def replace() -> None:
+        search.on_look = lambda: None
+        line.cancel()
+
+    search.on_look = replace
+    line.join(WHO, [], session=1, rebalance=1, limit=scaled(600))
+    assert isinstance(answers.get(timeout=scaled(10)).error, BrokerUnavailableError)
+    assert not search.asked
+    line.close(Deadline(scaled(10)))
+
+
+@pytest.fixture
+def failures() -> Failures:
+    return SimpleQueue()
+
+
+@pytest.fixture
+def lease() -> Lease:
+    return Lease()
+
+
+@pytest.fixture
+def make(search: Search, failures: Failures, lease: Lease) -> Iterator[Callable[..., Heartbeats]]:
+    made: list[Heartbeats] = []
+
+    def make(interval: float, session: float, rebalance: float = 9000) -> Heartbeats:
+        searching = cast(CoordinatorSearch, search)
+
+        def tell(event: HeartbeatFailed) -> None:
+            failures.put((event.who, len(search.asked)))
+
+        made.append(Heartbeats("n", searching, lease, tell, interval=interval, session=session, rebalance=rebalance))
+        made[-1].open()
+        return made[-1]
+
+    yield make
+    for heartbeats in made:
+        heartbeats.close(Deadline(scaled(10)))
+
+
+def test_a_coordinator_that_was_found_again_hears_of_us_before_the_interval_is_over(
+    search: Search, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(3600, 9000)
+    heartbeats.beat(WHO, HERE)
+    heartbeats.beat(WHO, THERE)
+    eventually(lambda: search.asked == [THERE], 10, "a heartbeat at the new place")
+
+
+def test_a_silent_coordinator_is_told_after_half_a_session_and_not_asked_once_more_before(
+    search: Search, failures: Failures, make: Callable[..., Heartbeats]
+) -> None:
+    def be_silent(deadline: Deadline) -> None:
+        if len(search.asked) > 1:  # the first one opens the connection that is kept
+            Event().wait(deadline.remaining())
+            raise BrokerUnavailableError("silent")
+
+    search.answer = be_silent
+    make(0.01, 0.4).beat(WHO, HERE)
+    assert failures.get(timeout=scaled(10)) == (WHO, 2)
+
+
+def test_what_a_former_coordinator_says_concerns_nobody(
+    search: Search, failures: Failures, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, scaled(60))
+
+    def move(_: Deadline) -> None:
+        if search.asked[-1] == HERE:
+            heartbeats.beat(WHO, THERE)
+            raise NotCoordinatorError(16, "NOT_COORDINATOR", "a heartbeat")
+
+    search.answer = move
+    heartbeats.beat(WHO, HERE)
+    eventually(lambda: len(search.asked) > 2, 10, "heartbeats at the new place")
+    assert search.asked[:2] == [HERE, THERE]
+    assert failures.empty()
+
+
+def rebalance(_: Deadline) -> None:
+    raise RebalanceInProgressError(27, "REBALANCE_IN_PROGRESS", "a heartbeat")
+
+
+def more(search: Search, times: int = 3) -> None:
+    """Wait for the answers to some more heartbeats."""
+    asked = len(search.asked)
+    eventually(lambda: len(search.asked) > asked + times, 10, "more heartbeats")
+
+
+def test_while_the_group_rebalances_no_heartbeat_counts_beyond_the_time_in_which_our_join_must_come(
+    search: Search, lease: Lease, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, 3600, 1000)
+    heartbeats.beat(WHO, HERE)
+    more(search)
+    assert monotonic() < lease.ends_at <= monotonic() + 1000
+    search.answer = rebalance
+    more(search)
+    lease.void()
+    more(search)
+    ends_at, heard_at = lease.ends_at, heartbeats.heard_at
+    assert monotonic() < ends_at < monotonic() + 1000
+    more(search)
+    assert lease.ends_at == pytest.approx(ends_at)
+    assert heartbeats.heard_at > heard_at
+
+
+def test_before_the_share_is_there_a_call_to_rebalance_proves_nothing(
+    search: Search, lease: Lease, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, 3600)
+    search.answer = rebalance
+    heartbeats.joined(monotonic())
+    heartbeats.beat(WHO, HERE)
+    more(search)
+    assert lease.ends_at == float("-inf")
+    assert heartbeats.heard_at > float("-inf")
+    heartbeats.synced()
+    eventually(lambda: lease.ends_at > monotonic(), 10, "what counts again")
+
+
+def test_before_the_share_is_there_no_heartbeat_counts_beyond_the_time_in_which_our_sync_must_come(
+    search: Search, lease: Lease, make: Callable[..., Heartbeats]
+) -> None:
+    heartbeats = make(0.01, 3600, 1000)
+    asked_at = monotonic()
+    heartbeats.joined(asked_at)
+    heartbeats.beat(WHO, HERE)
+    more(search)
+    assert lease.ends_at == pytest.approx(asked_at + 1000)
+    heartbeats.synced()
+    eventually(lambda: lease.ends_at > asked_at + 1000.1, 10, "what counts again")

@@ -1,0 +1,262 @@
+"""A member between ZooKeeper and the brokers: who coordinates, what is ours then, and what is waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError
+from zkconsumer.member import bridge as module
+from zkconsumer.member.bridge import Bridge, Shadow, members_beside
+from zkconsumer.member.events import LookAgain
+from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
+from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.zookeeper import node_codecs
+
+ME, OTHER = ConsumerId("g_me"), ConsumerId("g_other")
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
+BRIDGE = Registration(STATIC, {"t": 1}, extra={"coordination": "kafka"})
+OLD = Registration(STATIC, {"t": 1})
+MINE = thread_id(ME, 0)
+
+
+class World:
+    """One bridge; ``owned`` is what it owns in ZooKeeper, ``clients`` who is in the brokers' group."""
+
+    def __init__(self, patience: float = scaled(30)) -> None:
+        self.told: SimpleQueue[LookAgain] = SimpleQueue()
+        self.kafka: SimpleQueue[Any] = SimpleQueue()
+        self.owned: dict[TopicPartition, PartitionPosition] = {}
+        self.clients: Collection[str] | Exception = []
+        self.bridge = Bridge(
+            ME, self.zookeepers, tell=self.told.put, kafka=self.kafka, clients=self.ask, patience=patience
+        )
+        self.bridge.attach(self)
+        self.shadow = Shadow(self.bridge)
+
+    def zookeepers(self, view: GroupView, threads: object) -> Assignment:
+        return {T0: MINE, T1: thread_id(OTHER, 0)}
+
+    def ask(self) -> Collection[str]:
+        if isinstance(self.clients, Exception):
+            raise self.clients
+        return self.clients
+
+    def positions(self) -> dict[TopicPartition, PartitionPosition]:
+        return dict(self.owned)
+
+    def own(self, *partitions: TopicPartition) -> None:
+        self.owned = {tp: PartitionPosition(tp, MINE, 0) for tp in partitions}
+
+    def plan(self, *others: Registration, me: bool = True) -> Assignment:
+        members = {ConsumerId(f"g_{number}"): other for number, other in enumerate(others)}
+        if me:
+            members[ME] = BRIDGE
+        view = GroupView(members, {"t": (0, 1, 2)})
+        return self.bridge(view, threads_of(view, exclude_internal_topics=True))
+
+    def asked(self) -> list[dict[str, int]]:
+        """The subscriptions that the brokers' side was told."""
+        found = []
+        while not self.kafka.empty():
+            found.append(dict(self.kafka.get().registration().subscription))
+        return found
+
+    def looks(self) -> int:
+        count = 0
+        while not self.told.empty():
+            self.told.get()
+            count += 1
+        return count
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.bridge.close()
+
+
+def test_zookeeper_coordinates_as_long_as_one_member_is_no_bridge(world: World) -> None:
+    assert world.plan(OLD, BRIDGE) == world.zookeepers(GroupView({}, {}), None)
+    assert world.asked() == []
+
+
+def test_the_brokers_coordinate_where_all_are_bridges_and_until_they_have_what_is_owned_is_kept(world: World) -> None:
+    world.own(T0)
+    assert world.plan(BRIDGE) == {T0: MINE}
+    assert world.asked() == [{"t": 1}]
+    assert world.plan(BRIDGE) == {T0: MINE}
+    assert world.asked() == [], "once is enough"
+    world.bridge.given({T1: 0, T2: 0})
+    assert world.looks() == 1
+    assert world.plan(BRIDGE) == {T1: MINE, T2: MINE}
+
+
+def test_who_starts_where_the_brokers_coordinate_claims_nothing_before_they_say_so(world: World) -> None:
+    assert world.plan() == {}  # members that the brokers alone know may own it
+    world.bridge.given({})
+    assert world.plan() == {}
+
+
+def test_the_brokers_group_is_left_for_a_member_that_is_no_bridge_once_nobody_else_is_in_it(world: World) -> None:
+    world.clients = [ME, "g_0"]
+    world.plan(BRIDGE)
+    world.bridge.given({T2: 0})
+    world.asked(), world.looks()
+    assert world.plan(BRIDGE, OLD) == {T2: MINE}, "nothing is done before it is known who is there"
+    eventually(world.looks, 10, "the look to be over")
+    assert world.plan(BRIDGE, OLD) == world.zookeepers(GroupView({}, {}), None)
+    assert world.asked() == [{}]
+    world.bridge.given({T2: 0})  # what comes too late
+    assert world.plan(BRIDGE, OLD) == world.zookeepers(GroupView({}, {}), None)
+
+
+def test_it_is_not_left_to_members_that_the_brokers_alone_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_AGAIN", 0.01)
+    world.clients = [ME, "java"]
+    world.plan()
+    world.bridge.given({T2: 0})
+    world.asked(), world.looks()
+    assert world.plan(OLD) == {T2: MINE}
+    eventually(lambda: "java with the brokers alone" in world.bridge.concern, 10, "a word about it")
+    world.clients = BrokerUnavailableError("no answer")
+    eventually(lambda: "cannot be seen: no answer" in world.bridge.concern, 10, "a word about that")
+    assert world.plan(OLD) == {T2: MINE}
+    assert (world.looks(), world.asked()) == (0, [])
+    world.clients = [ME]
+    eventually(world.looks, 10, "the other one to be gone")
+    assert world.bridge.concern == ""
+    world.plan(OLD)
+    assert world.asked() == [{}]
+
+
+def test_what_a_look_found_is_forgotten_with_the_member_for_whom_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_AGAIN", 0.01)
+    world.clients = [ME, "java"]
+    world.plan()
+    world.bridge.given({T2: 0})
+    world.plan(OLD)
+    eventually(lambda: world.bridge.concern, 10, "a word about both kinds")
+    looks = [thread for thread in threading.enumerate() if thread.name == f"{ME}-lookout"]
+    assert looks
+    world.plan()  # nobody is in ZooKeeper alone any more
+    for look in looks:
+        look.join(scaled(10))
+        assert not look.is_alive()
+    assert world.bridge.concern == ""
+    world.asked(), world.looks()
+    assert world.plan(OLD) == {T2: MINE}, "another one has come, and java is still there"
+    eventually(lambda: "java with the brokers alone" in world.bridge.concern, 10, "a word about it")
+    assert (world.looks(), world.asked()) == (0, [])
+
+
+def test_a_look_that_ends_too_late_is_not_heeded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: SimpleQueue[threading.Thread] = SimpleQueue()
+    answer = threading.Event()
+
+    def slow() -> Collection[str]:
+        asked.put(threading.current_thread())
+        answer.wait(scaled(10))
+        return [ME]
+
+    monkeypatch.setattr(world.bridge, "_clients", slow)
+    world.plan()
+    world.bridge.given({T2: 0})
+    world.plan(OLD)
+    look = asked.get(timeout=scaled(10))
+    world.plan()
+    answer.set()
+    look.join(scaled(10))
+    world.asked()
+    monkeypatch.setattr(world.bridge, "_clients", lambda: [ME, "java"])
+    assert world.plan(OLD) == {T2: MINE}
+    assert world.asked() == [], "java came after that look"
+
+
+def test_a_view_without_us_changes_nothing_on_the_brokers_side(world: World) -> None:
+    world.plan(BRIDGE)
+    world.asked()
+    world.plan(OLD, me=False)
+    assert world.asked() == []
+
+
+def test_what_the_coordinator_takes_is_waited_for_until_a_round_has_released_it(world: World) -> None:
+    world.plan()
+    world.bridge.given({T0: 0, T1: 0})
+    world.plan()
+    world.bridge.concluded()
+    world.shadow.revoke([PartitionPosition(T0, MINE, 0)], Deadline(0.0))
+    done = threading.Event()
+
+    def surrender() -> None:
+        world.shadow.surrender(
+            [], commit=True, count_held=lambda _: False, deadline=Deadline(0.0), meanwhile=lambda: None
+        )
+        done.set()
+
+    waiting = threading.Thread(target=surrender, daemon=True)
+    waiting.start()
+    world.bridge.concluded()  # of a round that had planned before
+    assert not done.wait(0.05)
+    assert world.plan() == {T1: MINE}
+    assert not done.wait(0.05)
+    world.bridge.concluded()
+    assert done.wait(scaled(10))
+    waiting.join(scaled(10))
+
+
+@pytest.mark.parametrize("ending", ["close", "leave"])
+def test_nobody_waits_for_a_release_that_will_not_be(world: World, ending: str) -> None:
+    world.plan()
+    world.bridge.given({T0: 0})
+    waiting = threading.Thread(target=world.bridge.released, daemon=True)
+    waiting.start()
+    if ending == "close":
+        world.bridge.close()
+    else:
+        world.looks()
+        world.plan(OLD)
+        eventually(world.looks, 10, "the look")
+        world.plan(OLD)
+    waiting.join(scaled(10))
+    assert not waiting.is_alive()
+
+
+def test_a_release_that_takes_too_long_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(patience=0.01)
+    world.plan()
+    world.bridge.given({T0: 0})
+    world.bridge.released()
+    assert "is not released after" in caplog.text
+
+
+def test_what_the_brokers_refuse_is_shown_and_stops_nothing(world: World) -> None:
+    world.shadow.refuse(BrokerUnavailableError("no"))
+    assert "no" in world.shadow.trouble
+    world.shadow.refuse(None)
+    assert world.shadow.trouble == ""
+
+
+def test_members_in_zookeeper_that_are_no_bridges_are_found_before_anybody_joins_beside_them() -> None:
+    server = FakeZooKeeper()
+    session = server.session()
+    session.open(Deadline(scaled(5)))
+    assert members_beside(session, "g", Deadline(scaled(5))) == []
+    server.put("/consumers/g/ids/g_me", node_codecs.encode_registration(BRIDGE), ephemeral_owner=7)
+    assert members_beside(session, "g", Deadline(scaled(5))) == []
+    server.put("/consumers/g/ids/g_old", node_codecs.encode_registration(OLD), ephemeral_owner=7)
+    server.put("/consumers/g/ids/g_odd", b"rubbish", ephemeral_owner=7)
+    assert members_beside(session, "g", Deadline(scaled(5))) == ["g_odd", "g_old"]
+    session.close(Deadline(scaled(5)))

@@ -1,0 +1,46 @@
+"""Who coordinates a group that moves, and what of the plan is one member's."""
+
+from __future__ import annotations
+
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.member.bridge_rules import kept, native, share, strangers
+from zkconsumer.member.zookeeper.planner import GroupView, threads_of
+from zkconsumer.model import ConsumerId, TopicPartition, thread_id
+
+ME, OTHER = ConsumerId("g_me"), ConsumerId("g_other")
+BRIDGE = Registration(STATIC, {"t": 2}, extra={"coordination": "kafka"})
+OLD = Registration(STATIC, {"t": 1}, extra={"coordination": "zookeeper"})
+
+
+def view(other: Registration = BRIDGE, **more: object) -> GroupView:
+    return GroupView({ME: BRIDGE, OTHER: other}, {"t": (0, 1, 2)}, **more)
+
+
+def test_whoever_does_not_say_so_or_cannot_be_read_is_no_bridge() -> None:
+    assert strangers(view()) == []
+    assert strangers(view(OLD)) == [OTHER]
+    assert strangers(view(Registration(STATIC, {"t": 1}))) == [OTHER]
+    unreadable = {"/consumers/g/ids/g_odd": "no JSON", "/brokers/topics/t": "no JSON"}
+    assert strangers(view(unreadable=unreadable)) == ["g_odd"]
+
+
+def test_our_share_is_what_zookeeper_shows_already_of_what_we_were_given() -> None:
+    threads = threads_of(view(), exclude_internal_topics=True)
+    given = {("t", 0): 1, ("t", 9): 0, ("t", 1): 2, ("unknown", 0): 0}
+    streams = {TopicPartition(*tp): number for tp, number in given.items()}
+    assert share(streams, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
+
+
+def test_what_is_owned_is_kept_where_it_still_can_be() -> None:
+    threads = threads_of(view(), exclude_internal_topics=True)
+    owned = {
+        TopicPartition("t", 0): thread_id(ME, 1),
+        TopicPartition("t", 1): thread_id(ME, 2),
+        TopicPartition("t", 9): thread_id(ME, 0),
+        TopicPartition("gone", 0): thread_id(ME, 0),
+    }
+    assert kept(owned, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
+
+
+def test_who_is_in_the_brokers_group_under_no_name_of_zookeepers_is_native() -> None:
+    assert native(["g_me", "java", "java", "g_other"], [ME, OTHER]) == ["java"]

@@ -1,0 +1,79 @@
+"""Bridges as users make them, on a cluster in memory: who is in the brokers' group, and who is not."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer import ConsumerTimeoutException, ZookeeperConsumerConnector
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MemberIdRequiredError
+from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.model import Endpoint
+from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper import node_codecs
+
+OLD = node_codecs.encode_registration(Registration(STATIC, {"t": 1}))
+
+
+def bridge(cluster: FakeCluster, name: str, **properties: Any) -> ZookeeperConsumerConnector:
+    return ZookeeperConsumerConnector(
+        zookeeper_connect=cluster.zookeeper_connect,
+        group_id="g",
+        group_coordination="kafka",
+        group_migration=True,
+        consumer_id=name,
+        heartbeat_interval_ms=100,
+        session_timeout_ms=int(1000 * scaled(60)),
+        **properties,
+    )
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_all_leave_the_brokers_group_at_once_for_a_member_that_zookeeper_alone_knows(static: bool) -> None:
+    with FakeCluster(zookeeper=True, max_session_timeout=scaled(60)) as cluster:
+        cluster.create_topic("t", 3)
+        instances = [{"group_instance_id": name} if static else {} for name in "ab"]
+        with bridge(cluster, "a", **instances[0]) as a, bridge(cluster, "b", **instances[1]) as b:
+            for one in (a, b):
+                one.create_message_streams({"t": 1})
+            for _ in range(2):
+                eventually(lambda: len(cluster.group("g").members) == 2, 30, "both to be in the brokers' group")
+                eventually(lambda: cluster.group("g").state == "Stable", 30, "their assignment")
+                eventually(lambda: a.state.owned + b.state.owned == 3, 30, "all to be owned")
+                cluster.zookeeper.put("/consumers/g/ids/g_old", OLD, ephemeral_owner=7)
+                eventually(lambda: not cluster.group("g").members, 30, "nobody to be in the brokers' group")
+                eventually(lambda: a.state.owned + b.state.owned == 2, 30, "the old member's part to be free")
+                cluster.zookeeper.remove("/consumers/g/ids/g_old")
+
+
+def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_after_us() -> None:
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t", 1)
+        cluster.append("t", 0, [b"1", b"2", b"3"])
+        cluster.zookeeper.put("/consumers/g/ids/g_old", OLD, ephemeral_owner=7)  # the second of two: it gets nothing
+        one = bridge(cluster, "a", auto_offset_reset="smallest")
+        stream = one.create_message_streams({"t": 1})["t"][0]
+        assert [message.offset for message in itertools.islice(stream, 3)] == [0, 1, 2]
+        channel = GroupChannel(BrokerChannel(Endpoint(0, *cluster.address(0)), client_id="b", socket_timeout=scaled(5)))
+        channel.connect(Deadline(scaled(5)))
+        limits = {"session_timeout": scaled(30), "rebalance_timeout": scaled(30), "deadline": Deadline(scaled(10))}
+        with pytest.raises(MemberIdRequiredError) as required:
+            channel.join(Membership("g"), [("range", b"")], **limits)
+        channel.join(Membership("g", -1, required.value.member_id), [("range", b"")], **limits)
+        with pytest.raises(ConsumerTimeoutException):
+            stream.get(timeout=0)
+        closing = threading.Thread(target=one.shutdown, name="closing")
+        closing.start()
+        eventually(lambda: len(cluster.requests_of("OffsetCommit")) > 3, 30, "refused commits, tried again and again")
+        cluster.expire_member("g", required.value.member_id)
+        closing.join(scaled(30))
+        channel.close()
+        assert cluster.committed("g") == {("t", 0): 3}
+        assert cluster.zookeeper.tree("/consumers/g/offsets/t")["/consumers/g/offsets/t/0"] == b"3"

@@ -1,0 +1,102 @@
+"""Groups whose members are many, or register what is large: the lease lives on, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from time import monotonic
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.fetch.test_truncation_check import add, reading, take
+from zkconsumer.core.subscription import _ALLOWED
+from zkconsumer.core.topic_filter import _PATTERNS, Whitelist
+from zkconsumer.deadline import Deadline
+from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.model import ConsumerId
+from zkconsumer.testing import FakeCluster, FakeZooKeeper
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.session import Session
+
+
+def registered(subscription: dict[str, int], pattern: str = "static") -> bytes:
+    return json.dumps({"version": 1, "subscription": subscription, "pattern": pattern, "timestamp": "1"}).encode()
+
+
+def test_a_registration_of_650_kb_holds_nobody_up() -> None:
+    """Its topics were read and watched one by one, and the memory for that was not given back."""
+    topics = {f"topic-{number:07}": 1 for number in range(30_000)}
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t")
+        add(cluster, "ab")
+        cluster.zookeeper.put("/consumers/g/offsets/t/0", b"0")
+        with reading(cluster) as (connector, stream):
+            take(stream, 1)
+            reads = cluster.zookeeper.operations.copy()
+            cluster.zookeeper.put("/consumers/g/ids/g_huge", registered(topics), ephemeral_owner=7)
+            eventually(lambda: "unreadable: /consumers/g/ids/g_huge" in str(connector.state), 10, "it to be seen")
+            assert sum(cluster.zookeeper.operations.values()) - sum(reads.values()) < 100
+            assert take(stream, 1) == [(1, "b")]
+            assert connector.state.owned == 1
+
+
+def test_the_lease_is_renewed_while_a_large_group_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group's thread renews it, and streams stood still while that read 10,000 members for 8 s."""
+    zookeeper = FakeZooKeeper()
+    zookeeper.put("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}')
+    for number in range(50):
+        content = registered({f"t|x{number}": 1}, "white_list")
+        zookeeper.put(f"/consumers/g/ids/g_{number:02}", content, ephemeral_owner=7)
+    session = zookeeper.session()
+    session.open(deadline())
+    touched: list[float] = []
+    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
+    now = [monotonic()]
+
+    def slowly() -> float:
+        now[0] += 0.1
+        return now[0]
+
+    monkeypatch.setattr("zkconsumer.member.zookeeper.registration.monotonic", slowly)
+    cache = NodeCache(session, lambda _: None)
+    assert len(membership(session, cache).view(deadline()).members) == 50
+    pauses = [after - before for before, after in pairwise(touched)]
+    assert len(touched) > 5
+    assert max(pauses) < session.timeout / 4
+
+
+def test_nothing_stays_of_members_that_left() -> None:
+    zookeeper = FakeZooKeeper()
+    for number in range(50):
+        zookeeper.put(f"/consumers/g/ids/g_{number:02}", registered({"t": 1}), ephemeral_owner=7)
+    session = zookeeper.session()
+    session.open(deadline())
+    cache = NodeCache(session, lambda _: None)
+    members = membership(session, cache)
+    assert len(members.view(deadline()).members) == 50
+    for number in range(1, 50):
+        zookeeper.remove(f"/consumers/g/ids/g_{number:02}")
+    assert list(members.view(deadline()).members) == ["g_00"]
+    assert [path for path in cache._nodes if path.startswith(paths.ids("g"))] == [paths.ids("g") + "/g_00"]
+
+
+def test_what_is_remembered_of_expressions_has_a_limit() -> None:
+    """The package beneath remembers 500 patterns, of whatever size."""
+    for number in range(20):
+        Whitelist(f"{number}|" + "(a{4096})" * 8)
+    assert sum(cost for _, cost in _PATTERNS._entries.values()) <= _PATTERNS._limit
+    assert sum(size > 50_000 for _, size in _PATTERNS._entries.values()) <= 4
+    assert sum(cost for _, cost in _ALLOWED._entries.values()) <= _ALLOWED._limit
+
+
+def membership(session: Session, cache: NodeCache) -> Membership:
+    def own() -> object:
+        raise AssertionError("it does not register")
+
+    return Membership(session, cache, "g", ConsumerId("g_00"), own, exclude_internal_topics=True)  # type: ignore[arg-type]
+
+
+def deadline() -> Deadline:
+    return Deadline(scaled(10))

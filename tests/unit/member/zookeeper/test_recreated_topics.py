@@ -1,0 +1,112 @@
+"""Topics that are deleted and made again while a group has offsets of them in ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.fetch.test_truncation_check import TP, add, away, reading, take
+from zkconsumer.errors import LogTruncatedError
+from zkconsumer.testing import FakeCluster
+
+OFFSET = "/consumers/g/offsets/t/0"
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("t")
+        add(cluster, "abcd")
+        cluster.zookeeper.put(OFFSET, b"2")
+        yield cluster
+
+
+def stored(cluster: FakeCluster) -> bytes:
+    return cluster.zookeeper.tree("/consumers/g/offsets")[OFFSET]
+
+
+@pytest.mark.parametrize("grown", ["A", "ABCDEF"])
+def test_an_offset_older_than_its_topic_is_not_read_on(
+    cluster: FakeCluster, grown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was read on in the middle, or, where the new log is shorter, at its end."""
+    cluster.recreate("t")
+    add(cluster, grown)
+    with reading(cluster) as (_, stream):
+        assert take(stream, len(grown)) == list(enumerate(grown))
+        assert stored(cluster) == b"0", "the claim stores it, for the next owner cannot see it"
+    assert "t-0: its topic was deleted and made anew; it was read up to offset 2" in caplog.text
+
+
+def test_an_offset_that_was_written_since_is_believed(cluster: FakeCluster) -> None:
+    """As by an operator."""
+    cluster.recreate("t")
+    add(cluster, "ABCDEF")
+    cluster.zookeeper.put(OFFSET, b"3")
+    with reading(cluster) as (_, stream):
+        assert take(stream, 1) == [(3, "D")]
+
+
+def test_what_was_deleted_of_a_topic_made_anew_is_left_out(cluster: FakeCluster) -> None:
+    """``auto.offset.reset=largest`` would leave out all of it."""
+    cluster.recreate("t")
+    add(cluster, "ABCDEF")
+    cluster.truncate_before("t", 0, 3)
+    with reading(cluster) as (_, stream):
+        assert take(stream, 3) == [(3, "D"), (4, "E"), (5, "F")]
+
+
+@pytest.mark.parametrize("grown", ["A", "ABCDEF"])
+def test_a_topic_made_anew_under_its_owner_begins_at_its_start(cluster: FakeCluster, grown: str) -> None:
+    """The new log begins with the same epoch, so no broker can tell."""
+    with reading(cluster) as (connector, stream):
+        assert take(stream, 2) == [(2, "c"), (3, "d")]
+        with away(cluster):
+            cluster.recreate("t")
+            add(cluster, grown)
+            eventually(lambda: stored(cluster) == b"0", 10, "its start to be stored")
+        assert take(stream, len(grown)) == list(enumerate(grown))
+        connector.commit_offsets()
+        assert stored(cluster) == b"%d" % len(grown)
+
+
+def test_the_last_offset_of_a_deleted_topic_is_not_committed(cluster: FakeCluster) -> None:
+    """The topic may have been made anew by then, and the offset would look like one of it."""
+    with reading(cluster, auto_commit_enable=True) as (connector, stream):
+        assert take(stream, 2) == [(2, "c"), (3, "d")]
+        cluster.delete_topic("t")
+        eventually(lambda: connector.state.owned == 0, 10, "the partition to be released")
+        assert stored(cluster) == b"2"
+        cluster.create_topic("t")
+        add(cluster, "ABCDEF")
+        assert take(stream, 6) == list(enumerate("ABCDEF"))
+
+
+def test_the_policy_raises_at_the_claim_until_a_seek(cluster: FakeCluster) -> None:
+    cluster.recreate("t")
+    add(cluster, "ABCDEF")
+    with reading(cluster, log_truncation_policy="raise") as (connector, stream):
+        for _ in range(2):
+            with pytest.raises(LogTruncatedError, match="made anew; it was read up to offset 2") as raised:
+                stream.get(timeout=scaled(10))
+        assert (raised.value.partition, raised.value.diverges) == (TP, 0)
+        assert "made anew" in connector.state.detail
+        connector.seek(TP, 1)
+        assert take(stream, 2) == [(1, "B"), (2, "C")]
+        connector.commit_offsets()
+        assert stored(cluster) == b"3"
+
+
+def test_the_policy_raises_under_an_owner_until_a_seek(cluster: FakeCluster) -> None:
+    with reading(cluster, log_truncation_policy="raise") as (connector, stream):
+        take(stream, 2)
+        with away(cluster):
+            cluster.recreate("t")
+            add(cluster, "ABCDEF")
+            eventually(lambda: "made anew" in connector.state.detail, 10, "it to be seen")
+        with pytest.raises(LogTruncatedError, match="made anew; it was read up to offset 3"):
+            stream.get(timeout=scaled(10))
+        connector.seek(TP, 0)
+        assert take(stream, 2) == [(0, "A"), (1, "B")]

@@ -1,0 +1,121 @@
+"""A whole group's offsets in ZooKeeper, written from outside the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from zkconsumer.core.migration.model import Entry
+from zkconsumer.core.migration.planning import Step, Verdict
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.admin import BATCH, ZooKeeperSide, batches
+from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.zookeeper.session import Session
+
+T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
+OFFSETS = "/consumers/g/offsets/t"
+
+
+@pytest.fixture
+def server() -> FakeZooKeeper:
+    return FakeZooKeeper()
+
+
+@pytest.fixture
+def session(server: FakeZooKeeper) -> Iterator[Session]:
+    made = server.session()
+    made.open(Deadline(5.0))
+    yield made
+    made.close(Deadline(5.0))
+
+
+def write(tp: TopicPartition, offset: int) -> Step:
+    return Step(tp, Verdict.WRITE, after=Entry(offset))
+
+
+def test_everything_that_stands_there_is_read_also_what_cannot_be_understood(
+    server: FakeZooKeeper, session: Session
+) -> None:
+    for name, data in {"0": b"5", "1": b"+7", "2": b"\xff?", "10": b"-1", "x": b"1", "007": b"1"}.items():
+        server.put(f"{OFFSETS}/{name}", data)
+    server.put("/consumers/g/offsets/u/3", b"9")
+    held = ZooKeeperSide(session, "g").read(Deadline(5.0))
+    unreadable = held.pop(T2)
+    assert (unreadable.offset, unreadable.text) == (None, "\udcff?")
+    assert f"{OFFSETS}/2" in unreadable.problem
+    assert held == {
+        T0: Entry(5, text="5"),
+        T1: Entry(7, text="+7"),
+        TopicPartition("t", 10): Entry(-1, text="-1"),
+        TopicPartition("u", 3): Entry(9, text="9"),
+    }
+
+
+def test_a_group_that_never_was_holds_nothing_and_has_no_members(session: Session) -> None:
+    side = ZooKeeperSide(session, "g")
+    assert (side.read(Deadline(5.0)), side.members(Deadline(5.0))) == ({}, [])
+
+
+def test_members_are_the_names_under_ids(server: FakeZooKeeper, session: Session) -> None:
+    for name in ("g_b", "g_a"):
+        server.put(f"/consumers/g/ids/{name}", b"unreadable", ephemeral_owner=7)
+    assert ZooKeeperSide(session, "g").members(Deadline(5.0)) == ["g_a", "g_b"]
+
+
+def test_nodes_are_made_written_and_removed_and_nothing_else_is_left(server: FakeZooKeeper, session: Session) -> None:
+    server.put(f"{OFFSETS}/1", b"5")
+    server.put(f"{OFFSETS}/2", b"5")
+    side = ZooKeeperSide(session, "g")
+    side.read(Deadline(5.0))
+    assert side.write([write(T0, 4), write(T1, 6), Step(T2, Verdict.REMOVE)], Deadline(5.0)) == {}
+    assert server.tree(OFFSETS) == {f"{OFFSETS}/0": b"4", f"{OFFSETS}/1": b"6"}
+    assert server.tree("/consumers/g/owners/t") == {}
+
+
+@pytest.mark.parametrize("data", [b"+5", b"\xff", b"", b"-1", b"17"])
+def test_any_content_can_be_put_back(server: FakeZooKeeper, session: Session, data: bytes) -> None:
+    server.put(f"{OFFSETS}/0", data)
+    side = ZooKeeperSide(session, "g")
+    before = side.read(Deadline(5.0))[T0]
+    assert side.write([write(T0, 99)], Deadline(5.0)) == {}
+    side.read(Deadline(5.0))
+    assert side.write([Step(T0, Verdict.WRITE, after=before)], Deadline(5.0)) == {}
+    assert server.tree(OFFSETS) == {f"{OFFSETS}/0": data}
+
+
+def test_what_somebody_owns_or_wrote_meanwhile_is_refused_and_the_rest_is_done(
+    server: FakeZooKeeper, session: Session
+) -> None:
+    server.put(f"{OFFSETS}/1", b"5")
+    side = ZooKeeperSide(session, "g")
+    side.read(Deadline(5.0))
+    server.put("/consumers/g/owners/t/0", b"g_a-0", ephemeral_owner=7)
+    server.put(f"{OFFSETS}/1", b"6")
+    appeared = TopicPartition("t", 3)
+    server.put(f"{OFFSETS}/3", b"8")
+    refused = side.write([write(T0, 1), write(T1, 1), write(T2, 1), write(appeared, 1)], Deadline(5.0))
+    assert refused == {
+        T0: "somebody owns it",
+        T1: "somebody wrote it meanwhile",
+        appeared: "somebody wrote it meanwhile",
+    }
+    assert server.tree(OFFSETS) == {f"{OFFSETS}/1": b"6", f"{OFFSETS}/2": b"1", f"{OFFSETS}/3": b"8"}
+    assert server.tree("/consumers/g/owners/t") == {"/consumers/g/owners/t/0": b"g_a-0"}
+
+
+def test_what_vanished_meanwhile_is_not_made_anew(server: FakeZooKeeper, session: Session) -> None:
+    server.put(f"{OFFSETS}/0", b"5")
+    side = ZooKeeperSide(session, "g")
+    side.read(Deadline(5.0))
+    server.remove(f"{OFFSETS}/0")
+    assert side.write([write(T0, 6)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+    assert side.write([Step(T0, Verdict.REMOVE)], Deadline(5.0)) == {T0: "somebody wrote it meanwhile"}
+
+
+def test_pieces_cover_everything_once() -> None:
+    steps = [write(TopicPartition("t", n), n) for n in range(2 * BATCH + 1)]
+    pieces = list(batches(steps))
+    assert [len(piece) for piece in pieces] == [BATCH, BATCH, 1]
+    assert [step for piece in pieces for step in piece] == steps

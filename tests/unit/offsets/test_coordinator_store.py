@@ -1,0 +1,175 @@
+"""Commits of a member that the brokers coordinate: as whom, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Timer
+from typing import cast
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer.core.ownership_epochs import Held
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
+from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import Membership
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.coordinator_store import GroupOffsets, NoOwnerNodes
+from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.zookeeper.fenced_writes import ABSENT
+
+TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@dataclass
+class Identity:
+    settled: bool = True
+    who: Membership = field(default_factory=lambda: Membership("g", 5, "first"))
+    held: Held = field(default_factory=lambda: Held(5, True, {TP: 1, KEPT: 1}))
+
+
+@dataclass
+class Coordinator:
+    """Is its own search and channel; ``first`` happens to the first commit."""
+
+    first: Callable[[], None]
+    commits: list[Membership] = field(default_factory=list)
+    offsets: list[Mapping[TopicPartition, int]] = field(default_factory=list)
+
+    def find(self, _: Deadline) -> Coordinator:
+        return self
+
+    def discard(self, _: Coordinator) -> None:
+        pass
+
+    @property
+    def endpoint(self) -> Membership:
+        return Membership("g")
+
+    def commit(self, who: Membership, offsets: Mapping[TopicPartition, int], _: Deadline) -> dict[TopicPartition, int]:
+        self.commits.append(who)
+        self.offsets.append(offsets)
+        if len(self.commits) == 1:
+            self.first()
+        return dict.fromkeys(offsets, 0)
+
+
+def owned(identity: Identity, coordinator: Coordinator) -> OwnedOffsets:
+    store = GroupOffsets("g", cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
+    made = OwnedOffsets(NoOwnerNodes(identity), store, backoff=0.001)
+    made.track(TP, ABSENT)
+    made.track(KEPT, ABSENT)
+    return made
+
+
+@pytest.mark.parametrize("code", [None, error_codes.ILLEGAL_GENERATION])
+def test_what_was_lost_is_not_committed_in_the_next_life(code: int | None) -> None:
+    """By then somebody else may own it, and the coordinator takes it from any member of the generation."""
+    identity = Identity()
+
+    def lose() -> None:
+        identity.held, identity.who = Held(7, True, {TP: 2}), Membership("g", 7, "second")
+        raise BrokerUnavailableError("gone") if code is None else error_codes.error(code, "a commit")
+
+    coordinator = Coordinator(lose)
+    store = owned(identity, coordinator)
+    failures = store.commit({TP: 42}, {}, Deadline(10.0), patient=True)
+    assert coordinator.commits == [Membership("g", 5, "first")]
+    assert isinstance(failures[TP], OffsetCommitError | IllegalGenerationError)
+    store.untrack(TP)
+    store.track(TP, ABSENT)
+    assert not store.commit({TP: 50}, {}, Deadline(10.0), patient=True)
+
+
+@pytest.mark.parametrize("code", [error_codes.ILLEGAL_GENERATION, error_codes.REBALANCE_IN_PROGRESS])
+def test_between_two_generations_a_commit_waits_for_the_next_one(code: int) -> None:
+    identity = Identity(settled=False)
+
+    def go_on() -> None:
+        identity.held, identity.settled = Held(6, True, {TP: 1}), True
+        identity.who = Membership("g", 6, "first")
+        raise error_codes.error(code, "a commit")
+
+    coordinator = Coordinator(go_on)
+    assert not owned(identity, coordinator).commit({TP: 42}, {}, Deadline(10.0), patient=False)
+    assert [who.generation for who in coordinator.commits] == [5, 6]
+
+
+HANDED_OVER = Held(6, True, {KEPT: 1})
+
+
+@pytest.mark.parametrize("code", [None, error_codes.ILLEGAL_GENERATION, error_codes.REBALANCE_IN_PROGRESS])
+def test_a_commit_that_outlives_a_hand_over_is_repeated_for_what_we_kept_alone(code: int | None) -> None:
+    """The coordinator takes a commit of any partition from any member of its generation: the next try, as a member of
+    the next one, set the new owner's offset back.
+    """
+    identity = Identity()
+
+    def hand_over() -> None:
+        identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+        raise BrokerUnavailableError("gone") if code is None else error_codes.error(code, "a commit")
+
+    coordinator = Coordinator(hand_over)
+    failures = owned(identity, coordinator).commit({TP: 42, KEPT: 43}, {}, Deadline(10.0), patient=True)
+    assert [who.generation for who in coordinator.commits] == [5, 6]
+    assert coordinator.offsets == [{TP: 42, KEPT: 43}, {KEPT: 43}]
+    assert list(failures) == [TP]
+    assert "given to another member" in str(failures[TP])
+
+
+@pytest.mark.parametrize("tracked", ["before", "after"])
+def test_what_waited_behind_another_commit_is_not_sent_in_a_generation_that_gave_it_away(tracked: str) -> None:
+    identity = Identity()
+    coordinator = Coordinator(lambda: None)
+    if tracked == "after":
+        identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+    store = owned(identity, coordinator)
+    identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+    failures = store.commit({TP: 42, KEPT: 43}, {}, Deadline(10.0), patient=True)
+    assert coordinator.offsets == [{KEPT: 43}]
+    assert list(failures) == [TP]
+
+
+@pytest.mark.parametrize("given_back", [True, False])
+def test_whether_the_next_generation_gives_it_back_is_waited_for(given_back: bool) -> None:
+    """An eager rebalance takes everything first."""
+    identity = Identity()
+
+    def decide() -> None:
+        identity.held = Held(6, True, {TP: 1} if given_back else {})
+
+    def begin() -> None:
+        identity.held, identity.who = Held(6, False), Membership("g", 6, "first")
+        Timer(0.1, decide).start()
+        raise error_codes.error(error_codes.ILLEGAL_GENERATION, "a commit")
+
+    coordinator = Coordinator(begin)
+    failures = owned(identity, coordinator).commit({TP: 42}, {}, Deadline(10.0), patient=True)
+    assert [who.generation for who in coordinator.commits] == ([5, 6] if given_back else [5])
+    assert bool(failures) is not given_back
+
+
+def test_a_generation_whose_leader_does_not_decide_is_waited_for_as_long_as_the_commit_may_take() -> None:
+    identity = Identity(held=Held(6, False), who=Membership("g", 6, "first"))
+    coordinator = Coordinator(lambda: None)
+    failures = owned(identity, coordinator).commit({TP: 42}, {}, Deadline(0.2), patient=True)
+    assert not coordinator.commits
+    assert list(failures) == [TP]
+
+
+def test_a_refusal_between_two_generations_that_comes_at_the_end_of_a_try_is_followed_by_another() -> None:
+    identity, clock = Identity(), Deadline(0.2)
+
+    def go_on_late() -> None:
+        eventually(lambda: clock.expired, 5, "the end of the try")
+        identity.held, identity.who = HANDED_OVER, Membership("g", 6, "first")
+        raise error_codes.error(error_codes.ILLEGAL_GENERATION, "a commit")
+
+    coordinator = Coordinator(go_on_late)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("zkconsumer.offsets.dual_store.ONE_TRY", 0.1)
+        assert not owned(identity, coordinator).commit({KEPT: 43}, {}, Deadline(scaled(10)), patient=True)
+    assert [who.generation for who in coordinator.commits] == [5, 6]

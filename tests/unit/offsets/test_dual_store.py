@@ -1,0 +1,293 @@
+"""Offsets in one or two stores: fenced, merged, repeated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+from tests.timing import scaled
+from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
+from zkconsumer.core.merged_start import Start
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
+from zkconsumer.kafka import error_codes
+from zkconsumer.model import ConsumerId, TopicPartition, thread_id
+from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
+from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper import FakeSession
+from zkconsumer.zookeeper import fenced_writes, paths
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, KnownOffset, Outcome
+
+THREAD = thread_id(ConsumerId("g_me"), 0)
+
+
+def soon() -> Deadline:
+    return Deadline(scaled(5))
+
+
+class Group:
+    """A group on a ZooKeeper in memory, one session of it ours."""
+
+    def __init__(self) -> None:
+        self.server = FakeZooKeeper()
+        self.session = self.open()
+        for tp in (T0, T1, T2):
+            self.session.ensure([paths.owner_topic("g", tp.topic), paths.offset_topic("g", tp.topic)], soon())
+        self.zookeeper = ZooKeeperOffsets(self.session, "g")
+        self.store = MemoryStore()
+
+    def open(self) -> FakeSession:
+        session = self.server.session()
+        session.open(soon())
+        return session
+
+    def claim(self, tp: TopicPartition, offset: int | None = None, session: FakeSession | None = None) -> None:
+        known = ABSENT
+        if offset is not None:
+            self.server.put(paths.offset("g", tp), str(offset).encode())
+            node = self.server.node(paths.offset("g", tp))
+            assert node is not None
+            known = KnownOffset(offset, node.version)
+        done = fenced_writes.claim(session or self.session, "g", [Claim(tp, THREAD, known)], soon())
+        assert done == {tp: Outcome.DONE}
+        if session is None:
+            self.zookeeper.track(tp, ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1))
+
+    def lose(self, tp: TopicPartition) -> None:
+        """Somebody else owns it, and we have not heard of it."""
+        self.server.remove(paths.owner("g", tp))
+        self.server.put(paths.owner("g", tp), b"g_other-0", ephemeral_owner=99)
+
+    def owned(self, *, dual: bool = False, expires: bool = False, max_retries: int = 5) -> OwnedOffsets:
+        return OwnedOffsets(
+            self.zookeeper, self.store, dual=dual, expires=expires, backoff=0.001, max_retries=max_retries
+        )
+
+    @property
+    def nodes(self) -> dict[int, int]:
+        below = paths.offset_topic("g", "t")
+        return {int(path[len(below) + 1 :]): int(data) for path, data in self.server.tree(below).items()}
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    made = Group()
+    yield made
+    made.session.close(soon())
+
+
+def test_without_another_store_offsets_are_in_zookeeper_only(group: Group) -> None:
+    group.claim(T0, 5)
+    offsets = OwnedOffsets(group.zookeeper)
+    assert not offsets.asks
+    assert offsets.commit({T0: 6}, {}, soon(), patient=True) == {}
+    assert group.nodes == {0: 6}
+    assert offsets.starts([T0], soon()) == {T0: Start(6, True)}
+
+
+def test_another_store_alone_leaves_zookeeper_alone(group: Group) -> None:
+    group.claim(T0, 5)
+    offsets = group.owned()
+    group.store.offsets = {T0: 3}
+    assert offsets.starts([T0], soon()) == {T0: Start(3, True)}
+    assert offsets.commit({T0: 8}, {}, soon(), patient=True) == {}
+    assert (group.store.offsets, group.nodes) == ({T0: 8}, {0: 5})
+
+
+def test_a_dual_commit_writes_both(group: Group) -> None:
+    group.claim(T0, 5)
+    group.claim(T1)
+    assert group.owned(dual=True).commit({T0: 8, T1: 2}, {}, soon(), patient=True) == {}
+    assert (group.store.offsets, group.nodes) == ({T0: 8, T1: 2}, {0: 8, 1: 2})
+
+
+def test_only_what_the_other_store_took_is_written_to_zookeeper(group: Group) -> None:
+    group.claim(T0, 5)
+    group.claim(T1, 5)
+    group.store.refuse = {T0: error_codes.error(error_codes.OFFSET_METADATA_TOO_LARGE, "commit")}
+    failures = group.owned(dual=True).commit({T0: 8, T1: 9}, {}, soon(), patient=True)
+    assert failures == group.store.refuse
+    assert (group.store.offsets, group.nodes) == ({T1: 9}, {0: 5, 1: 9})
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "node", "start"), [(9, 7, 9), (7, 9, 9), (None, 7, 7), (7, None, 7), (-1, -1, None)]
+)
+def test_with_dual_commit_the_start_is_the_maximum(
+    group: Group, elsewhere: int | None, node: int | None, start: int | None
+) -> None:
+    group.claim(T0, node)
+    group.store.offsets = {} if elsewhere is None else {T0: elsewhere}
+    assert group.owned(dual=True).starts([T0], soon())[T0].offset == start
+
+
+def test_a_start_that_is_not_known_is_not_guessed(group: Group) -> None:
+    group.claim(T0, 7)
+    group.store.trouble = failing(BrokerUnavailableError("away"))
+    with pytest.raises(BrokerUnavailableError):
+        group.owned(dual=True).starts([T0], soon())
+
+
+def test_what_we_no_longer_own_is_not_written_anywhere(group: Group) -> None:
+    group.claim(T0, 5)
+    group.claim(T1, 5)
+    group.lose(T0)
+    failures = group.owned(dual=True).commit({T0: 8, T1: 8}, {}, soon(), patient=True)
+    assert list(failures) == [T0]
+    refusal = failures[T0]
+    assert isinstance(refusal, CommitRefusedError)
+    assert refusal.outcome is Outcome.NOT_OURS
+    assert (group.store.offsets, group.nodes) == ({T1: 8}, {0: 5, 1: 8})
+
+
+def test_ownership_is_looked_at_before_each_try(group: Group) -> None:
+    group.claim(T0, 5)
+
+    def lost_meanwhile() -> None:
+        group.store.trouble = lambda: None
+        group.lose(T0)
+        raise BrokerUnavailableError("the connection broke")
+
+    group.store.trouble = lost_meanwhile
+    failures = group.owned().commit({T0: 8}, {}, soon(), patient=True)
+    assert isinstance(failures[T0], CommitRefusedError)
+    assert len(group.store.commits) == 1
+
+
+def test_unchanged_offsets_go_only_to_a_store_that_forgets_them(group: Group) -> None:
+    """KAFKA-1510: offsets of idle partitions expired although their consumer was alive."""
+    group.claim(T0, 5)
+    group.claim(T1, 5)
+    group.owned(dual=True).commit({T0: 8}, {T1: 5}, soon(), patient=False)
+    group.owned(dual=True, expires=True).commit({T0: 9}, {T1: 5}, soon(), patient=False)
+    assert group.store.commits == [{T0: 8}, {T1: 5, T0: 9}]
+    node = group.server.node(paths.offset("g", T1))
+    assert node is not None
+    assert node.version == 1  # by the claim; not rewritten (KAFKA-987)
+
+
+def test_a_failed_commit_is_repeated_up_to_the_limit(group: Group) -> None:
+    group.claim(T0, 5)
+    error = error_codes.error(error_codes.NOT_COORDINATOR, "commit")
+    group.store.trouble = failing(*[error] * 3)
+    assert group.owned(max_retries=3).commit({T0: 8}, {}, soon(), patient=True) == {}
+    assert len(group.store.commits) == 4
+    group.store.trouble = failing(*[error] * 4)
+    assert group.owned(max_retries=3).commit({T0: 9}, {}, soon(), patient=True) == {T0: error}
+
+
+def test_the_timers_commit_is_one_try(group: Group) -> None:
+    """The original from 0.9 on repeats just this one, by a flag that means the opposite of its name."""
+    group.claim(T0, 5)
+    group.store.trouble = failing(BrokerUnavailableError("away"))
+    assert list(group.owned().commit({T0: 8}, {}, soon(), patient=False)) == [T0]
+    assert len(group.store.commits) == 1
+
+
+def test_only_what_failed_is_repeated(group: Group) -> None:
+    group.claim(T0, 5)
+    group.claim(T1, 5)
+    group.store.refuse = {T0: error_codes.error(error_codes.REQUEST_TIMED_OUT, "commit")}
+    assert list(group.owned(max_retries=1).commit({T0: 8, T1: 8}, {}, soon(), patient=True)) == [T0]
+    assert group.store.commits == [{T0: 8, T1: 8}, {T0: 8}]
+
+
+def test_what_cannot_pass_is_not_repeated(group: Group) -> None:
+    group.claim(T0, 5)
+    group.store.refuse = {T0: error_codes.error(error_codes.GROUP_AUTHORIZATION_FAILED, "commit")}
+    assert list(group.owned().commit({T0: 8}, {}, soon(), patient=True)) == [T0]
+    assert len(group.store.commits) == 1
+
+
+def test_a_search_for_the_coordinator_that_fails_does_not_count(group: Group) -> None:
+    group.claim(T0, 5)
+    group.store.trouble = failing(*[CoordinatorUnavailableError("loading")] * 9)
+    assert group.owned(max_retries=0).commit({T0: 8}, {}, soon(), patient=True) == {}
+    assert len(group.store.commits) == 10
+
+
+def test_tries_end_with_the_deadline(group: Group) -> None:
+    group.claim(T0, 5)
+    group.store.trouble = failing(*[CoordinatorUnavailableError("nowhere")] * 100000)
+    assert list(group.owned().commit({T0: 8}, {}, Deadline(0.1), patient=True)) == [T0]
+
+
+def test_closing_ends_the_wait_between_tries(group: Group) -> None:
+    group.claim(T0, 5)
+    group.store.trouble = failing(*[BrokerUnavailableError("away")] * 9)
+    offsets = OwnedOffsets(group.zookeeper, group.store, backoff=scaled(60))
+    closer = threading.Timer(0.05, offsets.close)
+    began = monotonic()
+    closer.start()
+    assert list(offsets.commit({T0: 8}, {}, Deadline(scaled(100)), patient=True)) == [T0]
+    assert monotonic() - began < scaled(30)
+    closer.join()
+    assert group.store.closed
+
+
+def test_a_users_store_that_fails_in_its_own_way_fails_the_commit_only(group: Group) -> None:
+    group.claim(T0, 5)
+    group.store.trouble = failing(KeyError("oops"), OSError("disk full"))
+    assert group.owned().commit({T0: 8}, {}, soon(), patient=True) == {}
+
+
+def test_while_zookeeper_is_away_nothing_is_written(group: Group) -> None:
+    group.claim(T0, 5)
+    group.session.suspend()
+    with pytest.raises(RegistryError):
+        group.owned().commit({T0: 8}, {}, soon(), patient=True)
+    assert group.store.commits == []
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_a_partition_without_an_owner_may_be_written_by_anybody(group: Group, dual: bool) -> None:
+    assert group.owned(dual=dual).commit_unowned({T0: 3}, soon()) == {}
+    assert group.store.offsets == {T0: 3}
+    assert group.nodes == ({0: 3} if dual else {})
+    assert group.server.node(paths.owner("g", T0)) is None
+
+
+@pytest.mark.parametrize("kind", ["zookeeper", "other", "dual"])
+def test_a_partition_of_another_member_is_not_written(group: Group, kind: str) -> None:
+    group.server.put(paths.owner("g", T0), b"g_other-0", ephemeral_owner=99)
+    offsets = OwnedOffsets(group.zookeeper) if kind == "zookeeper" else group.owned(dual=kind == "dual")
+    failures = offsets.commit_unowned({T0: 3, T1: 4}, soon())
+    assert [(tp, str(e)) for tp, e in failures.items()] == [(T0, Outcome.OWNED.value)]
+    assert group.store.offsets == ({} if kind == "zookeeper" else {T1: 4})
+    assert group.nodes == ({} if kind == "other" else {1: 4})
+
+
+# ---- ZooKeeper first ----
+
+
+def bridging(group: Group) -> OwnedOffsets:
+    return OwnedOffsets(group.zookeeper, group.store, dual=True, backoff=0.01, max_retries=1, zookeeper_first=True)
+
+
+def test_zookeeper_first_writes_there_also_what_the_other_store_does_not_take() -> None:
+    group = Group()
+    group.claim(T0, 5)
+    group.claim(T1, 5)
+    group.store.refuse = {T1: BrokerUnavailableError("away")}
+    failures = bridging(group).commit({T0: 7, T1: 8}, {}, soon(), patient=False)
+    assert list(failures) == [T1]
+    assert group.zookeeper.fetch([T0, T1], scaled(5)) == {T0: 7, T1: 8}
+    assert group.store.offsets == {T0: 7}
+    group.store.refuse = {}
+    assert bridging(group).commit({T1: 8}, {}, soon(), patient=False) == {}
+    assert group.store.offsets == {T0: 7, T1: 8}
+
+
+def test_zookeeper_first_writes_nothing_elsewhere_of_what_is_not_ours() -> None:
+    group = Group()
+    group.claim(T0, 5)
+    group.server.remove(paths.owner("g", T0))
+    group.claim(T0, session=group.open())
+    failures = bridging(group).commit({T0: 7}, {}, soon(), patient=True)
+    assert isinstance(failures[T0], CommitRefusedError)
+    assert (group.store.commits, group.store.offsets) == ([], {})

@@ -1,0 +1,393 @@
+"""Finding and following the offset coordinator: brokers that do what the test says, on loopback sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import pytest
+from aiokafka.protocol.commit import (
+    OffsetCommitRequest_v1,
+    OffsetCommitRequest_v2,
+    OffsetCommitResponse_v3,
+    OffsetFetchRequest_v1,
+    OffsetFetchResponse_v1,
+    OffsetFetchResponse_v3,
+)
+from aiokafka.protocol.coordination import FindCoordinatorResponse_v0, FindCoordinatorResponse_v1
+
+from tests.timing import scaled
+from tests.unit.kafka.scripted import RANGES, Peer, ScriptedBroker
+from tests.unit.offsets.fakes import T0, T1
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+    CoordinatorUnavailableError,
+    RegistryUnavailableError,
+)
+from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.model import Endpoint
+from zkconsumer.offsets.kafka_store import KafkaOffsets
+
+NEW = {**RANGES, 8: (0, 9), 9: (0, 9), 10: (0, 6)}
+IN_TIME = scaled(10.0)
+Script = Callable[[Peer], None]
+
+
+def store_on(*brokers: Endpoint, timeout: float = IN_TIME) -> KafkaOffsets:
+    return KafkaOffsets("g", lambda _: brokers, lambda e: BrokerChannel(e, client_id="c", socket_timeout=timeout))
+
+
+def as_broker(number: int, broker: ScriptedBroker, generation: int = 5) -> Endpoint:
+    return Endpoint(number, "127.0.0.1", broker.port, generation)
+
+
+def dead_endpoint(number: int) -> Endpoint:
+    with ScriptedBroker() as gone:
+        port = gone.port
+    return Endpoint(number, "127.0.0.1", port)
+
+
+def greet(peer: Peer, ranges: Mapping[int, tuple[int, int]] = NEW) -> None:
+    peer.versions(ranges)
+    peer.versions(ranges)
+
+
+def names_coordinator(peer: Peer, broker_id: int, error: int = 0) -> None:
+    asked = peer.request()
+    assert (asked.api, asked.version) == (10, 1)
+    assert asked.body == b"\0\1g\0"
+    # an address of its own network: not to be used
+    peer.answer(asked.correlation_id, FindCoordinatorResponse_v1(0, error, None, broker_id, "inside", 9092).encode())
+
+
+def answers_fetch(peer: Peer, offsets: Sequence[tuple[int, int, int]], error: int = 0) -> None:
+    asked = peer.request()
+    assert (asked.api, asked.version) == (9, 3)
+    partitions = [(partition, offset, "", code) for partition, offset, code in offsets]
+    peer.answer(asked.correlation_id, OffsetFetchResponse_v3(0, [("t", partitions)] if offsets else [], error).encode())
+
+
+def answers_commit(peer: Peer, codes: Mapping[int, int]) -> None:
+    asked = peer.request()
+    assert (asked.api, asked.version) == (8, 3)
+    request = OffsetCommitRequest_v2.decode(asked.body)
+    assert (request.consumer_group_generation_id, request.consumer_id, request.retention_time) == (-1, "", -1)
+    peer.answer(asked.correlation_id, OffsetCommitResponse_v3(0, [("t", list(codes.items()))]).encode())
+
+
+def test_the_coordinator_is_found_followed_and_kept() -> None:
+    def asked(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 2)
+        peer.until_closed()
+
+    def coordinator(peer: Peer) -> None:
+        greet(peer)
+        answers_fetch(peer, [(0, 7, 0), (1, -1, 0)])
+        answers_commit(peer, {0: 0, 1: 0})
+        peer.until_closed()
+
+    with ScriptedBroker(asked) as first, ScriptedBroker(coordinator) as second:
+        store = store_on(as_broker(1, first), as_broker(2, second))
+        store._failed.add(2)  # asked last
+        assert store.fetch([T0, T1], IN_TIME) == {T0: 7}
+        assert store.commit({T0: 8, T1: 0}, IN_TIME) == {}
+        store.close()
+
+
+def test_the_broker_that_was_asked_may_be_the_coordinator_itself() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: 0})
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        assert store.commit({T0: 8}, IN_TIME) == {}
+        store.close()
+
+
+def test_the_broker_with_the_least_to_do_for_us_is_asked_first() -> None:
+    busy, free = dead_endpoint(1), dead_endpoint(2)
+    asked: list[int] = []
+
+    def channel(endpoint: Endpoint) -> BrokerChannel:
+        asked.append(endpoint.broker_id)
+        return BrokerChannel(endpoint, client_id="c", socket_timeout=IN_TIME)
+
+    for _ in range(5):
+        store = KafkaOffsets("g", lambda _: (busy, free), channel, load=lambda: {1: 7})
+        with pytest.raises(CoordinatorUnavailableError):
+            store.commit({T0: 1}, IN_TIME)
+    assert asked == [2, 1] * 5
+
+
+def test_a_broker_that_is_away_is_passed_over() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: 0})
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(dead_endpoint(5), dead_endpoint(6), as_broker(1, broker))
+        assert store.commit({T0: 8}, IN_TIME) == {}
+        store.close()
+
+
+def test_a_coordinator_that_moved_is_dropped_and_found_anew() -> None:
+    def before(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: error_codes.NOT_COORDINATOR})
+        peer.until_closed()
+
+    def after(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: 0})
+        peer.until_closed()
+
+    with ScriptedBroker(before, after) as broker:
+        store = store_on(as_broker(1, broker))
+        failures = store.commit({T0: 8}, IN_TIME)
+        error = failures[T0]
+        assert isinstance(error, BrokerResponseError)
+        assert error.code == error_codes.NOT_COORDINATOR
+        assert store.commit({T0: 8}, IN_TIME) == {}
+        store.close()
+
+
+def test_other_errors_of_a_commit_keep_the_coordinator() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: 0, 1: error_codes.OFFSET_METADATA_TOO_LARGE})
+        answers_commit(peer, {1: 0})
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        assert list(store.commit({T0: 8, T1: 9}, IN_TIME)) == [T1]
+        assert store.commit({T1: 9}, IN_TIME) == {}
+        store.close()
+
+
+@pytest.mark.parametrize("code", [error_codes.NOT_COORDINATOR, error_codes.COORDINATOR_NOT_AVAILABLE])
+def test_an_error_of_the_whole_fetch_is_looked_at(code: int) -> None:
+    """The original since 0.10.2 does not: the answer has no partitions then, and the rebalance dies of that."""
+
+    def before(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_fetch(peer, [], code)
+        peer.until_closed()
+
+    def after(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_fetch(peer, [(0, 7, 0)])
+        peer.until_closed()
+
+    with ScriptedBroker(before, after) as broker:
+        store = store_on(as_broker(1, broker))
+        with pytest.raises(BrokerResponseError, match=error_codes.name(code)):
+            store.fetch([T0], IN_TIME)
+        assert store.fetch([T0], IN_TIME) == {T0: 7}
+        store.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.GROUP_AUTHORIZATION_FAILED,
+        error_codes.UNKNOWN_TOPIC_OR_PARTITION,
+        4242,
+    ],
+)
+def test_an_error_of_one_partition_is_never_taken_for_no_offset(code: int) -> None:
+    """The original takes it so, with the -1 that comes along, and skips data by ``auto.offset.reset``."""
+
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_fetch(peer, [(0, 7, 0), (1, -1, code)])
+        answers_fetch(peer, [(0, 7, 0), (1, 3, 0)])
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        with pytest.raises(BrokerResponseError, match=r"t-1"):
+            store.fetch([T0, T1], IN_TIME)
+        assert store.fetch([T0, T1], IN_TIME) == {T0: 7, T1: 3}
+        store.close()
+
+
+def test_an_answer_that_leaves_a_partition_out_is_an_error() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_fetch(peer, [(0, 7, 0)])
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        with pytest.raises(BrokerError, match=r"nothing of t-1"):
+            store.fetch([T0, T1], IN_TIME)
+        store.close()
+
+
+def test_a_cluster_that_is_still_making_its_topic_of_offsets_says_so() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, -1, error_codes.COORDINATOR_NOT_AVAILABLE)
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        with pytest.raises(CoordinatorUnavailableError, match="COORDINATOR_NOT_AVAILABLE"):
+            store.fetch([T0], IN_TIME)
+        store.close()
+
+
+def test_who_may_not_ask_is_told_so_at_once() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, -1, error_codes.GROUP_AUTHORIZATION_FAILED)
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        with pytest.raises(BrokerResponseError, match="GROUP_AUTHORIZATION_FAILED"):
+            store.fetch([T0], IN_TIME)
+        store.close()
+
+
+def test_no_broker_no_coordinator_and_no_busy_loop() -> None:
+    store = store_on()
+    with pytest.raises(CoordinatorUnavailableError, match="no broker is registered"):
+        store.fetch([T0], IN_TIME)
+    store = store_on(dead_endpoint(1))
+    with pytest.raises(CoordinatorUnavailableError, match="cannot be reached"):
+        store.commit({T0: 1}, IN_TIME)
+    store.close()
+
+
+def test_known_brokers_serve_while_zookeeper_is_away() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: error_codes.NOT_COORDINATOR})
+        peer.until_closed()
+
+    def again(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        answers_commit(peer, {0: 0})
+        peer.until_closed()
+
+    with ScriptedBroker(script, again) as broker:
+        registered = [as_broker(1, broker)]
+
+        def brokers(_: Deadline) -> list[Endpoint]:
+            if not registered:
+                raise RegistryUnavailableError("away")
+            return [registered.pop()]
+
+        store = KafkaOffsets("g", brokers, lambda e: BrokerChannel(e, client_id="c", socket_timeout=IN_TIME))
+        store.commit({T0: 1}, IN_TIME)
+        assert store.commit({T0: 1}, IN_TIME) == {}
+        store.close()
+
+
+def test_a_silent_coordinator_costs_no_more_than_the_timeout() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer)
+        names_coordinator(peer, 1)
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        began = monotonic()
+        with pytest.raises(BrokerUnavailableError):
+            store.commit({T0: 1}, 0.2)
+        assert monotonic() - began < IN_TIME / 2
+        store.close()
+
+
+@pytest.mark.parametrize("stage", ["search", "answer"])
+def test_closing_wakes_a_call_that_waits(stage: str) -> None:
+    waiting = threading.Event()
+
+    def script(peer: Peer) -> None:
+        greet(peer)
+        if stage == "answer":
+            names_coordinator(peer, 1)
+        peer.request()
+        waiting.set()
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        failures: list[Any] = []
+
+        def commit() -> None:
+            try:
+                failures.append(store.commit({T0: 1}, scaled(60)))
+            except BrokerError as e:
+                failures.append(e)
+
+        thread = threading.Thread(target=commit, name="commit")
+        thread.start()
+        assert waiting.wait(IN_TIME)
+        store.close()
+        thread.join(IN_TIME)
+        assert not thread.is_alive()
+        assert isinstance(failures[0], BrokerUnavailableError)
+        with pytest.raises(CoordinatorUnavailableError, match="closed"):
+            store.commit({T0: 1}, IN_TIME)
+
+
+@pytest.mark.parametrize(("generation", "version"), [(1, 1), (2, 2)])
+def test_old_brokers_are_not_asked_for_versions(generation: int, version: int) -> None:
+    def script(peer: Peer) -> None:
+        asked = peer.request()
+        assert (asked.api, asked.version) == (10, 0)
+        peer.answer(asked.correlation_id, FindCoordinatorResponse_v0(0, 1, "inside", 9092).encode())
+        asked = peer.request()
+        assert (asked.api, asked.version) == (9, 1)
+        assert OffsetFetchRequest_v1.decode(asked.body).topics == [("t", [0])]
+        peer.answer(asked.correlation_id, OffsetFetchResponse_v1([("t", [(0, 7, "", 0)])]).encode())
+        asked = peer.request()
+        assert (asked.api, asked.version) == (8, version)
+        if version == 1:
+            assert OffsetCommitRequest_v1.decode(asked.body).topics == [("t", [(0, 8, -1, "")])]
+        else:
+            assert OffsetCommitRequest_v2.decode(asked.body).topics == [("t", [(0, 8, "")])]
+        peer.answer(asked.correlation_id, b"\0\0\0\1\0\1t\0\0\0\1" + b"\0\0\0\0\0\0")
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker, generation))
+        assert store.fetch([T0], IN_TIME) == {T0: 7}
+        assert store.commit({T0: 8}, IN_TIME) == {}
+        store.close()
+
+
+def test_a_broker_that_has_dropped_what_we_speak_is_named() -> None:
+    def script(peer: Peer) -> None:
+        greet(peer, {**NEW, 8: (8, 10)})
+        peer.until_closed()
+
+    with ScriptedBroker(script) as broker:
+        store = store_on(as_broker(1, broker))
+        with pytest.raises(CoordinatorUnavailableError, match="OffsetCommit 8 to 10"):
+            store.commit({T0: 8}, IN_TIME)
+        store.close()

@@ -1,0 +1,168 @@
+"""The data source as Spark's own processes use it, without a JVM: schemas to the letter, pickling, errors."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType, TimestampType
+
+import zkconsumer.spark
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.spark import ZkConsumerDataSource
+from zkconsumer.spark.range_partition import RangePartition
+from zkconsumer.spark.schema import TYPES, arrow_schema, check_schema, source_schema
+
+OPTIONS = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t", "membership": "none"}
+
+
+def source(**options: str) -> ZkConsumerDataSource:
+    return ZkConsumerDataSource(CaseInsensitiveDict({**OPTIONS, **options}))  # type: ignore[no-any-return]
+
+
+def test_the_schema_is_that_of_sparks_kafka_source() -> None:
+    assert source().schema().simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+    assert source(includeHeaders="true").schema()["headers"].dataType.simpleString() == (
+        "array<struct<key:string,value:binary>>"
+    )
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        source_schema(include_headers=False),
+        source_schema(include_headers=True),
+        StructType([StructField("value", BinaryType(), nullable=False), StructField("offset", LongType())]),
+        StructType([StructField("timestamp", TimestampType()), StructField("key", BinaryType())]),
+    ],
+)
+def test_arrow_batches_have_exactly_the_schema_that_spark_compares_with(schema: StructType) -> None:
+    check_schema(schema)
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    assert wanted.equals(arrow_schema(schema), check_metadata=True)
+
+
+def test_every_column_has_a_spark_and_an_arrow_type() -> None:
+    schema = StructType([StructField(name, kind) for name, kind in TYPES.items()])
+    assert to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (StructField("values", BinaryType()), "schema: 'values': there is no such column"),
+        (StructField("offset", IntegerType()), "schema: 'offset' is bigint, not int; cast it in the query"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(field: StructField, message: str) -> None:
+    for make in (source().reader, source().streamReader):
+        with pytest.raises(ConfigException, match=message):
+            make(StructType([field]))
+
+
+def test_a_column_named_twice_is_refused() -> None:
+    with pytest.raises(ConfigException, match="named twice"):
+        check_schema(StructType([StructField("key", BinaryType()), StructField("key", BinaryType())]))
+
+
+def test_a_wrong_option_fails_when_the_source_is_made() -> None:
+    with pytest.raises(ConfigException, match="did you mean 'subscribe'"):
+        source(subscribes="x")
+
+
+def test_sources_readers_and_partitions_travel() -> None:
+    made = pickle.loads(pickle.dumps(source(includeHeaders="true")))
+    for make in (made.reader, made.streamReader):
+        reader = pickle.loads(pickle.dumps(make(made.schema())))
+        assert list(reader.read(InputPartition(None))) == []
+    leaders = {TopicPartition("t", 0): Endpoint(1, "h", 9092), TopicPartition("t", 1): Endpoint(2, "h", 9093)}
+    sent = RangePartition([OffsetRange("t", 0, 5, 9)], leaders)
+    got = pickle.loads(pickle.dumps(sent))
+    assert (got.ranges, got.leaders) == (sent.ranges, {TopicPartition("t", 0): Endpoint(1, "h", 9092)})
+    assert repr(got) == "<RangePartition t-0 [5, 9)>"
+
+
+def test_a_stream_reader_answers_what_needs_no_cluster() -> None:
+    reader = source().streamReader(source().schema())
+    assert reader.initialOffset() == {} == reader.initialOffset()
+    assert reader.getDefaultReadLimit() == ReadAllAvailable()
+    assert reader.reportLatestOffset() is None
+    reader.stop()
+    limited = source(maxOffsetsPerTrigger="70").streamReader(source().schema())
+    assert limited.getDefaultReadLimit() == ReadMaxRows(70)
+
+
+def test_spark_reads_an_empty_partition_of_its_own_making() -> None:
+    reader = source(membership="none").reader(source().schema())
+    assert list(reader.read(InputPartition(None))) == []
+
+
+_WITHOUT = """
+import sys
+sys.modules[{missing!r}] = None
+import zkconsumer.spark
+from zkconsumer.errors import MissingExtraError
+for use in (lambda: zkconsumer.spark.register(None), lambda: zkconsumer.spark.ZkConsumerDataSource):
+    try:
+        use()
+    except MissingExtraError as error:
+        assert "pip install 'zkconsumer[spark]'" in str(error), error
+    else:
+        raise AssertionError("no error")
+sys.path.insert(0, {folder!r})
+import pyspark_zkconsumer
+assert not hasattr(pyspark_zkconsumer, "DefaultSource")
+"""
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pyspark.sql.streaming.datasource"])
+def test_what_is_missing_is_named_and_hides_no_other_data_source(missing: str) -> None:
+    folder = str(zkconsumer.spark.__path__[0]) + "/discovered"
+    script = _WITHOUT.format(missing=missing, folder=folder)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_the_package_of_the_source_imports_neither_pyspark_nor_pyarrow() -> None:
+    script = "import sys, zkconsumer.spark; assert not {'pyspark', 'pyarrow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+
+
+def test_an_unknown_name_in_the_package_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = zkconsumer.spark.Nothing
+
+
+def test_a_snapshot_can_be_asked_for_again() -> None:
+    # A module of the package with this name would take the function's place once it is imported.
+    for _ in range(2):
+        with pytest.raises(ConfigException, match="subscribe"):
+            zkconsumer.spark.snapshot({"zookeeper.connect": "zk:2181", "group.id": "g"})
+
+
+def test_a_snapshot_takes_values_as_spark_does() -> None:
+    given = {
+        "zookeeper.connect": "zk:2181",
+        "group.id": "g",
+        "subscribe": "t",
+        "includeHeaders": True,
+        "pushdown": None,
+    }
+    with pytest.raises(ConfigException, match="minPartitions: '0'"):
+        zkconsumer.spark.snapshot({**given, "minPartitions": 0})
+
+
+def test_a_schema_without_columns_is_refused() -> None:
+    # Arrow cannot say how many rows without columns there are: each count would be 0.
+    source = ZkConsumerDataSource({"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t"})
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(ConfigException, match="schema: names no column"):
+            reader(StructType([]))

@@ -1,0 +1,306 @@
+"""Reading a range from a broker that does what the test says: moved leaders, missing offsets, large messages."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+import pytest
+from aiokafka.protocol.fetch import FetchRequest_v11
+
+from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
+from tests.unit.kafka.sets import GZIP, WHERE, Batch, MessageSet, Written
+from zkconsumer.errors import (
+    BrokerResponseError,
+    BrokerUnavailableError,
+    ConfigException,
+    InvalidMessageException,
+    MessageSizeTooLargeException,
+    OffsetOutOfRangeError,
+)
+from zkconsumer.kafka import error_codes as codes
+from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.spark import range_reader
+from zkconsumer.spark.offset_ranges import LogSpan
+from zkconsumer.spark.options import ReadOptions, Selection, parse
+from zkconsumer.spark.range_reader import RangeReader
+from zkconsumer.spark.schema import arrow_schema, source_schema
+from zkconsumer.spark.zookeeper_cluster import Cluster
+
+RANGE = OffsetRange(*WHERE, 0, 4)
+TWO = Batch([Written(value=b"a"), Written(value=b"b")])
+
+
+def options(**given: str) -> ReadOptions:
+    base = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", "refresh.leader.backoff.ms": "1"}
+    return parse({**base, **given})
+
+
+class Known(Cluster):
+    """What ZooKeeper and the brokers would say."""
+
+    def __init__(
+        self,
+        leader: Endpoint | None = None,
+        span: LogSpan | None = None,
+        existing: tuple[TopicPartition, ...] = (WHERE,),
+        written: int = 0,
+    ) -> None:
+        self.leader, self.span, self.existing, self.written = leader, span, existing, written
+
+    def close(self) -> None:
+        pass
+
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        return tuple(tp for tp in self.existing if tp in selection.partitions), ()
+
+    def leaders(self, partitions: Any) -> dict[TopicPartition, Endpoint]:
+        return {} if self.leader is None else dict.fromkeys(partitions, self.leader)
+
+    def log_spans(self, partitions: Any) -> dict[TopicPartition, LogSpan]:
+        assert self.span is not None
+        return dict.fromkeys(partitions, self.span)
+
+    def written_ends(self, partitions: Any) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, self.written)
+
+
+def answers(log: Mapping[int, bytes]) -> Callable[[Peer], None]:
+    """A connection on which each fetch gets what is in ``log`` at its offset, until the reader closes it."""
+
+    def script(peer: Peer) -> None:
+        peer.versions()
+        while True:
+            try:
+                asked = peer.request()
+            except ConnectionError:
+                return
+            position = FetchRequest_v11.decode(asked.body).topics[0][1][0][2]
+            peer.answer(asked.correlation_id, log[position])
+
+    return script
+
+
+def read_all(reader: RangeReader, range_: OffsetRange = RANGE) -> list[int]:
+    """The offsets that were asked for, in order."""
+    try:
+        return [asked for _, asked in reader.sets(range_)]
+    finally:
+        reader.close()
+
+
+def at(offset: int, *batches: Batch) -> bytes:
+    return fetched(MessageSet(batches or (TWO,), base=offset).data)
+
+
+def test_a_range_is_read_to_its_end_and_each_fetch_goes_on_where_the_last_ended() -> None:
+    with ScriptedBroker(answers({0: at(0), 2: at(2)})) as broker:
+        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2]
+
+
+def test_a_transaction_marker_at_the_end_of_a_range_ends_it() -> None:
+    # No message ever comes at the marker's offset: a reader that waits for one would wait for ever.
+    marker = Batch([Written(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], transactional=True, control=True, producer_id=7)
+    with ScriptedBroker(answers({0: at(0), 2: at(2, Batch()), 3: at(3, marker)})) as broker:
+        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2, 3]
+
+
+def test_a_gap_left_by_compaction_is_stepped_over() -> None:
+    with ScriptedBroker(answers({0: at(0, Batch(trailing=7))})) as broker:
+        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0]
+
+
+def test_a_moved_leader_is_found_and_reading_goes_on_where_it_was() -> None:
+    with (
+        ScriptedBroker(answers({2: at(2)})) as new,
+        ScriptedBroker(answers({0: at(0), 2: fetched(error=codes.NOT_LEADER_OR_FOLLOWER)})) as old,
+    ):
+        reader = RangeReader(options(), {WHERE: old.endpoint()}, lambda: Known(new.endpoint()))
+        assert read_all(reader) == [0, 2]
+
+
+def test_a_broker_that_goes_away_is_read_on_after_it_comes_back() -> None:
+    def dies(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, at(0))
+        peer.request()
+
+    with ScriptedBroker(dies, answers({2: at(2)})) as broker:
+        reader = RangeReader(options(), {WHERE: broker.endpoint()}, lambda: Known(broker.endpoint()))
+        assert read_all(reader) == [0, 2]
+
+
+def test_a_broker_that_goes_away_while_spark_is_busy_for_long_is_waited_for_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark takes rows when it has use for them; that time is not the broker's."""
+
+    def dies(peer: Peer) -> None:
+        peer.versions()
+        peer.answer(peer.request().correlation_id, at(0))
+        peer.request()
+
+    busy = [0.0]
+    monkeypatch.setattr("zkconsumer.deadline.monotonic", lambda: monotonic() + sum(busy))
+    with ScriptedBroker(dies, answers({2: at(2)})) as broker:
+        reader = RangeReader(options(), {WHERE: broker.endpoint()}, lambda: Known(broker.endpoint()))
+        read = []
+        for _, asked in reader.sets(RANGE):
+            read.append(asked)
+            busy.append(3600.0)
+        reader.close()
+    assert read == [0, 2]
+
+
+def test_a_partition_that_stays_without_leader_is_given_up_in_time() -> None:
+    given = options(**{"socket.timeout.ms": "150", "fetch.wait.max.ms": "10"})
+    with pytest.raises(BrokerUnavailableError, match="t-3 has no leader"):
+        read_all(RangeReader(given, {}, Known))
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_was_deleted_is_lost_data(fails: str) -> None:
+    given = options(**{"socket.timeout.ms": "150", "fetch.wait.max.ms": "10", "failOnDataLoss": fails})
+
+    def gone() -> Known:
+        return Known(existing=(TopicPartition(WHERE.topic, WHERE.partition + 1),))
+
+    if fails == "false":
+        assert read_all(RangeReader(given, {}, gone)) == []
+        return
+    with pytest.raises(OffsetOutOfRangeError, match="t-3: its topic was deleted, and offset 0 with it; set failOnData"):
+        read_all(RangeReader(given, {}, gone))
+
+
+def test_an_answer_that_waiting_cannot_cure_is_raised_at_once() -> None:
+    with (
+        ScriptedBroker(answers({0: fetched(error=codes.TOPIC_AUTHORIZATION_FAILED)})) as broker,
+        pytest.raises(BrokerResponseError, match="fetching t-3: the broker answered TOPIC_AUTHORIZATION_FAILED"),
+    ):
+        read_all(RangeReader(options(), {WHERE: broker.endpoint()}))
+
+
+def test_a_message_larger_than_a_fetch_is_fetched_with_a_larger_one() -> None:
+    whole = MessageSet([Batch([Written(value=b"x" * 100_000)], trailing=3)]).data
+    sizes = []
+
+    def old_broker(peer: Peer) -> None:
+        peer.versions()
+        for _ in range(2):
+            asked = peer.request()
+            sizes.append(FetchRequest_v11.decode(asked.body).topics[0][1][0][-1])
+            peer.answer(asked.correlation_id, fetched(whole[: sizes[-1]]))
+        peer.until_closed()
+
+    with ScriptedBroker(old_broker) as broker:
+        assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0]
+    assert sizes == [64 * 1024, len(whole)]
+
+
+def test_a_message_larger_than_allowed_is_named() -> None:
+    whole = MessageSet([Batch([Written(value=b"x" * 100_000)])]).data
+    small = options(**{"fetch.max.bytes": "70000", "fetch.message.max.bytes": "70000"})
+    with (
+        ScriptedBroker(answers({0: fetched(whole[:65536])})) as broker,
+        pytest.raises(MessageSizeTooLargeException, match="the message at t-3 offset 0 takes 1000"),
+    ):
+        read_all(RangeReader(small, {WHERE: broker.endpoint()}))
+
+
+OUT_OF_RANGE = fetched(error=codes.OFFSET_OUT_OF_RANGE)
+
+
+def test_messages_that_are_gone_fail_the_query() -> None:
+    with (
+        ScriptedBroker(answers({0: OUT_OF_RANGE})) as broker,
+        pytest.raises(OffsetOutOfRangeError, match=r"t-3: offset 0 is gone, the log begins at 2; set failOnDataLoss="),
+    ):
+        read_all(RangeReader(options(), {WHERE: broker.endpoint()}, lambda: Known(span=LogSpan(2, 9))))
+
+
+@pytest.mark.parametrize(
+    ("log", "span", "asked"),
+    [
+        ({0: OUT_OF_RANGE, 2: at(2)}, LogSpan(2, 9), [2]),
+        ({0: OUT_OF_RANGE}, LogSpan(7, 9), []),
+        ({0: at(0), 2: OUT_OF_RANGE}, LogSpan(0, 2), [0]),
+    ],
+    ids=["the first are gone", "all are gone", "the log became shorter"],
+)
+def test_messages_that_are_gone_are_passed_over_if_the_query_says_so(
+    log: Mapping[int, bytes], span: LogSpan, asked: list[int]
+) -> None:
+    with ScriptedBroker(answers(log)) as broker:
+        reader = RangeReader(options(failOnDataLoss="false"), {WHERE: broker.endpoint()}, lambda: Known(span=span))
+        assert read_all(reader) == asked
+
+
+def test_messages_hidden_from_consumers_are_not_passed_over() -> None:
+    """A new leader before Kafka 2.2 tells consumers an older end for a while; what lies beyond it is not lost."""
+    given = options(failOnDataLoss="false", **{"socket.timeout.ms": "200", "fetch.wait.max.ms": "10"})
+    with ScriptedBroker(answers({0: at(0), 2: OUT_OF_RANGE})) as broker:
+        reader = RangeReader(given, {WHERE: broker.endpoint()}, lambda: Known(span=LogSpan(0, 2), written=9))
+        with pytest.raises(BrokerUnavailableError, match="t-3: its leader denies offset 2, which is in its log"):
+            read_all(reader)
+
+
+def rows(given: ReadOptions, endpoint: Endpoint, range_: OffsetRange, schema: Any = None) -> list[dict[str, Any]]:
+    schema = schema or arrow_schema(source_schema(include_headers=False))
+    found = range_reader.read(given, [range_], {WHERE: endpoint}, schema)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_batches_hold_the_offsets_of_the_range_and_nothing_else() -> None:
+    with ScriptedBroker(answers({1: at(0), 2: at(2)})) as broker:
+        found = rows(options(), broker.endpoint(), OffsetRange(*WHERE, 1, 3))
+    assert [(row["offset"], row["value"], row["topic"], row["partition"]) for row in found] == [
+        (1, b"b", "t", 3),
+        (2, b"a", "t", 3),
+    ]
+
+
+def test_corrupt_data_is_named_by_its_position() -> None:
+    data = bytearray(MessageSet([TWO]).data)
+    data[20] ^= 1  # of the checksum
+    with (
+        ScriptedBroker(answers({0: fetched(bytes(data))})) as broker,
+        pytest.raises(InvalidMessageException, match="t-3 at offset 0"),
+    ):
+        rows(options(), broker.endpoint(), OffsetRange(*WHERE, 0, 2))
+    with ScriptedBroker(answers({0: fetched(bytes(data))})) as broker:
+        unchecked = rows(options(**{"check.crcs": "false"}), broker.endpoint(), OffsetRange(*WHERE, 0, 1))
+    assert [row["value"] for row in unchecked] == [b"a"]
+
+
+def test_the_limit_of_an_expanded_batch_may_be_raised() -> None:
+    """A query had the limit and refused its name, so nobody could read a larger batch."""
+    large = Batch([Written(value=b"x" * 100_000)], codec=GZIP)
+    for limit, is_read in (("200000", True), ("50000", False)):
+        given = options(**{"batch.expanded.max.bytes": limit})
+        with ScriptedBroker(answers({0: at(0, large)})) as broker:
+            if is_read:
+                assert len(rows(given, broker.endpoint(), OffsetRange(*WHERE, 0, 1))) == 1
+            else:
+                with pytest.raises(InvalidMessageException, match="t-3 at offset 0"):
+                    rows(given, broker.endpoint(), OffsetRange(*WHERE, 0, 1))
+
+
+def test_null_in_a_column_that_the_schema_says_has_none_is_an_error() -> None:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = arrow_schema(StructType([StructField("key", BinaryType(), nullable=False)]))
+    with ScriptedBroker(answers({0: at(0)})) as broker, pytest.raises(ConfigException, match="'key' is declared not"):
+        rows(options(), broker.endpoint(), OffsetRange(*WHERE, 0, 2), schema)
+
+
+def test_the_garbage_collector_is_put_back_even_if_reading_is_broken_off() -> None:
+    with ScriptedBroker(answers({0: at(0)})) as broker:
+        found = range_reader.read(
+            options(), [OffsetRange(*WHERE, 0, 2)], {WHERE: broker.endpoint()}, arrow_schema(source_schema(False))
+        )
+        next(found)
+        assert not gc.isenabled()
+        found.close()  # type: ignore[attr-defined]
+    assert gc.isenabled()

@@ -1,0 +1,588 @@
+"""A query's run against a cluster of dictionaries: what is read, when the group's offsets move, what is refused."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from zkconsumer.errors import BrokerUnavailableError, ConfigException, OffsetOutOfRangeError, RegistryUnavailableError
+from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.spark.offset_ranges import LogSpan
+from zkconsumer.spark.options import Selection, parse
+from zkconsumer.spark.streaming_query import StreamRun
+from zkconsumer.spark.zookeeper_cluster import Cluster
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+HERE = Endpoint(1, "h", 9092)
+
+
+class FakeCluster(Cluster):
+    """Logs, offsets and members as dictionaries."""
+
+    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]], members: tuple[str, ...] = ()) -> None:
+        self.logs = dict(logs)
+        self.offsets: dict[TopicPartition, int] = {}
+        self.members = members
+        self.writes = 0
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+        missing = set(selection.topics) - {tp.topic for tp in self.logs}
+        return tuple(sorted(self.logs)), tuple(sorted(missing))
+
+    def live_members(self, group: str) -> tuple[str, ...]:
+        return self.members
+
+    def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        return dict.fromkeys(partitions, HERE)
+
+    def seen_leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
+        return dict.fromkeys(partitions, HERE)
+
+    def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.writes += 1
+        self.offsets.update({tp: max(offset, self.offsets.get(tp, 0)) for tp, offset in offsets.items()})
+
+    def set_back(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.writes += 1
+        self.offsets.update(offsets)
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp][1] for tp in partitions}
+
+    def written_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp][1] for tp in partitions}
+
+    def log_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
+        return {tp: LogSpan(*self.logs[tp]) for tp in partitions}
+
+
+def run_on(cluster: FakeCluster, **options: str) -> StreamRun:
+    base = {"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", "membership": "none"}
+    run = StreamRun(parse({**base, **options}), cluster)
+    run.open()
+    return run
+
+
+def offset(**spans: tuple[int, int]) -> dict[str, Any]:
+    """``offset(p0=(1, 2))`` -> the end offset of topic t."""
+    return {"v": 1, "topics": {"t": {name[1:]: {"from": a, "to": b} for name, (a, b) in spans.items()}}}
+
+
+def test_a_query_reads_what_is_there_and_then_what_came() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 0)})
+    run = run_on(cluster, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10), p1=(0, 0))
+    assert [part.ranges for part in run.plan(first)] == [(OffsetRange("t", 0, 0, 10),)]
+    assert run.latest(first, None) is first
+    cluster.logs[B] = (0, 5)
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 5))
+    assert run.log_ends() == {"t": {"0": 10, "1": 5}}
+
+
+def test_offsets_are_written_for_finished_batches_only_and_once() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 4)})
+    run = run_on(cluster, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert cluster.offsets == {}
+    run.settle(first)
+    assert cluster.offsets == {A: 10, B: 4}
+    for _ in range(3):
+        assert run.latest(first, None) is first
+        run.settle(first)
+    assert cluster.writes == 1
+
+
+def test_the_end_of_the_log_is_remembered_where_a_query_starts_there() -> None:
+    # Without a first, empty batch the next trigger would start at a later end, and what came between would be missed.
+    cluster = FakeCluster({A: (0, 10)})
+    run = run_on(cluster, startingOffsets="latest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(10, 10))
+    assert run.plan(first) == []
+    cluster.logs[A] = (0, 12)
+    assert run.latest(first, None) == offset(p0=(10, 12))
+
+
+def test_a_limit_holds_batch_after_batch() -> None:
+    cluster = FakeCluster({A: (0, 100), B: (0, 3)})
+    run = run_on(cluster, startingOffsets="earliest")
+    first = run.latest({}, 10)
+    assert first == offset(p0=(0, 7), p1=(0, 3))
+    assert run.latest(first, 10) == offset(p0=(7, 17), p1=(3, 3))
+
+
+def test_available_now_stops_at_what_was_there_and_ignores_new_partitions() -> None:
+    cluster = FakeCluster({A: (0, 10)})
+    run = run_on(cluster, startingOffsets="earliest")
+    run.fix_targets()
+    cluster.logs |= {A: (0, 15), B: (0, 5)}
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10))
+    assert run.latest(first, None) is first
+    assert cluster.offsets == {A: 10}
+
+
+def test_a_new_query_goes_on_where_the_group_is() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
+    cluster.offsets = {A: 4}
+    assert run_on(cluster, startingOffsets="earliest").latest({}, None) == offset(p0=(4, 10), p1=(0, 10))
+
+
+def test_a_restarted_query_skips_what_others_of_the_group_consumed_meanwhile() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
+    cluster.offsets = {A: 8, B: 1}
+    run = run_on(cluster)
+    second = run.latest(offset(p0=(0, 5), p1=(0, 5)), None)
+    assert second == offset(p0=(8, 10), p1=(5, 10))
+    assert cluster.offsets == {A: 8, B: 5}
+    cluster.offsets[A] = 30  # while it runs its own place counts
+    assert run.latest(second, None) is second
+
+
+def test_a_partition_that_comes_later_is_read_from_its_beginning() -> None:
+    cluster = FakeCluster({A: (0, 10)})
+    run = run_on(cluster, startingOffsets="latest")
+    first = run.latest({}, None)
+    cluster.logs[B] = (3, 9)
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(3, 9))
+
+
+def test_a_batch_is_planned_from_its_end_offset_alone() -> None:
+    run = run_on(FakeCluster({}), minPartitions="3")
+    parts = run.plan(offset(p0=(600, 800), p1=(5, 5), p2=(0, 100)))
+    assert [part.ranges for part in parts] == [
+        (OffsetRange("t", 0, 600, 700),),
+        (OffsetRange("t", 0, 700, 800),),
+        (OffsetRange("t", 2, 0, 100),),
+    ]
+    assert parts[0].leaders == {A: HERE}
+
+
+def test_a_group_with_live_members_is_refused_unless_told() -> None:
+    with pytest.raises(ConfigException, match=r"membership: 'none': group 'g' has live members \(m1\)"):
+        run_on(FakeCluster({}, members=("m1",)))
+    run_on(FakeCluster({}, members=("m1",)), allowLiveMembers="true")
+
+
+def test_a_member_that_joins_later_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster({A: (0, 1)})
+    run = run_on(cluster, startingOffsets="earliest")
+    cluster.members = ("m1",)
+    with caplog.at_level(logging.WARNING):
+        first = run.latest({}, None)
+        run.latest(first, None)
+    assert [record.message.partition(" while")[0] for record in caplog.records] == ["m1 joined group g"]
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster({})
+    run = run_on(cluster, startingOffsets="earliest")
+    with caplog.at_level(logging.WARNING):
+        assert run.latest({}, None) == {}
+        assert run.latest({}, None) == {}
+    assert [record.message for record in caplog.records] == ["there is no topic t (yet); waiting for it"]
+    cluster.logs[A] = (0, 2)
+    assert run.latest({}, None) == offset(p0=(0, 2))
+
+
+def test_lost_messages_fail_the_query_or_are_passed_over() -> None:
+    gone, shorter = FakeCluster({}), FakeCluster({A: (0, 3)})
+    with pytest.raises(OffsetOutOfRangeError, match="t-0 is in the checkpoint, but exists no more"):
+        run_on(gone).latest(offset(p0=(0, 5)), None)
+    with pytest.raises(OffsetOutOfRangeError, match="t-0: the query has come to offset 5, but its log ends at 3"):
+        run_on(shorter).latest(offset(p0=(0, 5)), None)
+    start = offset(p0=(0, 5))
+    assert run_on(gone, failOnDataLoss="false").latest(start, None) is start
+    assert run_on(shorter, failOnDataLoss="false").latest(start, None) == offset(p0=(0, 3))
+
+
+class Deleting(FakeCluster):
+    """One of whose partitions is deleted between two questions."""
+
+    def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if len(self.logs) == 2:
+            del self.logs[B]
+            raise BrokerUnavailableError("t-1 has no leader")
+        return super().log_ends(partitions)
+
+
+def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_lost_data() -> None:
+    logs, done = {A: (0, 10), B: (0, 10)}, offset(p0=(0, 5), p1=(0, 5))
+    with pytest.raises(OffsetOutOfRangeError, match="t-1 is in the checkpoint, but exists no more"):
+        run_on(Deleting(logs)).latest(done, None)
+    assert run_on(Deleting(logs), failOnDataLoss="false").latest(done, None) == offset(p0=(5, 10))
+
+
+def test_a_partition_without_a_leader_that_exists_is_an_error_of_its_own() -> None:
+    class Silent(FakeCluster):
+        def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            raise BrokerUnavailableError("t-1 has no leader")
+
+    with pytest.raises(BrokerUnavailableError, match="t-1 has no leader"):
+        run_on(Silent({A: (0, 10), B: (0, 10)}), failOnDataLoss="false").latest({}, None)
+
+
+def test_given_offsets_must_name_every_partition() -> None:
+    cluster = FakeCluster({A: (0, 10), B: (0, 10)})
+    with pytest.raises(ConfigException, match="startingOffsets: its JSON must name every partition; t-1 is missing"):
+        run_on(cluster, startingOffsets='{"t":{"0":5}}').latest({}, None)
+    with pytest.raises(ConfigException, match="names t-7, which is not read"):
+        run_on(cluster, startingOffsets='{"t":{"0":5,"1":5,"7":5}}').latest({}, None)
+    run = run_on(cluster, startingOffsets='{"t":{"0":5,"1":-2}}')
+    assert run.latest({}, None) == offset(p0=(5, 10), p1=(0, 10))
+
+
+def test_the_end_of_a_run_closes_what_it_opened() -> None:
+    cluster = FakeCluster({})
+    run_on(cluster).close()
+    assert cluster.closed
+
+
+class Share:
+    """A membership that owns a part of the topic, as told."""
+
+    def __init__(self, *owned: TopicPartition) -> None:
+        self.owned = set(owned)
+        self.offsets: dict[TopicPartition, int] = {}
+        self.not_stored: set[TopicPartition] = set()
+        self.planned: list[Any] = []
+        self.patient: list[bool] = []
+
+    def join(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def settle(self, done: Any) -> None:
+        for tp, span in done.items():
+            if tp in self.owned and tp in self.offsets:
+                self.offsets[tp] = max(self.offsets[tp], span.end)
+
+    def claim(self, partitions: Any, *, patient: bool) -> set[TopicPartition]:
+        self.patient.append(patient)
+        return self.owned.intersection(partitions)
+
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.offsets[tp] for tp in partitions if tp in self.offsets and tp in self.owned}
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        stored = {tp: offset for tp, offset in starts.items() if tp not in self.not_stored}
+        self.offsets |= stored
+        return set(stored)
+
+    def set_back(self, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        return self.begin(starts)
+
+    def made_anew(self, partitions: Any) -> tuple[TopicPartition, ...]:
+        return ()
+
+    def reserve(self, progress: Any) -> None:
+        self.planned.append(dict(progress))
+
+    def repeat(self, progress: Any) -> None:
+        self.planned.append(("again", dict(progress)))
+
+
+def member_run(cluster: FakeCluster, share: Share, **options: str) -> StreamRun:
+    run = StreamRun(parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t", **options}), cluster, share)
+    run.open()
+    return run
+
+
+def test_a_member_reads_its_share_and_remembers_the_places_of_what_it_gave_up() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
+    run = member_run(cluster, share, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10))
+    assert share.planned[-1] == {A: (0, 10)}
+    share.owned = {B}
+    share.offsets[B] = 4  # its owner came so far
+    second = run.latest(first, None)
+    assert second == offset(p0=(10, 10), p1=(4, 10))
+    assert run.latest(second, None) is second
+    assert share.planned[-1] == {}
+    share.owned = {A, B}
+    cluster.logs[A] = (0, 30)
+    share.offsets[A] = 25
+    assert run.latest(second, None) == offset(p0=(25, 30), p1=(10, 10))
+    assert share.patient == [False] * 4
+
+
+def test_a_member_that_gets_back_what_others_repeat_goes_on_at_its_own_place() -> None:
+    cluster, share = FakeCluster({A: (0, 30)}), Share(A)
+    run = member_run(cluster, share)
+    share.offsets[A] = 5  # they had it since a batch took too long, and did not get as far as that batch
+    assert run.latest(offset(p0=(0, 20)), None) == offset(p0=(20, 30))
+
+
+def test_a_partition_whose_start_cannot_be_stored_waits() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets="earliest")
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 10))
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 10))
+
+
+@pytest.mark.parametrize(
+    ("starting", "place"), [("latest", 10), ("earliest", 0), ('{"t":{"0":7,"1":7}}', 7), ('{"t":{"0":-1,"1":-1}}', 10)]
+)
+def test_where_a_partition_starts_is_not_looked_up_again_while_that_cannot_be_stored(starting: str, place: int) -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets=starting)
+    first = run.latest({}, None)
+    cluster.logs[B] = (0, 12)
+    assert run.latest(first, None) is first
+    share.owned = set()  # as while the session is away
+    assert run.latest(first, None) is first
+    share.owned, share.not_stored = {A, B}, set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 12))
+
+
+def test_a_new_query_at_the_end_of_its_log_misses_nothing_while_its_start_cannot_be_stored() -> None:
+    cluster, share = FakeCluster({A: (0, 10)}), Share(A)
+    share.not_stored = {A}
+    run = member_run(cluster, share, startingOffsets="latest")
+    nothing = run.latest({}, None)
+    assert nothing == {}
+    share.owned = set()
+    assert run.latest(nothing, None) == {}
+    cluster.logs[A] = (0, 13)
+    share.owned, share.not_stored = {A}, set()
+    assert run.latest(nothing, None) == offset(p0=(10, 13))
+
+
+def test_a_start_that_waits_does_not_count_for_another_topic_of_that_name() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets="latest")
+    first = run.latest({}, None)
+    cluster.logs[B] = (0, 3)
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 3))
+
+
+def test_a_start_that_waits_does_not_fall_behind_the_beginning_of_its_log() -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
+    share.not_stored = {B}
+    run = member_run(cluster, share, startingOffsets="earliest")
+    first = run.latest({}, None)
+    cluster.logs[B] = (4, 12)
+    share.not_stored = set()
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(4, 12))
+
+
+@pytest.mark.parametrize(("starting", "place"), [("latest", 0), ('{"t":{"0":7,"1":7}}', 7)])
+def test_a_partition_that_others_had_without_an_offset_starts_where_it_is_named(starting: str, place: int) -> None:
+    cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
+    run = member_run(cluster, share, startingOffsets=starting)
+    first = run.latest({}, None)
+    share.owned = {A, B}
+    assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 10))
+
+
+def test_a_batch_of_the_run_before_is_claimed_before_it_is_repeated() -> None:
+    share = Share(A)
+    run = member_run(FakeCluster({A: (0, 10)}), share)
+    end = offset(p0=(0, 10))
+    run.plan(end)
+    run.plan(end)
+    assert share.planned == [("again", {A: (0, 10)})]
+
+
+def test_available_now_waits_for_the_whole_share() -> None:
+    share = Share(A)
+    run = member_run(FakeCluster({A: (0, 10)}), share, startingOffsets="earliest")
+    run.fix_targets()
+    run.latest({}, None)
+    assert share.patient == [True]
+
+
+class Gone(FakeCluster):
+    """A ZooKeeper that is away."""
+
+    def partitions(self, selection: Selection) -> Any:
+        raise RegistryUnavailableError("nobody answers")
+
+
+def test_a_member_waits_for_zookeeper_with_its_next_batch_only(caplog: pytest.LogCaptureFixture) -> None:
+    share = Share(A)
+    run = member_run(Gone({A: (0, 10)}), share)
+    done = offset(p0=(0, 5))
+    assert run.latest(done, None) is done
+    assert share.planned == [{}]  # what the last batch read may leave
+    assert "no new batch for now: nobody answers" in caplog.text
+
+
+def test_who_reads_what_is_there_now_does_not_take_an_absent_zookeeper_for_the_end() -> None:
+    cluster = Gone({A: (0, 10)})
+    run = member_run(cluster, Share(A))
+    run._targets = {A: 10}
+    with pytest.raises(RegistryUnavailableError):
+        run.latest({}, None)
+    with pytest.raises(RegistryUnavailableError):
+        run_on(cluster).latest({}, None)
+
+
+_STOPPED_TWICE = """
+import os, signal, threading
+from zkconsumer.spark.streaming_query import end_cleanly_on_sigterm
+end_cleanly_on_sigterm()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(20)
+finally:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("stopped", flush=True)
+"""
+
+
+def test_the_driver_process_ends_cleanly_although_spark_sends_sigterm_twice() -> None:
+    # Spark stops a query so: the default action killed the process before stop() could give anything back.
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPED_TWICE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "stopped\n")
+
+
+_SIGNALLED = """
+import os, signal, sys, threading
+from zkconsumer.spark import stream_reader
+from zkconsumer.spark.options import parse
+
+when = sys.argv[1]
+
+def kill(now):
+    if now == when:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(0.1)
+
+class Run:
+    def __init__(self, options, cluster):
+        self.left = False
+    def open(self):
+        kill("opening")
+    def plan(self, end):
+        kill("planning")
+        return []
+    def close(self):
+        if not self.left:
+            self.left = True
+            kill("leaving")
+            print("left", flush=True)
+
+stream_reader.StreamRun = Run
+options = parse({"zookeeper.connect": "zk", "group.id": "g", "subscribe": "t"})
+reader = stream_reader.StreamReader(options, None, "frame")
+try:
+    reader.partitions({}, {})
+finally:
+    kill("stopping")
+    reader.stop()
+"""
+
+
+@pytest.mark.parametrize("when", ["opening", "planning", "stopping", "leaving", "never"])
+def test_the_group_is_left_once_whenever_the_signal_comes(when: str) -> None:
+    # Spark closes its connection and sends a signal; so the first may come in the middle of stop(), which was cut off.
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALLED, when], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
+def test_signals_are_left_alone_on_other_threads() -> None:
+    import threading
+
+    from zkconsumer.spark.streaming_query import end_cleanly_on_sigterm
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=end_cleanly_on_sigterm)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_partitions_that_are_assigned_and_do_not_exist_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Assigned(FakeCluster):
+        def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+            return tuple(tp for tp in sorted(self.logs) if tp in selection.partitions), ()
+
+    options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "startingOffsets": "earliest"}
+    cluster = Assigned({A: (0, 10)})
+    run = StreamRun(parse({**options, "assign": '{"t":[0,9]}'}), cluster)
+    run.open()
+    with caplog.at_level(logging.WARNING):
+        first = run.latest({}, None)
+        run.latest(first, None)
+    assert [r.message for r in caplog.records] == ["there is no partition t-9 (yet); waiting for it"]
+    cluster.logs[TopicPartition("t", 9)] = (0, 3)
+    assert run.latest(first, None) == offset(p0=(10, 10), p9=(0, 3))
+
+
+@pytest.mark.parametrize("membership", ["member", "none"])
+def test_available_now_refuses_a_topic_that_is_not_there(membership: str) -> None:
+    """It was read as an empty one, and a misspelt name looked like success."""
+    for given, missing in (("nowhere,t", "nowhere"), ("b,a,t", "a, b")):
+        cluster = FakeCluster({A: (0, 2)})
+        run = run_on(cluster, subscribe=given)
+        if membership == "member":
+            run = member_run(cluster, Share(A), subscribe=given)
+        run.fix_targets()
+        wanted = f"^subscribe: '{missing}': there is no such topic in this cluster; allowMissingTopics=true reads"
+        for _ in range(2):
+            with pytest.raises(ConfigException, match=wanted):
+                run.latest({}, None)
+
+
+def test_available_now_may_be_allowed_to_miss_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster({A: (0, 2)})
+    run = run_on(cluster, subscribe="nowhere,t", allowMissingTopics="true", startingOffsets="earliest")
+    run.fix_targets()
+    first = run.latest({}, None)
+    assert first == offset(p0=(0, 2))
+    assert run.latest(first, None) is first
+    assert [record.getMessage() for record in caplog.records] == [
+        "subscribe: 'nowhere': there is no such topic in this cluster; nothing is read of it"
+    ]
+
+
+def test_available_now_refuses_a_partition_that_is_not_there() -> None:
+    class Assigned(FakeCluster):
+        def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
+            return (A,), ()
+
+    options = {"zookeeper.connect": "zk", "group.id": "g", "membership": "none", "assign": '{"t":[0,9]}'}
+    run = StreamRun(parse(options), Assigned({A: (0, 2)}))
+    run.fix_targets()
+    with pytest.raises(ConfigException, match="^assign: 't-9': there is no such partition in this cluster"):
+        run.latest({}, None)
+
+
+def test_available_now_takes_a_deleted_topic_for_lost_data() -> None:
+    """It has existed, as the checkpoint says: failOnDataLoss decides."""
+    for fails in ("true", "false"):
+        cluster = FakeCluster({A: (0, 2)})
+        run = run_on(cluster, subscribe="t,other", failOnDataLoss=fails)
+        run.fix_targets()
+        done = {"v": 1, "topics": {**offset(p0=(0, 2))["topics"], "other": {"0": {"from": 0, "to": 7}}}}
+        if fails == "false":
+            assert run.latest(done, None) == done
+        else:
+            with pytest.raises(OffsetOutOfRangeError, match="other-0 is in the checkpoint, but exists no more"):
+                run.latest(done, None)

@@ -1,0 +1,159 @@
+"""Giving a partition up while its messages are read: what was finished is committed, and nothing twice.
+
+What happened: a partition that moved between two streams of one member repeated its last message. Its reader had asked
+for the next one at the very end of a chunk, when the revocation had come already; the message was let go without
+having been counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.timing import scaled
+from tests.unit.kafka.sets import Batch, Written
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
+
+
+class Watched(PartitionPosition):
+    """A position that shows every state in which it could be seen by another thread."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "seen", [])
+        super().__init__(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("consumed", "held_until") and hasattr(self, "held_until"):
+            self.seen.append((self.finished(including_held=False), self.finished(including_held=True), self.held))
+
+
+@pytest.fixture
+def stream() -> Iterator[KafkaStream[bytes, bytes]]:
+    lease = Lease()
+    lease.renew(monotonic(), 3600.0)
+    lease.resume(lease.epoch)
+    made: KafkaStream[bytes, bytes] = KafkaStream(
+        "t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0, check_crc=True
+    )
+    yield made
+    made.queue.close()
+
+
+def put(stream: KafkaStream[bytes, bytes], position: PartitionPosition, *batches: int) -> None:
+    """Queue a chunk of batches of so many messages each, with what compaction took from the end of the last."""
+    records, offset = b"", 0
+    for number, count in enumerate(batches, 1):
+        last = number == len(batches)
+        data, offset = Batch([Written()] * count, trailing=2 * last).encode(offset)
+        records += data
+    stream.queue.deliver(position, records, (0, offset), ())
+
+
+def nothing_comes(stream: KafkaStream[bytes, bytes]) -> bool:
+    with pytest.raises(ConsumerTimeoutException):
+        stream.get(timeout=0)
+    return True
+
+
+@pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 2)])
+@pytest.mark.parametrize("revoked_after", [1, 2, 3])
+def test_what_was_finished_before_a_revocation_counts_wherever_the_chunk_ends(
+    stream: KafkaStream[bytes, bytes], batches: tuple[int, ...], revoked_after: int
+) -> None:
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, *batches)
+    for _ in range(revoked_after):
+        stream.get(timeout=0)
+    position.revoked = True
+    assert position.held
+    assert nothing_comes(stream)
+    assert not position.held
+    finished = position.finished(including_held=False)
+    assert finished is not None
+    assert revoked_after <= finished < (6 if revoked_after == 3 else revoked_after + 1)
+
+
+def test_the_last_message_of_a_chunk_counts_when_its_stream_ends(stream: KafkaStream[bytes, bytes]) -> None:
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, 1)
+    messages = iter(stream)
+    next(messages)
+    stream.queue.close()
+    assert next(messages, None) is None
+    assert not position.held
+    assert position.finished(including_held=True) == 3
+
+
+@pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 1, 1)])
+def test_whenever_one_looks_a_message_is_in_hand_or_counted(
+    stream: KafkaStream[bytes, bytes], batches: tuple[int, ...]
+) -> None:
+    position = Watched()
+    put(stream, position, *batches)
+    for offset in range(3):
+        position.seen.clear()
+        stream.get(timeout=0)
+        for finished, with_held, held in position.seen:
+            assert held or finished >= offset, "not in hand any more, so it is finished"
+            assert with_held <= offset + 1, "never beyond what was handed out"
+    position.seen.clear()
+    assert nothing_comes(stream)
+    assert all(finished >= 3 and finished == with_held for finished, with_held, _ in position.seen)
+
+
+def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes]) -> None:
+    """What happened: with the lease lapsed, an ending stream went on to the next batch and counted the rest as read."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, 2, 2, 2)
+    messages = iter(stream)
+    next(messages)
+    stream._lease.suspend()
+    stream.queue.close()
+    assert next(messages, None) is None
+    assert position.finished(including_held=True) == 1
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_a_closed_gate_keeps_nobody_longer_than_his_patience(stream: KafkaStream[bytes, bytes], seconds: float) -> None:
+    """What happened: with ZooKeeper away and messages fetched, ``get`` waited for ZooKeeper whatever its timeout."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, 2, 1)
+    assert stream.get(timeout=0).offset == 0
+    stream._lease.suspend()
+    for _ in range(2):
+        begin = monotonic()
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
+            stream.get(timeout=seconds)
+        assert seconds <= monotonic() - begin < seconds + scaled(2)
+        assert position.finished(including_held=True) == 1
+    stream._lease.resume(stream._lease.epoch)
+    assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
+
+
+def test_a_lease_that_ends_right_after_the_look_at_it_counts_nothing(
+    stream: KafkaStream[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the message would stay announced, and the next ask, or a shutdown, would count what nobody got."""
+    position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+    put(stream, position, 3)
+    assert stream.get(timeout=0).offset == 0
+    stream._lease.suspend()
+    with monkeypatch.context() as patched:
+        looks = iter([True])  # it was valid a moment ago
+        patched.setattr(stream._reader, "lets_through", lambda: next(looks, False))
+        with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
+            stream.get(timeout=0)
+    assert not position.held
+    assert position.finished(including_held=True) == 1
+    stream._lease.resume(stream._lease.epoch)
+    assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]

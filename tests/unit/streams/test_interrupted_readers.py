@@ -1,0 +1,126 @@
+"""A reader that is interrupted, by Ctrl-C or by a signal handler that raises, while it asks for a message.
+
+What happened: the interrupt came between the announcement of a message and its hand-out (Python looks for signals
+after the call of the clock there). The message counted as one in the reader's hands: ``shutdown()`` or
+``commit_offsets()`` in the ``finally`` committed it, and nobody ever saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Thread, get_native_id
+from time import monotonic
+
+import pytest
+
+from tests.unit.kafka.sets import Batch, Written
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, message_iterator
+from zkconsumer.streams import kafka_stream as module
+from zkconsumer.zookeeper.lease import Lease
+
+
+class Reading:
+    """A stream of three messages, and what a commit by its reader would write."""
+
+    def __init__(self) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        queue = StreamQueue(2, lambda: None)
+        self.stream: KafkaStream[bytes, bytes] = KafkaStream("s", queue, self.lease, timeout=0, check_crc=True)
+        self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
+        records, end = Batch([Written()] * 3).encode(0)
+        queue.deliver(self.position, records, (0, end), ())
+
+    @property
+    def committed(self) -> int | None:
+        return self.position.finished(including_held=self.stream.held_by(get_native_id()))
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize("handed_out", [0, 1, 2])
+def test_an_interrupted_ask_counts_what_was_handed_out_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], handed_out: int
+) -> None:
+    reading = Reading()
+    for _ in range(handed_out):
+        reading.stream.get(timeout=0)
+
+    def interrupted() -> float:
+        raise kind
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "monotonic", interrupted)
+        with pytest.raises(kind):
+            next(reading.stream)
+    assert reading.committed == handed_out
+    assert reading.stream.get(timeout=0).offset in (handed_out - 1, handed_out), "once more at most, and no gap"
+
+
+def test_an_interrupt_while_zookeeper_is_away_counts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading()
+    reading.stream.get(timeout=0)
+    reading.lease.suspend()
+
+    def interrupted(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lease, "wait", lambda _, deadline: interrupted(deadline))
+        with pytest.raises(KeyboardInterrupt):
+            next(reading.stream)
+    assert reading.committed == 1
+    reading.lease.resume(reading.lease.epoch)
+    assert reading.stream.get(timeout=0).offset == 1
+
+
+def test_what_a_dead_reader_held_is_not_the_next_threads() -> None:
+    """Python gives the identifier of a thread that ended to the next one. A reader died of a message; the thread that
+    then shut the connector down was taken for it, and the message for finished.
+    """
+    reading = Reading()
+    seen: list[int | None] = []
+    for action in (lambda: reading.stream.get(timeout=0), lambda: seen.append(reading.committed)):
+        thread = Thread(target=action)
+        thread.start()
+        thread.join()
+    assert seen == [0]
+
+
+Take = Callable[["Reading", MergedStreams[bytes, bytes]], int]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda reading, _: reading.stream.get(timeout=0).offset,
+        lambda reading, _: next(reading.stream).offset,
+        lambda _, merged: merged.get(timeout=0).offset,
+        lambda _, merged: next(merged).offset,
+    ],
+    ids=["get", "next", "merged get", "merged next"],
+)
+def test_a_message_that_was_not_returned_comes_again(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], take: Take
+) -> None:
+    """An interrupt right after the generator gave the message: nobody had it, and the next ask or commit, or a clean
+    leave, counted it as finished.
+    """
+    reading = Reading()
+    merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [reading.stream], timeout=0)
+    assert take(reading, merged) == 0
+
+    def interrupted(messages: Iterator[object]) -> None:
+        next(messages)
+        raise kind
+
+    with monkeypatch.context() as patched:
+        patched.setattr(message_iterator, "next", interrupted, raising=False)
+        with pytest.raises(kind):
+            take(reading, merged)
+    assert (reading.committed, reading.position.held) == (1, False)
+    assert [take(reading, merged), take(reading, merged)] == [1, 2]
+    assert reading.committed == 3

@@ -1,0 +1,474 @@
+"""Streams: what is handed out, what counts as finished, and what a revocation, a timeout and an error do to it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from threading import Event, Thread, get_native_id
+from time import monotonic
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.timing import eventually, scaled
+from tests.unit.kafka.sets import Batch, MessageSet, Written
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
+from zkconsumer.kafka.record_batch import DECODED_BYTES
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
+
+
+def record_batch(first: int, count: int, **headers: Any) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+    for n in range(count):
+        builder.append(n, 1_700_000_000_000 + n, b"k%d" % (first + n), b"v%d" % (first + n), [("h", b"1")])
+    data = bytearray(builder.build())
+    data[0:8] = first.to_bytes(8, "big")
+    return bytes(data)
+
+
+def position(partition: int = 0, start: int | None = 0) -> PartitionPosition:
+    return PartitionPosition(TopicPartition("t", partition), ThreadId("g_c-0"), start)
+
+
+class Bench:
+    """One stream with its queue and lease."""
+
+    def __init__(self, *, timeout: float | None = 0.0, capacity: int = 2) -> None:
+        self.room = 0
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        self.queue = StreamQueue(capacity, self._on_room)
+        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
+            "t/g_c-0", self.queue, self.lease, timeout=timeout, check_crc=True
+        )
+
+    def _on_room(self) -> None:
+        self.room += 1
+
+    def put(self, where: PartitionPosition, first: int, count: int) -> None:
+        self.queue.deliver(where, record_batch(first, count), (first, first + count), ())
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.queue.close()
+
+
+def take(stream: KafkaStream[bytes, bytes], count: int) -> list[int]:
+    return [stream.get(timeout=0).offset for _ in range(count)]
+
+
+def test_messages_come_in_the_order_of_the_partition_with_all_their_fields(bench: Bench) -> None:
+    bench.put(position(), 0, 3)
+    messages = [bench.stream.get(timeout=0) for _ in range(3)]
+    assert [m.offset for m in messages] == [0, 1, 2]
+    first = messages[0]
+    assert (first.topic, first.partition, first.key, first.value) == ("t", 0, b"k0", b"v0")
+    assert (first.timestamp, first.timestamp_type, list(first.headers)) == (1_700_000_000_000, 0, [("h", b"1")])
+
+
+def test_a_message_survives_pickling(bench: Bench) -> None:
+    bench.put(position(), 0, 1)
+    message = bench.stream.get(timeout=0)
+    copy = pickle.loads(pickle.dumps(message))
+    assert copy == message
+    assert (copy.topic, copy.offset, copy.value, copy.headers) == ("t", 0, b"v0", [("h", b"1")])
+    assert hash(copy) == hash(message)
+    assert "offset=0" in repr(copy)
+
+
+def test_a_message_is_finished_when_the_next_one_is_asked_for(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 3)
+    assert where.finished(including_held=False) == 0
+    take(bench.stream, 1)
+    assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (True, 0, 1)
+    take(bench.stream, 1)
+    assert (where.finished(including_held=False), where.finished(including_held=True)) == (1, 2)
+    take(bench.stream, 1)
+    with pytest.raises(ConsumerTimeoutException):
+        bench.stream.get(timeout=0)
+    assert (where.held, where.finished(including_held=False), where.finished(including_held=True)) == (False, 3, 3)
+
+
+def test_nothing_is_held_before_the_first_message_is_out(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 1)
+    assert where.finished(including_held=True) == 0
+
+
+def test_the_same_iterator_goes_on_after_a_timeout(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 1)
+    iterator = iter(bench.stream)
+    assert next(iterator).offset == 0
+    for _ in range(3):
+        with pytest.raises(ConsumerTimeoutException):
+            next(iterator)
+    bench.put(where, 1, 1)
+    assert next(iterator).offset == 1
+
+
+def test_several_for_loops_make_one_pass(bench: Bench) -> None:
+    bench.put(position(), 0, 4)
+    seen = []
+    for message in bench.stream:
+        seen.append(message.offset)
+        if len(seen) == 2:
+            break
+    for message in bench.stream:
+        seen.append(message.offset)
+        if len(seen) == 4:
+            break
+    assert seen == [0, 1, 2, 3]
+
+
+def test_messages_before_the_position_are_skipped(bench: Bench) -> None:
+    """KAFKA-546: a set that begins before the asked offset gave its start again."""
+    where = position(start=5)
+    bench.queue.deliver(where, record_batch(0, 10), (5, 10), ())
+    assert take(bench.stream, 5) == [5, 6, 7, 8, 9]
+
+
+def test_a_revoked_partition_hands_out_nothing_more(bench: Bench) -> None:
+    """KAFKA-228: a rebalance left the chunk being iterated, and its messages were handed out beside the new owner's."""
+    gone, stays = position(0), position(1)
+    bench.put(gone, 0, 5)
+    bench.put(stays, 0, 2)
+    assert take(bench.stream, 2) == [0, 1]
+    bench.queue.revoke([gone])
+    messages = [bench.stream.get(timeout=0) for _ in range(2)]
+    assert [(m.partition, m.offset) for m in messages] == [(1, 0), (1, 1)]
+    assert gone.finished(including_held=False) == 2
+    assert not gone.held
+
+
+def test_what_is_revoked_takes_no_room_from_then_on(bench: Bench) -> None:
+    gone, paused, stays = position(0), position(1), position(2)
+    for where in (gone, gone, stays, paused):
+        bench.put(where, 0, 3)
+    bench.queue.pause(paused)
+    left = len(record_batch(0, 3))
+    assert bench.queue.held_bytes == 4 * left
+    bench.queue.revoke([gone, paused])
+    assert (len(bench.queue), bench.queue.held_bytes) == (1, left)
+    bench.put(gone, 3, 3)
+    assert (len(bench.queue), bench.queue.held_bytes) == (1, left), "nor does what was under way"
+    assert take(bench.stream, 3) == [0, 1, 2]
+
+
+def test_who_revokes_waits_until_the_message_in_hand_is_finished(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 2)
+    take(bench.stream, 1)
+    where.revoked = True
+    assert not bench.queue.wait_let_go([where], Deadline(0.0))
+    done = Event()
+
+    def finish() -> None:
+        with pytest.raises(ConsumerTimeoutException):
+            bench.stream.get(timeout=0)
+        done.set()
+
+    reader = Thread(target=finish, name="reader")
+    reader.start()
+    assert bench.queue.wait_let_go([where], Deadline(scaled(5)))
+    reader.join()
+    assert done.is_set()
+    assert where.finished(including_held=True) == 1
+
+
+def test_a_reader_waiting_for_messages_does_not_hold_one(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 1)
+    take(bench.stream, 1)
+    with pytest.raises(ConsumerTimeoutException):
+        bench.stream.get(timeout=0)
+    where.revoked = True
+    assert bench.queue.wait_let_go([where], Deadline(0.0))
+
+
+def test_nothing_is_handed_out_without_a_lease(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 2)
+    take(bench.stream, 1)
+    bench.lease.suspend()
+    got: list[int] = []
+    reader = Thread(target=lambda: got.append(bench.stream.get(timeout=scaled(10)).offset), name="reader")
+    reader.start()
+    eventually(lambda: not where.held, 5, "the reader stands at the gate")
+    assert got == []
+    assert where.finished(including_held=True) == 1, "a message at the gate is not in the user's hands"
+    bench.lease.resume(bench.lease.epoch)
+    reader.join(scaled(5))
+    assert got == [1]
+
+
+def test_a_partition_revoked_at_the_gate_is_not_handed_out(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 2)
+    bench.lease.suspend()
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            bench.stream.get(timeout=0.2)
+        except ConsumerTimeoutException as e:
+            failed.append(e)
+
+    reader = Thread(target=read, name="reader")
+    reader.start()
+    where.revoked = True
+    bench.lease.wake()
+    reader.join(scaled(5))
+    assert len(failed) == 1
+    bench.lease.resume(bench.lease.epoch)
+
+
+def test_closing_wakes_a_reader_and_ends_the_iteration(bench: Bench) -> None:
+    stream = Bench(timeout=None)
+    seen: list[int] = []
+    reader = Thread(target=lambda: seen.extend(m.offset for m in stream.stream), name="reader")
+    reader.start()
+    stream.put(position(), 0, 2)
+    eventually(lambda: len(seen) == 2, 5, "both messages")
+    stream.queue.close()
+    reader.join(scaled(5))
+    assert not reader.is_alive()
+    assert list(stream.stream) == []
+    with pytest.raises(ConnectorClosedException):
+        stream.stream.get(timeout=0)
+
+
+def test_closing_ends_a_reader_at_the_gate() -> None:
+    bench = Bench(timeout=None)
+    bench.put(position(), 0, 1)
+    bench.lease.suspend()
+    reader = Thread(target=lambda: list(bench.stream), name="reader")
+    reader.start()
+    bench.queue.close()
+    bench.lease.wake()
+    reader.join(scaled(5))
+    assert not reader.is_alive()
+
+
+def test_a_corrupt_chunk_raises_at_each_ask_and_skips_nothing(bench: Bench) -> None:
+    where = position()
+    data = bytearray(record_batch(0, 3))
+    data[-1] ^= 0xFF
+    bench.queue.deliver(where, bytes(data), (0, 3), ())
+    for _ in range(2):
+        with pytest.raises(InvalidMessageException, match="t-0"):
+            bench.stream.get(timeout=0)
+    assert where.finished(including_held=True) == 0
+
+
+def test_a_failure_of_the_connector_reaches_the_reader_and_can_be_taken_back(bench: Bench) -> None:
+    bench.queue.fail_readers(RuntimeError("the group failed"))
+    with pytest.raises(RuntimeError, match="the group failed"):
+        next(bench.stream)
+    bench.queue.fail_readers(None)
+    bench.put(position(), 0, 1)
+    assert next(bench.stream).offset == 0
+
+
+def test_a_jump_moves_the_position_after_what_is_queued(bench: Bench) -> None:
+    """In the original an out-of-range reset moved the consumed offset while older chunks were still queued."""
+    where = position(start=100)
+    bench.put(where, 100, 2)
+    bench.queue.jump(where, 7)
+    bench.put(where, 7, 1)
+    assert take(bench.stream, 3) == [100, 101, 7]
+    with pytest.raises(ConsumerTimeoutException):
+        bench.stream.get(timeout=0)
+    assert where.finished(including_held=False) == 8
+
+
+def test_a_jump_counts_although_no_message_follows(bench: Bench) -> None:
+    where = position(start=100)
+    bench.queue.jump(where, 7)
+    with pytest.raises(ConsumerTimeoutException):
+        bench.stream.get(timeout=0)
+    assert where.finished(including_held=False) == 7
+
+
+def test_a_full_queue_says_so_and_tells_when_it_has_room(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 1)
+    assert bench.queue.has_room()
+    bench.put(where, 1, 1)
+    assert not bench.queue.has_room()
+    bench.put(where, 2, 1)
+    assert len(bench.queue) == 3, "an answer that is there is kept"
+    assert take(bench.stream, 2) == [0, 1]
+    assert bench.room == 2
+    assert bench.queue.has_room()
+
+
+def test_small_chunks_may_be_more_than_the_capacity_and_not_without_end() -> None:
+    budget, woken = QueueBudget(80_000), list[int]()
+    queue = StreamQueue(2, lambda: woken.append(1), budget)
+    count = 0
+    while queue.has_room():
+        queue.deliver(position(0), b"x" * 1000, (count, count + 1), ())
+        count += 1
+    assert 2 < count <= 10, "an eighth of the budget"
+    queue.take(Deadline(0))
+    assert woken == [1]
+    assert queue.has_room()
+    large = StreamQueue(2, lambda: None, QueueBudget(1 << 30))
+    for number in range(2):
+        assert large.has_room()
+        large.deliver(position(0), bytes(5_000_000), (number, number + 1), ())
+    assert not large.has_room()
+
+
+def budgeted(limit: int, count: int) -> tuple[QueueBudget, list[StreamQueue], list[int]]:
+    """Queues that share a budget, and what is written down when they have room again."""
+    budget, woken = QueueBudget(limit), list[int]()
+    return budget, [StreamQueue(9999, lambda: woken.append(1), budget) for _ in range(count)], woken
+
+
+def test_all_streams_share_one_budget_and_what_a_reader_holds_counts() -> None:
+    budget, (first, second), woken = budgeted(160, 2)
+    first.deliver(position(0), b"x" * 151, (0, 1), ())
+    assert not first.has_room()
+    assert not second.has_room(), "nobody reads it"
+    first.take(Deadline(0))
+    assert (budget.used, woken, second.has_room()) == (151, [], False), "it is still in memory"
+    first.taken = None
+    assert woken == [1], "they who were refused may look again"
+    assert first.has_room()
+    assert second.has_room()
+    first.close()
+    second.close()
+    assert budget.used == 0
+
+
+def test_what_is_decoded_of_a_chunk_counts_as_well() -> None:
+    """Seen: 32 readers of messages of 1 MB held as much again as was counted."""
+    budget, (large, medium, small), _ = budgeted(10_000_000, 3)
+    large.deliver(position(0), bytes(1_000_000), (0, 1), (), 1)
+    medium.deliver(position(1), bytes(1_000_000), (0, 100), (), 100)
+    small.deliver(position(2), bytes(1_000_000), (0, 10_000), (), 10_000)
+    assert budget.used == 3_000_000
+    large.take(Deadline(0))
+    assert budget.used == 4_000_000
+    medium.take(Deadline(0))
+    assert budget.used == 4_262_144, "256 KiB are decoded at a time, or one message"
+    small.take(Deadline(0))
+    assert budget.used == 4_300_544, "or 384 messages"
+    large.taken = medium.taken = small.taken = None
+    assert budget.used == 0
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(2, 0), (2, 1), (1, 0), (1, 1)])
+def test_what_is_compressed_is_in_memory_as_a_whole(magic: int, codec: int) -> None:
+    values = [os.urandom(100_000) for _ in range(10)]
+    records = MessageSet([Batch([Written(value=value) for value in values], magic, codec)]).data
+    budget, (queue,), _ = budgeted(10_000_000, 1)
+    queue.deliver(position(0), records, (0, 10), (), 10)
+    queue.take(Deadline(0))
+    assert budget.used == len(records) + (len(records) if codec else DECODED_BYTES)
+    queue.taken = None
+
+
+def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:
+    budget, (unread, read), woken = budgeted(160, 2)
+    unread.deliver(position(0), b"x" * 500, (0, 1), ())
+    assert not read.has_room()
+    with pytest.raises(ConsumerTimeoutException):
+        read.take(Deadline(0))
+    assert woken == [1]
+    assert read.has_room(), "its reader waits"
+    assert not unread.has_room()
+    read.deliver(position(1), b"x", (0, 1), ())
+    assert not read.has_room(), "that is enough to go on with"
+    assert budget.reserve(1000) == 1, "no more than a batch at a time then"
+
+
+def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that_waits() -> None:
+    """Its chunk had come, so nobody fetched for it any more, as long as another stream was left unread."""
+    _, (unread, read), _ = budgeted(160, 2)
+    unread.deliver(position(0), b"x" * 500, (0, 1), ())
+    revoked, kept = position(1), position(2)
+    taken: list[Any] = []
+    reader = Thread(target=lambda: taken.append(read.take(Deadline(scaled(20)))), name="reader", daemon=True)
+    reader.start()
+    eventually(lambda: read.hungry, 10, "a reader that waits")
+    with read._lock:
+        read.deliver(revoked, b"x", (0, 1), ())
+        assert not read.has_room()
+        read.revoke([revoked])
+    eventually(read.has_room, 10, "room for a reader that waits again")
+    read.deliver(kept, b"x", (0, 1), ())
+    reader.join(scaled(20))
+    assert [chunk.position for chunk in taken] == [kept]
+
+
+@pytest.mark.parametrize("greedy", [1, 2, 5, 20])
+def test_streams_that_take_all_they_can_get_share_alike_and_leave_some(greedy: int) -> None:
+    budget, queues, _ = budgeted(1_000_000, greedy + 1)
+    for number in range(100_000):
+        queue = queues[number % greedy]
+        if not any(one.has_room() for one in queues[:greedy]):
+            break
+        if queue.has_room():
+            queue.deliver(position(0), b"x" * 500, (number, number + 1), ())
+    shares = [queue.held_bytes for queue in queues[:greedy]]
+    assert max(shares) - min(shares) <= 500
+    assert sum(shares) >= 700_000
+    assert budget.used <= 1_000_000
+    assert queues[-1].has_room(), "one that comes late gets some too"
+
+
+def test_what_is_under_way_counts_and_several_requests_share() -> None:
+    budget, (queue,), _ = budgeted(1_000_000, 1)
+    granted = [budget.reserve(10**9) for _ in range(30)]
+    assert sum(granted) <= 1_000_000
+    assert granted[0] <= 1_000_000 // 4
+    assert min(granted) > 0
+    assert budget.used == sum(granted)
+    assert not queue.has_room() or budget.free() > 0
+    for count in granted:
+        budget.release(count)
+    assert budget.used == 0
+    assert budget.reserve(100) == 100, "never more than is wanted"
+
+
+def test_an_interrupt_loses_nothing_and_the_next_loop_goes_on() -> None:
+    """Ctrl-C inside the wait ends Python's generator; the stream must not look finished then, nor skip its chunk."""
+    bench = Bench(timeout=None)
+    where = position()
+    bench.put(where, 0, 3)
+    iterator = iter(bench.stream)
+    assert next(iterator).offset == 0
+    with pytest.raises(KeyboardInterrupt):
+        bench.stream._messages.throw(KeyboardInterrupt())
+    assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [0, 1, 2]
+    bench.queue.close()
+
+
+def test_the_stream_knows_the_thread_that_reads_it(bench: Bench) -> None:
+    bench.put(position(), 0, 2)
+    take(bench.stream, 1)
+    assert bench.stream.held_by(get_native_id())
+    reader = Thread(target=lambda: take(bench.stream, 1), name="reader")
+    reader.start()
+    reader.join()
+    assert not bench.stream.held_by(get_native_id())
+
+
+def test_printing_a_stream_does_not_read_it(bench: Bench) -> None:
+    """KAFKA-1146: the text form of a stream iterated it and blocked for ever."""
+    assert "g_c-0" in repr(bench.stream)
+    assert "g_c-0" in f"{bench.stream}"

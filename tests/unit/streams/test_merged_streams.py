@@ -1,0 +1,348 @@
+"""Several streams read as one, in turn: nobody starves, and at most one message is in the reader's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread, get_native_id
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.kafka.sets import Batch, Written
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, InvalidMessageException
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue, merged_streams
+from zkconsumer.zookeeper.lease import Lease
+
+
+class Several:
+    """Some streams with a partition each, numbered alike, and all of them as one."""
+
+    def __init__(
+        self, count: int, *, timeout: float | None = 0, budget: QueueBudget | None = None, **options: Any
+    ) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        self.streams: list[KafkaStream[Any, Any]] = [
+            KafkaStream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout, check_crc=True)
+            for n in range(count)
+        ]
+        self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(count)]
+        self.ends = [0] * count
+        self.merged = MergedStreams(lambda: self.streams, timeout=timeout, **options)
+
+    def put(self, number: int, count: int) -> None:
+        """So many messages more, as one chunk."""
+        start = self.ends[number]
+        records, end = Batch([Written()] * count).encode(start)
+        self.streams[number].queue.deliver(self.positions[number], records, (start, end), ())
+        self.ends[number] = end
+
+    def rest(self) -> list[tuple[int, int]]:
+        """All that can be had now."""
+        got: list[tuple[int, int]] = []
+        with suppress(ConsumerTimeoutException):
+            got.extend((message.partition, message.offset) for message in self.merged)
+        return got
+
+    @property
+    def held(self) -> list[int]:
+        return [position.partition for position in self.positions if position.held]
+
+    @property
+    def finished(self) -> list[int | None]:
+        return [position.finished(including_held=False) for position in self.positions]
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.queue.close()
+
+
+@pytest.fixture
+def three() -> Iterator[Several]:
+    made = Several(3)
+    yield made
+    made.close()
+
+
+def test_all_is_handed_out_and_each_partition_in_order(three: Several) -> None:
+    for number, count in ((0, 3), (2, 4), (0, 2), (1, 1)):
+        three.put(number, count)
+    got = three.rest()
+    assert sorted(got) == [(0, n) for n in range(5)] + [(1, 0)] + [(2, n) for n in range(4)]
+    for number in range(3):
+        mine = [offset for partition, offset in got if partition == number]
+        assert mine == sorted(mine)
+    assert three.finished == [5, 1, 4]
+    assert three.held == []
+
+
+def test_a_message_is_finished_when_the_next_is_asked_for_from_whichever_stream(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_streams, "TURN", 0.0)  # another stream's turn after each message
+    for number in range(3):
+        three.put(number, 3)
+    seen = []
+    for message in iter(three.merged.get, None):
+        seen.append(message.partition)
+        assert three.held == [message.partition], "and no other"
+        assert three.finished[message.partition] == message.offset
+        assert sum(finished or 0 for finished in three.finished) == len(seen) - 1
+        if len(seen) == 9:
+            break
+    assert seen == [0, 1, 2] * 3
+    with pytest.raises(ConsumerTimeoutException):
+        three.merged.get(timeout=0)
+    assert three.finished == [3, 3, 3]
+
+
+def test_a_busy_stream_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = Several(2)
+    clock = [0.0]
+    monkeypatch.setattr(merged_streams, "monotonic", lambda: clock[0])
+    some.put(0, 1000)
+    some.put(1, 10)
+    seen = []
+    for _ in range(50):
+        seen.append(some.merged.get(timeout=0).partition)
+        clock[0] += merged_streams.TURN / 4
+    assert seen[:8] == [0] * 4 + [1] * 4, "turns, not single messages"
+    assert seen.count(1) == 10
+    some.close()
+
+
+def test_the_order_survives_turns_that_end_inside_compressed_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merged_streams, "TURN", 0.0)
+    some = Several(2)
+    for number in range(2):
+        records = b"".join(Batch([Written()] * 5, codec=codec).encode(5 * n)[0] for n, codec in enumerate((1, 0, 4)))
+        some.streams[number].queue.deliver(some.positions[number], records, (0, 15), (), 15)
+    got = some.rest()
+    assert [offset for partition, offset in got if partition == 1] == list(range(15))
+    assert [partition for partition, _ in got] == [0, 1] * 15
+    some.close()
+
+
+def test_whoever_waits_is_woken_by_any_stream(three: Several) -> None:
+    three.merged._timeout = None
+    got: list[int] = []
+
+    def read() -> None:
+        got.extend(message.partition for message in three.merged)
+
+    reader = Thread(target=read)
+    reader.start()
+    for count, number in enumerate((2, 0, 1, 1), 1):
+        three.put(number, 1)
+        eventually(lambda wanted=count: len(got) == wanted, 5, "the message")  # type: ignore[misc]
+    three.close()
+    reader.join(scaled(5))
+    assert not reader.is_alive()
+    assert got == [2, 0, 1, 1]
+    assert three.merged._watched == () or not any(s.queue._watcher for s in three.streams)
+
+
+def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened: each told the queues once whom to wake, so after ``run()`` the loop over ``messages()`` heard of a
+    chunk only when it looked again, twice a second.
+    """
+    monkeypatch.setattr(merged_streams, "LOOK_AGAIN", scaled(30))
+    assert three.rest() == []
+    other = MergedStreams(lambda: three.streams, timeout=0)
+    with pytest.raises(ConsumerTimeoutException):
+        other.get(timeout=0)
+    other.stop()
+    assert list(other) == []
+    for stream in three.streams:
+        stream.queue.asks_no_more()
+
+    def put() -> None:
+        eventually(lambda: all(stream.queue._hungry for stream in three.streams), 10, "somebody who waits")
+        three.put(1, 1)
+
+    putting = Thread(target=put)
+    putting.start()
+    begin = monotonic()
+    assert three.merged.get(timeout=scaled(20)).partition == 1
+    putting.join()
+    assert monotonic() - begin < scaled(15)
+
+
+def test_streams_are_asked_for_beyond_the_budget_only_while_the_reader_waits() -> None:
+    """What happened: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
+    the budget passed by as many messages.
+    """
+    budget = QueueBudget(160)
+    several = Several(9, budget=budget)
+    assert several.rest() == []
+    hungry = [stream.queue for stream in several.streams]
+    assert all(queue._hungry for queue in hungry), "the reader would take whatever comes first"
+    several.put(4, 1)
+    assert several.merged.get(timeout=0).partition == 4
+    assert not any(queue._hungry for queue in hungry), "it has something to do"
+    several.put(5, 2)
+    assert several.merged.get(timeout=0).partition == 5
+    assert not any(queue._hungry for queue in hungry), "none was asked while there was something"
+    several.close()
+
+
+def test_a_timeout_is_over_all_streams_and_leaves_it_usable(three: Several) -> None:
+    messages = iter(three.merged)
+    for offset in range(3):
+        with pytest.raises(ConsumerTimeoutException):
+            next(messages)
+        three.put(1, 1)
+        assert next(messages).offset == offset, "the same iterator goes on"
+
+
+def test_a_timeout_may_end_the_loop() -> None:
+    some = Several(2, ends_on_timeout=True)
+    some.put(0, 2)
+    assert [m.offset for m in some.merged] == [0, 1]
+    some.put(1, 1)
+    assert [m.partition for m in some.merged] == [1]
+    some.close()
+
+
+def test_a_break_leaves_the_message_in_hand_and_the_next_loop_finishes_it(three: Several) -> None:
+    three.put(0, 2)
+    three.put(1, 1)
+    for _ in three.merged:
+        break
+    assert (three.held, three.finished) == ([0], [0, 0, 0])
+    assert len(three.rest()) == 2
+    assert three.finished == [2, 1, 0]
+
+
+def test_a_stream_that_ends_leaves_the_others_and_the_last_ends_it(three: Several) -> None:
+    three.put(0, 1)
+    assert three.merged.get(timeout=0).partition == 0
+    three.streams[0].queue.close()
+    three.put(1, 1)
+    assert three.merged.get(timeout=0).partition == 1
+    three.close()
+    assert list(three.merged) == []
+    with pytest.raises(ConnectorClosedException):
+        three.merged.get(timeout=0)
+
+
+def test_streams_that_come_later_are_read_too(three: Several) -> None:
+    late = three.streams.pop()
+    three.put(0, 1)
+    assert [p for p, _ in three.rest()] == [0]
+    three.streams.append(late)
+    three.put(2, 1)
+    assert [p for p, _ in three.rest()] == [2]
+
+
+def test_what_cannot_be_read_is_raised_and_can_be_skipped(three: Several) -> None:
+    broken = bytearray(Batch([Written()] * 2).encode(0)[0])
+    broken[-1] ^= 1
+    three.streams[1].queue.deliver(three.positions[1], bytes(broken), (0, 2), ())
+    three.put(2, 1)
+    messages = iter(three.merged)
+    seen = []
+    for _ in range(4):
+        try:
+            seen.append(next(messages).partition)
+        except InvalidMessageException:
+            seen.append(-1)
+    assert seen.count(2) == 1, "others go on beside it"
+    assert seen.count(-1) == 3, "it comes again until it is given up"
+    assert three.merged.skip() == 2
+    assert three.rest() == []
+    assert three.finished[1] == 2
+
+
+def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        three.put(number, 2)
+    assert three.merged.get(timeout=0).partition == 0
+    three.lease.suspend()
+    asked: list[int] = []
+    real = KafkaStream.turn
+    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))  # type: ignore[func-returns-value]
+    begin = monotonic()
+    with pytest.raises(ConsumerTimeoutException):
+        three.merged.get(timeout=0.3)
+    assert monotonic() - begin >= 0.3
+    assert len(asked) < 40
+    assert three.held == []
+    three.lease.resume(three.lease.epoch)
+    assert len(three.rest()) == 5
+
+
+def test_a_revoked_message_that_was_finished_by_a_turn_is_let_go_at_once(
+    three: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zkconsumer.deadline import Deadline
+
+    monkeypatch.setattr(merged_streams, "TURN", 0.0)
+    three.put(0, 2)
+    three.put(1, 1)
+    assert three.merged.get(timeout=0).partition == 0
+    queue, where = three.streams[0].queue, three.positions[0]
+    let_go: list[bool] = []
+    queue.revoke([where])
+    group = Thread(target=lambda: let_go.append(queue.wait_let_go([where], Deadline(scaled(20)))))
+    group.start()
+    begin = monotonic()
+    assert three.merged.get(timeout=0).partition == 1
+    group.join(scaled(10))
+    assert let_go == [True]
+    assert monotonic() - begin < scaled(5)
+    assert where.finished(including_held=False) == 1
+
+
+def test_stopping_ends_it_and_leaves_the_streams_usable(three: Several) -> None:
+    three.put(0, 3)
+    messages = iter(three.merged)
+    assert next(messages).offset == 0
+    three.merged.stop()
+    assert list(messages) == []
+    assert three.finished[0] == 1
+    assert three.streams[0].get(timeout=0).offset == 1
+
+
+def test_a_stream_alone_is_as_before_after_its_turns(three: Several) -> None:
+    three.put(0, 2)
+    assert three.rest() == [(0, 0), (0, 1)]
+    with pytest.raises(ConsumerTimeoutException):
+        next(three.streams[0])
+
+
+def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zkconsumer.streams import kafka_stream as module
+
+    three.put(0, 3)
+    assert three.merged.get(timeout=0).offset == 0
+
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "monotonic", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(three.merged)
+    assert three.positions[0].finished(including_held=three.streams[0].held_by(get_native_id())) == 1
+    assert [offset for _, offset in three.rest()] in ([0, 1, 2], [1, 2])
+
+
+def test_a_signal_handler_sees_that_its_thread_is_asking(three: Several) -> None:
+    three.merged._timeout = None
+    seen: list[bool] = []
+    three.streams[1].queue.watch = lambda _: seen.append(three.merged.interrupted(get_native_id()))  # type: ignore[method-assign,assignment]
+    three.put(2, 1)
+    assert next(three.merged).partition == 2
+    assert seen == [True]
+    assert not three.merged.interrupted(get_native_id())

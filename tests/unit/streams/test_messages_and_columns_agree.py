@@ -1,0 +1,279 @@
+"""Whatever a broker sends, messages and columns say what a slow and plain reader of the same bytes says.
+
+``tests/unit/kafka/reference.py`` is that reader; it shares nothing with ours. The bytes are generated here: all
+formats and codecs, gaps that compaction left, markers and aborted transactions, nulls, headers, both kinds of
+timestamp, fetches that begin inside of a compressed set, sets that are cut off, and corrupt ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.kafka import reference
+from tests.unit.kafka.reference import Plain
+from tests.unit.kafka.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
+from zkconsumer.kafka import columnar_decoding
+from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.model import ThreadId
+from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
+
+Stream = KafkaStream[bytes | None, bytes | None]
+Found = tuple[list[Plain], str, int | None]
+"""The records, why there are no more (empty: there are none), and what counts as consumed then."""
+
+
+class Sent(NamedTuple):
+    """A set as it is sent: what was asked for, and which transactions in it were aborted."""
+
+    data: bytes
+    fetch_offset: int
+    next_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+def stream_of(sent: Sent, *, check_crc: bool = True) -> tuple[Stream, PartitionPosition]:
+    lease = Lease()
+    lease.renew(monotonic(), 3600.0)
+    lease.resume(lease.epoch)
+    queue = StreamQueue(2, lambda: None)
+    stream: Stream = KafkaStream("s", queue, lease, timeout=0, check_crc=check_crc, read_committed=True)
+    position = PartitionPosition(WHERE, ThreadId("g_c-0"), sent.fetch_offset)
+    queue.deliver(position, sent.data, (sent.fetch_offset, sent.next_offset), sent.aborted)
+    return stream, position
+
+
+def of_message(message: Any) -> Plain:
+    # what no number of microseconds expresses is null in columns
+    stamp = message.timestamp if abs(message.timestamp) <= (2**63 - 1) // 1000 else -1
+    return Plain(message.offset, stamp, message.timestamp_type, message.key, message.value, tuple(message.headers))
+
+
+def of_rows(rows: Any) -> list[Plain]:
+    """Arrow's rows; without a column of headers they count as having none."""
+    found = []
+    at = rows.schema.get_field_index("timestamp")
+    for row in rows.set_column(at, "timestamp", rows.column(at).cast("int64")).to_pylist():
+        assert (row["topic"], row["partition"]) == WHERE
+        stamp = -1 if row["timestamp"] is None else row["timestamp"] // 1000
+        headers = tuple((header["key"], header["value"]) for header in row.get("headers") or ())
+        found.append(Plain(row["offset"], stamp, row["timestampType"], row["key"], row["value"], headers))
+    return found
+
+
+def all_of(ask: Callable[[], list[Plain]]) -> tuple[list[Plain], str]:
+    """What comes until nothing more does, or an error."""
+    found: list[Plain] = []
+    while True:
+        try:
+            found += ask()
+        except ConsumerTimeoutException:
+            return found, ""
+        except InvalidMessageException as e:
+            return found, f"{e.where} {e.offset} {e.next_offset}"
+
+
+def by_messages(sent: Sent, check_crc: bool = True) -> Found:
+    stream, position = stream_of(sent, check_crc=check_crc)
+    found = all_of(lambda: [of_message(stream.get(timeout=0))])
+    assert not position.held
+    return (*found, position.consumed)
+
+
+def by_batches(sent: Sent, limits: dict[str, Any], check_crc: bool = True) -> Found:
+    stream, position = stream_of(sent, check_crc=check_crc)
+    batches = stream.batches(timeout=0, **limits)
+    found = all_of(lambda: of_rows(next(batches)))
+    assert not position.held
+    return (*found, position.consumed)
+
+
+def by_both(sent: Sent, turns: Sequence[int], check_crc: bool = True) -> Found:
+    """Messages, batches and tables by turns; a turn is so many rows, 0 stands for one message."""
+    stream, position = stream_of(sent, check_crc=check_crc)
+    coming = iter([*turns, *([3] * 1000)])
+
+    def ask() -> list[Plain]:
+        rows = next(coming)
+        if not rows:
+            return [of_message(stream.get(timeout=0))]
+        if rows > 5:
+            table = of_rows(stream.to_arrow(max_messages=rows, timeout=0, headers=True))
+            return table if table else [of_message(stream.get(timeout=0))]
+        return of_rows(next(stream.batches(max_rows=rows, headers=True, timeout=0)))
+
+    found = all_of(ask)
+    assert not position.held
+    return (*found, position.consumed)
+
+
+def bare(records: Sequence[Plain]) -> list[Plain]:
+    return [record._replace(headers=()) for record in records]
+
+
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+
+
+@st.composite
+def transactional(draw: st.DrawFn) -> tuple[list[Batch], tuple[tuple[int, int], ...]]:
+    """Batches of two producers in transactions, and of others, and which transactions were aborted."""
+    batches: list[Batch] = []
+    aborted: list[tuple[int, int]] = []
+    began: dict[int, int] = {}
+    offset = 0
+    for _ in range(draw(st.integers(1, 8))):
+        producer = draw(st.sampled_from([1, 2, 3]))
+        if producer in began and draw(st.booleans()):
+            kind = draw(st.sampled_from([ABORT, COMMIT]))
+            made = Batch([Written(key=kind, value=b"\0" * 6)], control=True, transactional=True, producer_id=producer)
+            if kind == ABORT:
+                aborted.append((producer, began[producer]))
+            del began[producer]
+        else:
+            made = Batch(
+                draw(st.lists(WRITTEN, min_size=1, max_size=3)),
+                codec=draw(st.sampled_from(CODECS[2])),
+                transactional=producer < 3,
+                producer_id=producer,
+                trailing=draw(st.sampled_from([0, 0, 2])),
+            )
+            if producer < 3:
+                began.setdefault(producer, offset)
+        batches.append(made)
+        offset = made.encode(offset)[1]
+    return batches, tuple(draw(st.permutations(aborted)))
+
+
+@st.composite
+def sent_sets(draw: st.DrawFn) -> Sent:
+    if draw(st.booleans()):
+        batches, aborted = draw(transactional())
+        what = MessageSet(batches)
+    else:
+        batches, aborted = draw(st.lists(BATCHES, min_size=1, max_size=4)), ()
+        what = MessageSet(batches, base=draw(st.integers(0, 2**40)))
+    fetch_offset = draw(st.integers(what.base, what.next_offset - 1))
+    cut = draw(st.sampled_from([0, 0, 1, 30, 100]))
+    data = what.data[: len(what.data) - cut]
+    reached = extent(data, WHERE, fetch_offset).next_offset
+    if reached is None:  # not even one batch is whole: a fetcher asks for more before anybody sees it
+        return Sent(what.data, fetch_offset, what.next_offset, aborted)
+    return Sent(data, fetch_offset, reached, aborted)
+
+
+LIMITS = st.fixed_dictionaries(
+    {}, optional={"max_rows": st.integers(1, 7), "max_bytes": st.sampled_from([1, 20, 100, 400, 10_000])}
+)
+
+
+@pytest.fixture(params=["by vectors", "one by one"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(columnar_decoding, "AVAILABLE", request.param == "by vectors")
+    return str(request.param)
+
+
+@given(sent_sets(), LIMITS, st.lists(st.sampled_from([0, 0, 1, 2, 5, 6, 50]), max_size=20))
+@settings(max_examples=100)
+def test_messages_and_columns_equal_the_slow_reader(sent: Sent, limits: dict[str, Any], turns: list[int]) -> None:
+    right = reference.without_aborted(sent.data, sent.aborted, sent.fetch_offset)
+    assert by_messages(sent) == (right, "", sent.next_offset)
+    assert by_batches(sent, {**limits, "headers": True}) == (right, "", sent.next_offset)
+    assert by_batches(sent, limits) == (bare(right), "", sent.next_offset)
+    assert by_both(sent, turns) == (right, "", sent.next_offset)
+
+
+@pytest.mark.parametrize("check_crc", [True, False], ids=["check.crcs", "no check"])
+@given(sent=sent_sets(), limits=LIMITS, data=st.data())
+@settings(max_examples=60)
+def test_corrupt_bytes_are_told_alike(check_crc: bool, sent: Sent, limits: dict[str, Any], data: st.DataObject) -> None:
+    """With checksums messages and columns are the same, the error with its place too. Without, bytes may say anything,
+    but then they say the same, or one knows that they are corrupt. Offsets have no checksum: where they do not ascend,
+    whoever changes from one way to the other may see messages twice, or again and again.
+    """
+    spoiled = bytearray(sent.data)
+    at = data.draw(st.integers(0, len(spoiled) - 1))
+    spoiled[at] ^= data.draw(st.integers(1, 255))
+    what = sent._replace(data=bytes(spoiled))
+    messages = by_messages(what, check_crc)
+    rows = by_batches(what, {**limits, "headers": True}, check_crc)
+    without = by_batches(what, limits, check_crc)
+    offsets = [record.offset for record in messages[0]]
+    orderly = offsets == sorted(set(offsets)) and all(offset < sent.next_offset for offset in offsets)
+    turns = data.draw(st.lists(st.sampled_from([0, 2, 6]), max_size=9))
+    both = by_both(what, turns, check_crc) if orderly else messages
+    if check_crc or not (messages[1] or rows[1] or both[1] or without[1]):
+        assert rows == messages
+        assert both == messages
+        assert without == (bare(messages[0]), *messages[1:])
+
+
+@pytest.mark.parametrize(
+    ("at", "byte"),
+    [(-1, 0x40), (-1, 1), (-2, 0x10), (-2, 1), (-2, 2), (4, 0x40), (4, 0), (4, 3)],
+    ids=[
+        "a long name",
+        "a name below none",
+        "more",
+        "fewer than none",
+        "one less",
+        "a long value",
+        "none",
+        "below null",
+    ],
+)
+def test_headers_that_do_not_end_with_their_record_are_corrupt_without_their_column_too(
+    at: int, byte: int, way: str
+) -> None:
+    """What happened: with a right checksum such a record came as a row where headers were not asked for, and as an
+    error to whoever asked for messages or headers.
+    """
+    headed = Written(value=b"b", headers=[("name", b"x"), ("another", b"y")])
+    what = MessageSet([Batch([Written(value=b"a"), headed, Written(value=b"c")])])
+    data = bytearray(what.data)
+    data[data.index(b"name", 61) + at] = byte
+    sent = Sent(resealed(bytes(data)), 0, what.next_offset)
+    messages = by_messages(sent)
+    assert [record.value for record in messages[0]] == [b"a"]
+    assert by_batches(sent, {"headers": True}) == messages
+    assert by_batches(sent, {}) == (bare(messages[0]), *messages[1:])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 70, 99, 100, 300])
+def test_any_number_of_headers_is_passed(count: int, way: str) -> None:
+    headers = [("name" * (n % 40), None if n % 3 else b"v" * n) for n in range(count)]
+    what = MessageSet([Batch([Written(), Written(headers=headers), Written(headers=headers[:1]), Written()])])
+    sent = Sent(what.data, 0, what.next_offset)
+    assert by_batches(sent, {}) == (bare(reference.read(what.data, 0)), "", what.next_offset)
+    assert by_batches(sent, {"headers": True}) == (reference.read(what.data, 0), "", what.next_offset)
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_message_of_format_0_has_neither_timestamp_nor_kind(codec: int) -> None:
+    what = MessageSet([Batch(magic=0, codec=codec)])
+    message = stream_of(Sent(what.data, 0, what.next_offset))[0].get(timeout=0)
+    assert (message.timestamp, message.timestamp_type) == (-1, -1)
+
+
+LOOKALIKES = [b"", b"\0" * 40, b"\0\x0c\0" * 9, b"\0\x8a\x01\0" * 7, bytes(range(256))[::-3] * 3, b"text " * 30]
+
+
+@pytest.mark.parametrize("headers", [0, 3])
+@pytest.mark.parametrize("value", LOOKALIKES)
+def test_values_that_look_like_beginnings_of_records(value: bytes, headers: int, way: str) -> None:
+    """Where records begin is guessed from the bytes; values that look like it must not lead astray."""
+    records = [
+        Written(key=value[: n % 5], value=value[n % 7 :], headers=[("h", value)] * (headers if n % 3 else 0))
+        for n in range(70)
+    ]
+    long = [Written(value=value), Written(value=b"text" * 5000), Written(value=value)]
+    what = MessageSet([Batch(records), Batch([*long, *records[:20]], codec=4), Batch(records)])
+    sent = Sent(what.data, 17, what.next_offset)
+    assert by_batches(sent, {}) == (bare(reference.read(what.data, 17)), "", what.next_offset)

@@ -1,0 +1,191 @@
+"""Pausing partitions of a stream: what waits, what flows on, and that nothing is lost or repeated by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from tests.timing import eventually, scaled
+from tests.unit.streams.test_kafka_stream import Bench, position, take
+from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams.stream_queue import Chunk
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.queue.close()
+
+
+def rest(bench: Bench) -> list[tuple[int, int]]:
+    """All that can be had now."""
+    got = []
+    while True:
+        try:
+            message = bench.stream.get(timeout=0)
+        except ConsumerTimeoutException:
+            return got
+        got.append((message.partition, message.offset))
+
+
+def test_a_paused_partition_waits_and_the_others_flow_on(bench: Bench) -> None:
+    one, other = position(0), position(1)
+    bench.put(one, 0, 3)
+    bench.put(other, 0, 2)
+    assert take(bench.stream, 1) == [0]
+    bench.queue.pause(one)
+    assert rest(bench) == [(1, 0), (1, 1)]
+    assert one.finished(including_held=True) == 1, "the message that was in hand is finished, the next not handed out"
+    assert not one.held
+    bench.queue.resume(one)
+    assert rest(bench) == [(0, 1), (0, 2)]
+
+
+def test_what_is_fetched_meanwhile_comes_after_what_waited(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 2)
+    bench.put(where, 2, 1)
+    take(bench.stream, 1)
+    bench.queue.pause(where)
+    bench.put(where, 3, 1)
+    assert rest(bench) == []
+    bench.queue.resume(where)
+    assert [offset for _, offset in rest(bench)] == [1, 2, 3]
+    assert where.finished(including_held=False) == 4
+
+
+def test_what_waits_aside_takes_no_room(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 1)
+    bench.put(where, 1, 1)
+    assert not bench.queue.has_room()
+    bench.queue.pause(where)
+    assert bench.queue.has_room()
+    assert bench.room >= 1, "the fetchers are told"
+    size = bench.queue.bytes
+    assert size > 0, "but it still takes memory"
+    bench.queue.resume(where)
+    assert bench.queue.bytes == size
+
+
+def test_a_message_in_hand_stays_in_hand(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 2)
+    take(bench.stream, 1)
+    bench.queue.pause(where)
+    assert where.held
+    assert where.finished(including_held=False) == 0
+    bench.queue.resume(where)
+    assert take(bench.stream, 1) == [1]
+
+
+def test_a_waiting_reader_goes_on_when_it_is_resumed() -> None:
+    bench = Bench(timeout=None)
+    where = position()
+    bench.put(where, 0, 2)
+    bench.queue.pause(where)
+    got: list[int] = []
+    reader = Thread(target=lambda: got.append(bench.stream.get(timeout=scaled(10)).offset), name="reader")
+    reader.start()
+    bench.queue.resume(where)
+    eventually(lambda: got == [0], 5, "the reader goes on")
+    reader.join()
+    bench.queue.close()
+
+
+def test_a_pause_that_is_taken_back_at_once_drops_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader saw the pause, and put the rest of its chunk nowhere since the partition was resumed before it looked
+    again. The next ask went on behind the rest, which was then committed.
+    """
+    where = position()
+    bench.put(where, 0, 3)
+    bench.put(where, 3, 1)
+    take(bench.stream, 1)
+    bench.queue.pause(where)
+    finish = bench.stream._reader.finish
+
+    def resumed_before(chunk: Chunk) -> None:
+        bench.queue.resume(where)
+        finish(chunk)
+
+    monkeypatch.setattr(bench.stream._reader, "finish", resumed_before)
+    assert [offset for _, offset in rest(bench)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_rows_in_hand_then_a_pause_taken_back_drop_nothing(
+    bench: Bench, columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, where the reader of columns finishes what is in hand."""
+    where = position()
+    bench.put(where, 0, 5)
+    assert next(bench.stream.batches(max_rows=2))["offset"].to_pylist() == [0, 1]
+    bench.queue.pause(where)
+    finish = bench.stream._reader.finish
+
+    def resumed_before(chunk: Chunk) -> None:
+        bench.queue.resume(where)
+        finish(chunk)
+
+    monkeypatch.setattr(bench.stream._reader, "finish", resumed_before)
+    got = bench.stream.to_arrow(timeout=0)["offset"].to_pylist() if columns else [o for _, o in rest(bench)]
+    assert got == [2, 3, 4]
+
+
+def test_a_pause_of_a_place_that_was_left_means_the_new_one(bench: Bench) -> None:
+    """A partition went on at a new position whose flags were copied without the lock: a pause in between was undone."""
+    old, new, last = position(), position(), position()
+    bench.queue.pause(old)
+    bench.queue.replace(old, new)
+    assert (new.paused, new.halted, old.revoked) == (True, True, True)
+    bench.queue.resume(old)
+    assert (new.paused, new.halted) == (False, False)
+    bench.queue.replace(new, last)
+    bench.queue.pause(old)
+    bench.put(last, 0, 1)
+    assert (last.paused, rest(bench)) == (True, [])
+    bench.queue.resume(new)
+    assert rest(bench) == [(0, 0)]
+
+
+def test_a_revocation_ends_a_pause_for_good(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 3)
+    take(bench.stream, 1)
+    bench.queue.pause(where)
+    bench.queue.revoke([where])
+    bench.queue.resume(where)
+    assert where.halted
+    assert rest(bench) == []
+    assert bench.queue.bytes == 0
+    assert bench.queue.wait_let_go([where], _now())
+
+
+def test_pausing_twice_and_resuming_what_flows_does_nothing(bench: Bench) -> None:
+    where = position()
+    bench.put(where, 0, 3)
+    bench.queue.resume(where)
+    bench.queue.pause(where)
+    bench.queue.pause(where)
+    bench.queue.resume(where)
+    bench.queue.resume(where)
+    assert [offset for _, offset in rest(bench)] == [0, 1, 2]
+
+
+def test_a_jump_that_waits_aside_still_counts(bench: Bench) -> None:
+    where = position(start=100)
+    bench.put(where, 100, 2)
+    bench.queue.pause(where)
+    bench.queue.jump(where, 7)
+    bench.put(where, 7, 1)
+    bench.queue.resume(where)
+    assert [offset for _, offset in rest(bench)] == [100, 101, 7]
+
+
+def _now() -> object:
+    from zkconsumer.deadline import Deadline
+
+    return Deadline(0)

@@ -1,0 +1,124 @@
+"""A seek back counts for a commit from the moment it returns, whatever of it is in the user's hands.
+
+What happened: a commit leaves out what is in hand where the committed offset lies behind it, since the user may have
+committed it explicitly. The offset that was committed before a seek back looked the same. So a seek back by one
+message, or with columns by less than a batch, was not committed while that message or batch was in hand; a crash left
+the old offset, and the messages before it were skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from zkconsumer import KafkaStream, ZookeeperConsumerConnector
+from zkconsumer.model import TopicPartition
+from zkconsumer.testing import FakeCluster
+from zkconsumer.zookeeper import paths
+
+TP = TopicPartition("t", 0)
+KEPT: dict[str, dict[str, Any]] = {
+    "zookeeper": {},
+    "kafka": {"offsets.storage": "kafka"},
+    "dual": {"offsets.storage": "kafka", "dual.commit.enabled": True},
+    "brokers": {"group.coordination": "kafka"},
+}
+
+
+def one_by_one(stream: KafkaStream) -> Callable[[], list[int]]:
+    messages = iter(stream)
+    return lambda: [next(messages).offset]
+
+
+def as_columns(stream: KafkaStream) -> Callable[[], list[int]]:
+    batches = stream.batches(max_rows=5)
+    return lambda: next(batches).column("offset").to_pylist()
+
+
+READS = {"messages": (one_by_one, 9), "columns": (as_columns, 7)}
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("t", 1)
+        made.append("t", 0, [b"%d" % number for number in range(20)])
+        yield made
+
+
+@pytest.fixture(params=KEPT)
+def kept(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def connector(cluster: FakeCluster, kept: str) -> Iterator[ZookeeperConsumerConnector]:
+    settings: dict[str, Any] = {
+        "group.id": "g",
+        "auto.offset.reset": "smallest",
+        "auto.commit.enable": False,
+        "consumer.timeout.ms": 20_000,
+        **KEPT[kept],
+    }
+    if kept == "brokers":
+        settings["bootstrap.servers"] = cluster.bootstrap_servers
+    else:
+        settings["zookeeper.connect"] = cluster.zookeeper_connect
+    with ZookeeperConsumerConnector(settings) as made:
+        yield made
+
+
+def stored(cluster: FakeCluster, kept: str) -> set[int]:
+    """What each store that matters says."""
+    found = set()
+    if kept in ("zookeeper", "dual"):
+        node = cluster.zookeeper.node(paths.offset("g", TP))
+        found.add(-1 if node is None else int(node.data))
+    if kept != "zookeeper":
+        found.add(cluster.committed("g").get(("t", 0), -1))
+    return found
+
+
+def commit_elsewhere(connector: ZookeeperConsumerConnector) -> None:
+    """Commit on another thread, so that what is in hand does not count as finished."""
+    thread = Thread(target=connector.commit_offsets, name="committing")
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_seek_back_is_committed_while_the_first_is_in_hand(
+    cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str
+) -> None:
+    """The offset that was committed before the seek lies at the end of what is in hand after it."""
+    reader, sought = READS[read]
+    take = reader(connector.create_message_streams({"t": 1})["t"][0])
+    while take()[-1] != 9:
+        pass
+    connector.commit_offsets()
+    assert stored(cluster, kept) == {10}
+    connector.seek(TP, sought)
+    assert take()[0] == sought
+    commit_elsewhere(connector)
+    assert stored(cluster, kept) == {sought}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_was_committed_after_a_seek_back_stays(
+    cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str
+) -> None:
+    """An explicit commit of what is in hand is not taken back by the timer's."""
+    reader, sought = READS[read]
+    take = reader(connector.create_message_streams({"t": 1})["t"][0])
+    while take()[-1] != 9:
+        pass
+    connector.commit_offsets()
+    connector.seek(TP, sought)
+    taken = take()
+    connector.commit_offsets()
+    commit_elsewhere(connector)
+    assert stored(cluster, kept) == {taken[-1] + 1}

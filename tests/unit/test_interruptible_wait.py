@@ -1,0 +1,105 @@
+"""What an application's thread waits with: each step is one call in C, so that an interrupt leaves nothing locked."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from threading import Thread, get_ident
+from types import FrameType
+
+import pytest
+
+from tests.timing import scaled
+from zkconsumer import interruptible_wait
+from zkconsumer.deadline import Deadline
+from zkconsumer.interruptible_wait import Answer, WakeFlag
+from zkconsumer.streams import StreamQueue
+from zkconsumer.zookeeper.lease import Lease
+
+
+def test_a_flag_is_up_until_it_was_waited_for() -> None:
+    flag = WakeFlag()
+    assert not flag.wait(0)
+    flag.set()
+    flag.set()
+    assert flag.wait(None)
+    assert not flag.wait(0)
+    flag.set()
+    flag.clear()
+    flag.clear()
+    assert not flag.wait(0.001)
+
+
+def test_an_answer_is_had_more_than_once_and_raises_in_time() -> None:
+    answer: Answer[int] = Answer()
+    with pytest.raises(TimeoutError):
+        answer.result(0.001)
+    Thread(target=lambda: answer.set_result(7), name="answering").start()
+    assert [answer.result(scaled(5)), answer.result(0)] == [7, 7]
+    failed: Answer[int] = Answer()
+    failed.set_exception(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        failed.result()
+
+
+class Interrupted(BaseException):
+    """What the signal handler raises."""
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def in_the_lock(wait: Callable[[], object]) -> None:
+    """Call it, and have a signal come right after any function in C whose name is that of entering a lock."""
+    entered = {"__enter__", "acquire"}
+
+    def profile(_frame: FrameType, event: str, function: object) -> None:
+        if event == "c_return" and getattr(function, "__name__", "") in entered:
+            sys.setprofile(None)
+            signal.pthread_kill(get_ident(), signal.SIGUSR1)
+
+    sys.setprofile(profile)
+    try:
+        wait()
+    except Interrupted:
+        pass
+    finally:
+        sys.setprofile(None)
+
+
+def finishes(work: Callable[[], object]) -> bool:
+    thread = Thread(target=work, name="another", daemon=True)
+    thread.start()
+    thread.join(scaled(5))
+    return not thread.is_alive()
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_no_lock_stays_held_after_an_interrupt_in_it() -> None:
+    """An interrupt inside ``Condition.__enter__`` left the lock held: fetchers, or the committer, hung for ever."""
+    queue = StreamQueue(1, lambda: None)
+    in_the_lock(queue.let_go)
+    assert finishes(queue.close)
+    lease = Lease()
+    in_the_lock(lambda: lease.wait(Deadline(0.01)))
+    assert finishes(lease.void)
+    answer: Answer[int] = Answer()
+    in_the_lock(lambda: answer.result(0.01))
+    assert finishes(lambda: answer.set_result(1))
+    flag = WakeFlag()
+    in_the_lock(lambda: flag.wait(0.01))
+    assert finishes(flag.set)
+
+
+def test_a_wait_may_be_longer_than_a_lock_can_wait() -> None:
+    flag = WakeFlag()
+    flag.set()
+    assert flag.wait(interruptible_wait._LONGEST * 1e6)

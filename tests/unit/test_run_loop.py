@@ -1,0 +1,154 @@
+"""``run`` on a cluster in memory: whatever a handler does or raises, nothing is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.timing import scaled
+from zkconsumer import ConnectorState, ConsumerTimeoutException, TopicPartition, ZookeeperConsumerConnector
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.testing import FakeCluster
+
+PARTITIONS = 3
+EACH = 10
+Join = Callable[..., ZookeeperConsumerConnector]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("events", PARTITIONS)
+        for partition in range(PARTITIONS):
+            made.append("events", partition, [b"%d" % number for number in range(EACH)])
+        yield made
+
+
+@pytest.fixture
+def join(cluster: FakeCluster) -> Iterator[Join]:
+    made: list[ZookeeperConsumerConnector] = []
+
+    def make(**properties: Any) -> ZookeeperConsumerConnector:
+        base = {
+            "zookeeper.connect": cluster.zookeeper_connect,
+            "group.id": "g",
+            "auto.offset.reset": "smallest",
+            "consumer.timeout.ms": int(scaled(0.4) * 1000),
+            "auto.commit.interval.ms": 60_000,
+        }
+        made.append(ZookeeperConsumerConnector(base | properties))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def committed(cluster: FakeCluster) -> list[int]:
+    tree = cluster.zookeeper.tree("/consumers/g/offsets/events")
+    return [int(tree[f"/consumers/g/offsets/events/{partition}"]) for partition in range(PARTITIONS)]
+
+
+def workers_left() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "-worker-" in thread.name]
+
+
+RAISED = [
+    ZeroDivisionError("of the application"),
+    StopIteration("would end a loop"),
+    GeneratorExit("would end a generator"),
+    ConsumerTimeoutException("of a stream that the handler reads"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_whatever_a_handler_raises_is_raised_by_run_and_its_message_comes_again(
+    cluster: FakeCluster, join: Join, error: BaseException, workers: int
+) -> None:
+    taken: list[tuple[int, int]] = []
+    fails = [True]
+
+    def handle(message: Any) -> None:
+        if message.partition == 1 and message.offset == 4 and fails:
+            fails.clear()
+            raise error
+        taken.append((message.partition, message.offset))
+
+    connector = join()
+    with pytest.raises(type(error)) as raised:
+        connector.run(handle, "events", workers=workers)
+    assert raised.value is error
+    assert error.__notes__[-1] == "raised by the handler of events-1 at offset 4; this message is not committed"
+    del error.__notes__[:]
+    assert connector.state.phase is Phase.CLOSED
+    assert workers_left() == []
+    assert committed(cluster)[1] == 4
+    with pytest.raises(ConsumerTimeoutException):
+        join().run(handle, "events", workers=workers)
+    assert sorted(taken) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)]
+
+
+def test_an_explicit_commit_stays_where_the_handler_fails(cluster: FakeCluster, join: Join) -> None:
+    """The last commit of the shutdown wrote the offset before the message that the handler had committed."""
+    connector = join()
+
+    def handle(message: Any) -> None:
+        connector.commit_offsets()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        connector.run(handle, "events")
+    assert sorted(committed(cluster), reverse=True)[0] == 1
+
+
+def test_a_timeout_ends_a_run_and_the_next_goes_on(cluster: FakeCluster, join: Join) -> None:
+    connector, taken = join(), list[Any]()
+    for number in range(3):
+        with pytest.raises(ConsumerTimeoutException):
+            connector.run(taken.append, None if number else "events", workers=number + 1)
+        assert len(taken) == PARTITIONS * EACH + number
+        assert workers_left() == []
+        cluster.append("events", number, [b"more"])
+    assert isinstance(connector.state, ConnectorState)
+    assert connector.state.phase is Phase.OWNING
+
+
+def test_a_handler_may_commit_seek_pause_and_shut_down(cluster: FakeCluster, join: Join) -> None:
+    connector, taken = join(), list[tuple[int, int]]()
+    done: list[int] = []
+
+    def handle(message: Any) -> None:
+        taken.append((message.partition, message.offset))
+        here = TopicPartition(message.topic, message.partition)
+        if taken[-1] == (0, 3):
+            connector.commit_offsets()
+            done.append(committed(cluster)[0])
+        elif taken[-1] == (1, 3):
+            connector.seek(here, 8)
+        elif taken[-1] == (2, 3):
+            connector.pause([here])
+            connector.resume([here])
+        if len(taken) == 3 * EACH - 4:
+            connector.shutdown()
+
+    connector.run(handle, "events", workers=1)
+    assert done == [4], "its own message counts"
+    assert [offset for partition, offset in taken if partition == 1] == [0, 1, 2, 3, 8, 9]
+    assert [offset for partition, offset in taken if partition == 2] == list(range(10))
+    assert committed(cluster) == [10, 10, 10]
+    assert workers_left() == []
+
+
+def test_a_run_inside_a_run_is_refused(join: Join) -> None:
+    connector = join()
+    with pytest.raises(ValueError, match="being run already"):
+        connector.run(lambda _: connector.run(print), "events")
+    other = join()
+    with pytest.raises(ValueError, match="reading the streams"):
+        other.run(lambda _: other.messages(), "events")

@@ -1,0 +1,367 @@
+"""A close ends in time whatever stands still: in virtual time, where each wait takes all that it is given.
+
+Nothing here waits in fact. What is asked of ZooKeeper is answered never, so that it takes as long as its deadline lets
+it or until the connection is taken away; so do the user's handlers, the listener, the store of offsets, and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tests.concurrency.group import SteppedMember, make_topic, settle
+from tests.scale.clock import Simulation
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.connector import CLOSE_WITHIN
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import RegistryUnavailableError, SessionLostError
+from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.events import Event, StopRequested
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
+from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.offsets import committer as committers
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.wiring import Member
+from zkconsumer.wiring.member_parts import A_STEP, FORCED, SPARE
+from zkconsumer.zookeeper import server_connection
+from zkconsumer.zookeeper.server_connection import Retired
+from zkconsumer.zookeeper.session import Session
+
+ENOUGH = 0.75 * A_STEP
+"""Seconds that each step of a close must be given, whatever those before it took."""
+REQUESTS = ("look", "read", "stat", "children", "create", "delete", "ensure", "write", "transact")
+P0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def clock() -> Iterator[Simulation]:
+    simulation = Simulation()
+    with simulation.clocks():
+        yield simulation
+
+
+class Standing:
+    """Threads and steps that never end by themselves: each takes whatever it is given."""
+
+    def __init__(self, clock: Simulation) -> None:
+        self.clock = clock
+        self.given: list[tuple[str, float]] = []
+
+    def take(self, what: str, seconds: float | None) -> None:
+        assert seconds is not None, f"{what} may wait for ever"
+        self.given.append((what, seconds))
+        self.clock.now += seconds
+
+    def step(self, what: str) -> Callable[[Deadline], bool]:
+        def close(deadline: Deadline) -> bool:
+            self.take(what, deadline.remaining())
+            return False
+
+        return close
+
+
+class StandingThread:
+    """A thread that does not end."""
+
+    def __init__(self, standing: Standing, what: str) -> None:
+        self.name = what
+        self._standing = standing
+
+    def is_alive(self) -> bool:
+        return True
+
+    def start(self) -> None:
+        pass
+
+    def join(self, timeout: float | None = None) -> None:
+        self._standing.take(self.name, timeout)
+
+
+# ---- the parts of a member, one after the other ----
+
+
+def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
+    clock: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the group's thread took all there was, the session was closed after the deadline."""
+    standing, member = Standing(clock), Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
+    group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict), "left": ()}
+    member.rebalancer = type("Group", (), group)()
+    interrupted: list[float] = []
+    member.committer = type(
+        "Stores",
+        (),
+        {
+            "interrupt": staticmethod(lambda: interrupted.append(clock.now)),
+            "close": staticmethod(standing.step("committer")),
+        },
+    )()
+    member.listener = type("Listener", (), {"close": staticmethod(standing.step("listener"))})()
+    monkeypatch.setattr(member.fetching, "close", standing.step("fetching"))
+    monkeypatch.setattr(member, "_disconnect", standing.step("session"))
+    begin = clock.now
+    member.close(Deadline(CLOSE_WITHIN), finished=True)
+    assert clock.now - begin == pytest.approx(CLOSE_WITHIN - SPARE)
+    steps = [what for what, _ in standing.given]
+    assert steps == ["group", "session", "group", "fetching", "committer", "session", "listener"]
+    assert all(seconds >= ENOUGH for _, seconds in standing.given), standing.given
+    stop = member.events.get_nowait()
+    assert stop.deadline.at == pytest.approx(begin + CLOSE_WITHIN - SPARE - FORCED)
+    assert interrupted == [pytest.approx(stop.deadline.at)]
+
+
+def test_a_session_whose_clients_do_not_stop_is_closed_in_time(
+    clock: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each took half a second beyond the deadline, where that had passed."""
+    standing = Standing(clock)
+    monkeypatch.setattr(server_connection, "Thread", lambda **options: StandingThread(standing, options["name"]))
+    for seconds in (4.0, 0.3, 0.0):
+        session = Session("zk:1", timeout=4.0, on_change=lambda _: None)
+        session._client, session._connection = client, wire = session._start_client()
+        cuts: list[float] = []
+        monkeypatch.setattr(wire, "cut", lambda cuts=cuts: cuts.append(clock.now))
+        session._retired = [Retired(client, wire), Retired(client, wire)]
+        begin = clock.now
+        session.close(Deadline(seconds))
+        assert clock.now - begin <= seconds + 1e-9
+        assert len(cuts) == 3
+
+
+def test_a_committer_ends_in_time_though_the_store_neither_answers_nor_closes(
+    clock: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standing = Standing(clock)
+    monkeypatch.setattr(committers, "Thread", lambda **options: StandingThread(standing, options["name"]))
+    close = staticmethod(lambda: standing.take("store", None))
+    store = type("Store", (), {"releases": False, "forgets": False, "close": close})()
+    committer = Committer(
+        "c",
+        store,
+        Session("zk:1", timeout=4.0, on_change=lambda _: None).lease,
+        interval=None,
+        timeout=1.0,
+        count_held=False,
+        refused=lambda _: None,
+    )
+    begin = clock.now
+    committer.close(Deadline(3.0))
+    assert clock.now - begin <= 3.0 + 1e-9
+    assert {what for what, _ in standing.given} == {"c-committer", "c-committer-closing"}
+
+
+# ---- the group's thread ----
+
+
+class Silence:
+    """From the moment on at which the next wait begins nothing is answered any more, and the member is to close.
+
+    ``limit`` is when the connection is taken away (monotonic seconds), from which on every request fails at once.
+    """
+
+    def __init__(self, clock: Simulation, member: SteppedMember, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock, self.member = clock, member
+        self.began: float | None = None
+        self.limit = 0.0
+        self.waits: list[str] = []
+        self._of = REQUESTS
+        delivery = member.delivery
+        revoke = delivery.revoke
+
+        def drain(positions: Any, deadline: Deadline) -> None:
+            revoke(positions, deadline)
+            if self._on("drain") and any(position.held for position in positions):
+                self._stand("drain", deadline.remaining())
+
+        monkeypatch.setattr(delivery, "revoke", drain)
+        monkeypatch.setattr(Inbox, "wait", lambda inbox, seconds: self._wait(inbox, seconds))
+        monkeypatch.setattr(committers, "wait", lambda _, seconds: self._stand("commit", seconds))
+        for request in REQUESTS:
+            monkeypatch.setattr(member.session, request, self._unanswered(request, getattr(member.session, request)))
+
+    def begin(self, *of: str) -> None:
+        """From now on, or from the first of these waits on."""
+        self._of = of or REQUESTS
+        if not of:
+            self._start()
+
+    def _start(self) -> None:
+        self.began = self.clock.now
+        end = Deadline(CLOSE_WITHIN - SPARE)
+        patience, last = end.earlier(FORCED), end.earlier(4 * A_STEP)
+        assert patience.at is not None
+        assert last.at is not None
+        self.limit, self.end = patience.at, last.at
+        self.member.events.put(StopRequested(deadline=patience))
+
+    def _on(self, what: str) -> bool:
+        if self.began is None and what in self._of and self._of is not REQUESTS:
+            self._start()
+        return self.began is not None
+
+    def _stand(self, what: str, seconds: float | None) -> None:
+        assert seconds is not None, f"{what} may wait for ever"
+        self.waits.append(what)
+        self.clock.now += seconds
+
+    def _wait(self, inbox: Inbox, seconds: float) -> Event | None:
+        """Only who waits for the listener waits here: the tests step without waiting for events."""
+        if seconds:
+            self._on("listener")
+            self._stand("listener", seconds)
+        return next(inbox._arrived(), None)
+
+    def _unanswered(self, what: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        def request(*arguments: Any, **options: Any) -> Any:
+            if not self._on(what):
+                return answer(*arguments, **options)
+            if self.clock.now >= self.limit:
+                raise SessionLostError("the connection was taken away")
+            deadline = next(argument for argument in arguments if isinstance(argument, Deadline))
+            self._stand(what, min(deadline.bounded(1e9), self.limit - self.clock.now))
+            raise RegistryUnavailableError("no answer")
+
+        return request
+
+
+class Blocking(ConsumerRebalanceListener):
+    """Its thread is never started, so nothing it is asked for returns."""
+
+
+def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[FakeZooKeeper, Silence]:
+    server = FakeZooKeeper(session_timeout=6.0)
+    make_topic(server, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(ListenerThread, "open", lambda _: None)
+        member = SteppedMember(server, "a", **options)
+    member.rebalancer._settings = member.rebalancer._rounds._settings = member.rebalancer._settings.__class__(
+        **{
+            **{name: getattr(member.rebalancer._settings, name) for name in member.rebalancer._settings.__slots__},
+            "drain": 60.0,
+        }
+    )
+    return server, Silence(clock, member, monkeypatch)
+
+
+def closes_in_time(silence: Silence) -> None:
+    """Step it until it is closed: before it is waited for no more, and with nothing that waits without an end."""
+    rebalancer = silence.member.rebalancer
+    for _ in range(20):
+        if rebalancer.state.phase is Phase.CLOSED:
+            break
+        rebalancer.step(0.0)
+    assert rebalancer.state.phase is Phase.CLOSED
+    assert silence.began is not None, "it never came to that"
+    assert silence.clock.now <= silence.end, (silence.clock.now - silence.began, silence.waits)
+
+
+@pytest.mark.parametrize("request_", ["look", "create"])
+def test_starting(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
+    _, silence = silent(clock, monkeypatch)
+    silence.begin(request_)
+    closes_in_time(silence)
+    assert silence.waits == [request_]
+
+
+def test_reading_the_group(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, silence = silent(clock, monkeypatch)
+    settle([silence.member])
+    make_topic(server, 6)
+    silence.begin("look")
+    closes_in_time(silence)
+
+
+def test_claiming(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, silence = silent(clock, monkeypatch)
+    settle([silence.member])
+    make_topic(server, 6)
+    silence.begin("transact")
+    closes_in_time(silence)
+    assert silence.waits[0] == "transact"
+
+
+def holding(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[FakeZooKeeper, Silence]:
+    """A member whose application is busy with a message of each of its partitions."""
+    server, silence = silent(clock, monkeypatch, **options)
+    settle([silence.member])
+    for position in silence.member.owned.values():
+        position.start_at(5)
+        position.consumed, position.held_until = 6, 7
+    return server, silence
+
+
+def test_draining_in_a_round(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, silence = holding(clock, monkeypatch)
+    other = SteppedMember(server, "b")
+    other.step(3)
+    silence.begin("drain")
+    closes_in_time(silence)
+    assert silence.waits.count("drain") > 1
+
+
+def test_waiting_for_the_listener_in_a_round(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, silence = silent(clock, monkeypatch, listener=Blocking(), listener_limit=60.0)
+    silence.begin("listener")
+    closes_in_time(silence)
+    assert "listener" in silence.waits
+    del server
+
+
+def test_waiting_for_everything_at_the_end(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that blocks, a listener that does, and a ZooKeeper that is silent."""
+    _, silence = silent(clock, monkeypatch, listener=Blocking())
+    settle([silence.member], 2)
+    for position in silence.member.owned.values():
+        position.start_at(5)
+        position.consumed, position.held_until = 6, 7
+    silence.begin()
+    closes_in_time(silence)
+    assert {"drain", "listener", "transact"} <= set(silence.waits)
+
+
+def test_suspended(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, silence = holding(clock, monkeypatch)
+    silence.member.session.suspend()
+    silence.member.step(2)
+    assert silence.member.rebalancer.state.phase is Phase.SUSPENDED
+    silence.begin()
+    closes_in_time(silence)
+
+
+def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, silence = holding(clock, monkeypatch)
+    never: Future[Any] = Future()
+
+    def result(timeout: float | None = None) -> Any:
+        silence._stand("commit", timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(never, "result", result)
+    monkeypatch.setattr(silence.member.committer, "_ask", lambda _: never)
+    silence.begin()
+    closes_in_time(silence)
+    assert "commit" in silence.waits
+
+
+@pytest.mark.parametrize("request_", ["transact", "stat", "delete"])
+def test_releasing(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
+    _, silence = silent(clock, monkeypatch)
+    settle([silence.member])
+    silence._of = (request_,)
+    silence.member.events.put(StopRequested(deadline=Deadline(CLOSE_WITHIN - SPARE - FORCED)))
+    closes_in_time(silence)
+    assert silence.waits[0] == request_
+
+
+def test_the_silence_is_noticed(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That this file's tests can fail: with the drain of a round there is too little time."""
+    _, silence = holding(clock, monkeypatch)
+    monkeypatch.setattr("zkconsumer.member.events.LEAVING", -60.0)
+    silence.begin()
+    with pytest.raises(AssertionError):
+        closes_in_time(silence)

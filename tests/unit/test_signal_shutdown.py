@@ -1,0 +1,611 @@
+"""Signals: a process that is told to end finishes the message in hand, commits it, and loses and repeats nothing.
+
+What happened: ``shutdown()`` in a signal handler committed the message that the handler had interrupted, so a SIGKILL
+that followed lost it. A handler of ``run`` that took longer than 1.5 s was committed by nobody, and nobody said so.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+
+from tests.timing import eventually, scaled
+from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
+from zkconsumer.signal_shutdown import in_signal_handler
+from zkconsumer.streams.arrow_api import ColumnStream
+from zkconsumer.streams.message_iterator import MessageIterator
+from zkconsumer.testing import FakeCluster
+
+COORDINATIONS = ["zookeeper", "kafka", "bridge"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster(zookeeper=True) as made:
+        made.create_topic("t", 1)
+        yield made
+
+
+def properties(cluster: FakeCluster, coordination: str = "zookeeper", **more: Any) -> dict[str, Any]:
+    found = {"group.id": "g", "auto.offset.reset": "smallest", "zookeeper.connect": cluster.zookeeper_connect, **more}
+    if coordination != "zookeeper":
+        found |= {"group.coordination": "kafka", "heartbeat.interval.ms": 100}
+    if coordination == "kafka":
+        found["bootstrap.servers"] = cluster.bootstrap_servers
+    if coordination == "bridge":
+        found["group.migration"] = True
+    return found
+
+
+def committed(cluster: FakeCluster, coordination: str = "zookeeper") -> int | None:
+    if coordination == "kafka":
+        return cluster.committed("g").get(("t", 0))
+    node = cluster.zookeeper.node("/consumers/g/offsets/t/0")
+    return None if node is None else int(node.data)
+
+
+BEGIN = """
+import os, signal, sys, threading
+from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
+connector = ZookeeperConsumerConnector({properties!r})
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole lines, whatever threads say
+def tell_of_the_end():
+    while not all(position.revoked for position in connector._member.rebalancer.positions().values()):
+        threading.Event().wait(0.01)
+    say("streams have ended")
+def handle(message):
+    say("begin", message.offset)
+    if message.offset == {tell_at}:
+        threading.Thread(target=tell_of_the_end, daemon=True).start()
+    assert sys.stdin.readline()  # until the test lets it go on
+    say("end", message.offset)
+"""
+LOOP = """
+with connector, shutdown_on_signal(connector, signal.SIGTERM, timeout={timeout}):
+    for message in connector.create_message_streams({{"t": 1}})["t"][0]:
+        handle(message)
+    say("the loop ended")
+say("the end")
+"""
+RUN = """
+connector.run(handle, "t", stop_on=(signal.SIGTERM,), shutdown_timeout={timeout})
+say("the end")
+"""
+PLAIN = """
+def end(*_):
+    connector.shutdown(timeout={timeout})
+    say("returned")
+signal.signal(signal.SIGTERM, end)
+with connector:
+    for message in connector.create_message_streams({{"t": 1}})["t"][0]:
+        handle(message)
+say("the end")
+"""
+COMMITTING = """
+def commit(message):
+    handle(message)
+    connector.commit_offsets()
+    say("committed", message.offset)
+connector.run(commit, "t", stop_on=(signal.SIGTERM,), shutdown_timeout={timeout})
+"""
+
+
+class Process:
+    """A process that reads the topic, and ends each message when it is told to."""
+
+    def __init__(self, code: str, options: dict[str, Any], timeout: float = 60.0, tell_at: int = -1) -> None:
+        code = BEGIN.format(properties=options, tell_at=tell_at) + code.format(timeout=timeout)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)  # type: ignore[call-overload]
+
+        self._watchdog = threading.Timer(scaled(60), self._process.kill)
+        self._watchdog.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watchdog.cancel()
+        self._watchdog.join()
+        self._process.kill()
+        self._process.communicate()
+
+    def said(self, *lines: str) -> None:
+        """Wait for these lines, in whatever order they come."""
+        came = [self._process.stdout.readline().strip() for _ in lines]
+        assert sorted(came) == sorted(lines), self._process.stderr.read() if "" in came else came
+
+    def go_on(self, times: int = 1) -> None:
+        self._process.stdin.write("\n" * times)
+        self._process.stdin.flush()
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self._process.send_signal(number)
+
+    def ends(self, seconds: float = 30.0) -> tuple[int, str]:
+        """The exit code, and what was said on the standard error stream."""
+        self._process.wait(scaled(seconds))  # before its standard input is closed, which would end its handler
+        _, errors = self._process.communicate(timeout=scaled(seconds))
+        return self._process.returncode, errors
+
+
+@pytest.mark.parametrize("code", [LOOP, RUN, PLAIN], ids=["loop", "run", "plain"])
+@pytest.mark.parametrize("coordination", COORDINATIONS)
+def test_a_signal_lets_the_message_in_hand_be_finished(cluster: FakeCluster, coordination: str, code: str) -> None:
+    cluster.append("t", 0, [b"x"] * 10)
+    with Process(code, properties(cluster, coordination), tell_at=1) as process:
+        process.said("begin 0")
+        process.go_on()
+        process.said("end 0")
+        process.said("begin 1")
+        process.signal()
+        process.said("streams have ended", *(["returned"] if code is PLAIN else []))
+        process.go_on()
+        process.said("end 1")
+        if code is LOOP:
+            process.said("the loop ended")
+        process.said("the end")
+        assert process.ends() == (0, "")
+    assert committed(cluster, coordination) == 2
+
+
+@pytest.mark.parametrize("code", [LOOP, RUN, PLAIN], ids=["loop", "run", "plain"])
+def test_a_signal_ends_a_loop_that_waits(cluster: FakeCluster, code: str) -> None:
+    cluster.append("t", 0, [b"x"])
+    with Process(code, properties(cluster)) as process:
+        process.said("begin 0")
+        process.go_on()
+        process.said("end 0")
+        process.signal()
+        code_, errors = process.ends(3.0)
+    assert (code_, errors) == (0, "")
+    assert committed(cluster) == 1
+
+
+@pytest.mark.parametrize("coordination", COORDINATIONS)
+def test_a_killed_process_has_not_committed_what_was_in_hand(cluster: FakeCluster, coordination: str) -> None:
+    """The close is over, and the message that the signal interrupted is still being handled."""
+    cluster.append("t", 0, [b"x"] * 10)
+    with Process(PLAIN, properties(cluster, coordination), timeout=2.0) as process:
+        process.said("begin 0")
+        process.go_on()
+        process.said("end 0")
+        process.said("begin 1")
+        process.signal()
+        process.said("returned")
+        eventually(lambda: committed(cluster, coordination) == 1, 30, "the last commit")
+        if coordination != "kafka":
+            eventually(lambda: not cluster.zookeeper.tree("/consumers/g/owners/t/0"), 30, "the release")
+        else:
+            eventually(lambda: not cluster.group("g").members, 30, "the leave")
+        process.signal(signal.SIGKILL)
+        process.ends()
+    assert committed(cluster, coordination) == 1
+
+
+@pytest.mark.parametrize("code", [LOOP, RUN, PLAIN], ids=["loop", "run", "plain"])
+def test_a_message_that_takes_too_long_is_told_of(cluster: FakeCluster, code: str) -> None:
+    """It was committed by nobody, silently, and the exit code was 0."""
+    cluster.append("t", 0, [b"x"] * 10)
+    with Process(code, properties(cluster), timeout=2.0) as process:
+        process.said("begin 0")
+        process.signal()
+        eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
+        process.go_on()
+        code_, errors = process.ends()
+    assert code_ == 1
+    assert "OffsetCommitError" in errors
+    assert "these messages are consumed again, for they are not committed: t-0 at 0" in errors
+    assert committed(cluster) in (None, 0)
+
+
+@pytest.mark.parametrize("code", [LOOP, RUN], ids=["loop", "run"])
+def test_a_second_signal_waits_for_no_message(cluster: FakeCluster, code: str) -> None:
+    cluster.append("t", 0, [b"x"] * 10)
+    with Process(code, properties(cluster), timeout=600.0) as process:
+        process.said("begin 0")
+        process.go_on()
+        process.said("end 0")
+        process.said("begin 1")
+        process.signal()
+        eventually(lambda: committed(cluster) == 1, 30, "a commit of what is finished, while the other is waited for")
+        process.signal()
+        eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
+        if code is LOOP:
+            process.go_on()  # its own thread has the message in hand
+        code_, errors = process.ends()
+    assert code_ == 1
+    assert "these messages are consumed again, for they are not committed: t-0 at 1" in errors
+    assert committed(cluster) == 1
+
+
+def test_a_third_signal_does_what_it_did_before(cluster: FakeCluster) -> None:
+    cluster.append("t", 0, [b"x"] * 10)
+    with Process(LOOP, properties(cluster), timeout=600.0, tell_at=0) as process:
+        process.said("begin 0")
+        process.signal()
+        process.said("streams have ended")
+        process.signal()
+        eventually(lambda: cluster.zookeeper.tree("/consumers/g/ids") == {}, 30, "the leave")
+        process.signal()
+        code_, _ = process.ends()
+    assert code_ == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("coordination", COORDINATIONS)
+def test_a_handler_may_commit_while_it_is_waited_for(cluster: FakeCluster, coordination: str) -> None:
+    """It raised ConnectorClosedException as soon as the signal had come."""
+    cluster.append("t", 0, [b"x"] * 10)
+    options = properties(cluster, coordination, **{"auto.commit.enable": False})
+    with Process(COMMITTING, options, tell_at=0) as process:
+        process.said("begin 0")
+        process.signal()
+        process.said("streams have ended")
+        process.go_on()
+        process.said("end 0")
+        process.said("committed 0")
+        assert process.ends() == (0, "")
+    assert committed(cluster, coordination) == 1
+
+
+# ---- in this process ----
+
+
+class Interrupted:
+    """A stream whose reader is in the middle of a message."""
+
+    def __init__(self, cluster: FakeCluster, **options: Any) -> None:
+        cluster.append("t", 0, [b"x"] * 5)
+        self.connector = ZookeeperConsumerConnector(properties(cluster), **options)
+        self.stream = self.connector.create_message_streams({"t": 1})["t"][0]
+        assert self.stream.get(timeout=scaled(30)).offset == 0
+        assert self.stream.get(timeout=scaled(30)).offset == 1
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def handler_of(kind: str, call: Any) -> Any:
+    def function(number: int, frame: FrameType | None) -> None:
+        call()
+
+    def with_more(more: str, number: int, frame: FrameType | None) -> None:
+        call()
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        return function(*arguments, **options)
+
+    class Handler:
+        def __call__(self, number: int, frame: FrameType | None) -> None:
+            call()
+
+    return {
+        "function": function,
+        "lambda": lambda *_: call(),
+        "partial": functools.partial(with_more, "more"),
+        "wrapped": wrapped,
+        "object": Handler(),
+    }[kind]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("kind", ["function", "lambda", "partial", "wrapped", "object"])
+def test_a_handler_is_known_as_one(kind: str) -> None:
+    found: list[bool] = []
+    signal.signal(signal.SIGUSR1, handler_of(kind, lambda: found.append(in_signal_handler())))
+    signal.raise_signal(signal.SIGUSR1)
+    assert found == [True]
+    assert not in_signal_handler()
+    handler_of(kind, lambda: found.append(in_signal_handler()))(signal.SIGUSR1, None)
+    assert found == [True, False]
+
+
+@pytest.mark.usefixtures("restored")
+def test_shutdown_in_a_handler_leaves_the_message_in_hand(cluster: FakeCluster) -> None:
+    """It returns at once, and the message counts when the next one is asked for."""
+    reading = Interrupted(cluster)
+    signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown())
+    signal.raise_signal(signal.SIGUSR1)
+    (position,) = reading.connector._member.in_hand(threading.get_native_id())  # type: ignore[union-attr]
+    assert position.consumed == 1
+    eventually(lambda: position.revoked, 10, "the end of the streams")
+    with pytest.raises(ConnectorClosedException):
+        reading.stream.get()
+    reading.connector.shutdown()
+    assert committed(cluster) == 2
+
+
+ASKS = {
+    "get": lambda connector, stream: stream.get(timeout=scaled(30)).offset,
+    "next": lambda connector, stream: next(stream).offset,
+    "messages().get": lambda connector, stream: connector.messages().get(timeout=scaled(30)).offset,
+    "to_arrow": lambda connector, stream: stream.to_arrow(max_messages=1).column("offset")[0].as_py(),
+}
+
+
+def signal_before_return(position: PartitionPosition) -> Any:
+    """A trace function that raises SIGUSR1 in an ask that has read a message of the partition, before it returns."""
+    codes = {
+        function.__code__: value
+        for function, value in (
+            (MessageIterator.get, "message"),
+            (MessageIterator.__next__, "message"),
+            (ColumnStream.to_arrow, "table"),
+        )
+    }
+    done: list[bool] = []
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        value = codes.get(frame.f_code)
+        if value is None:
+            return None
+        if event == "line" and position.held and not done and frame.f_locals.get(value) is not None:
+            done.append(True)
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return trace
+
+    return trace
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("call", ["commit_offsets", "shutdown"])
+def test_a_handler_counts_nothing_before_the_ask_returns(cluster: FakeCluster, ask: str, call: str) -> None:
+    """A handler came between the hand-out of a message and its return. ``commit_offsets()`` there committed the
+    message, which nobody had seen; ``shutdown()`` waited for it until its time was up.
+    """
+    cluster.append("t", 0, [b"x"] * 5)
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    stream = connector.create_message_streams({"t": 1})["t"][0]
+    read = ASKS[ask]
+    assert read(connector, stream) == 0
+    (position,) = connector._positions().values()
+    found: list[Any] = []
+
+    def handler(*_: Any) -> None:
+        began = monotonic()
+        getattr(connector, call)()
+        found.append((committed(cluster), monotonic() - began))
+
+    signal.signal(signal.SIGUSR1, handler)
+    before = sys.gettrace()
+    try:
+        sys.settrace(signal_before_return(position))
+        assert read(connector, stream) == 1
+    finally:
+        sys.settrace(before)
+    ((stored, seconds),) = found
+    assert (stored or 0) <= 1
+    assert call == "commit_offsets" or seconds < scaled(2)
+    connector.shutdown()
+    assert committed(cluster) == 2
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("finished", [True, False])
+def test_leaving_the_with_ends_the_wait_for_the_message(cluster: FakeCluster, finished: bool) -> None:
+    """A handler shuts down, then the loop is left: nobody asks for the next message, and nobody waits for that."""
+    reading = Interrupted(cluster)
+    signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown(timeout=600.0))
+    signal.raise_signal(signal.SIGUSR1)
+    reading.connector.__exit__(*((None, None, None) if finished else (ValueError, ValueError(), None)))
+    assert committed(cluster) == (2 if finished else 1)
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_second_shutdown_in_a_handler_waits_for_nothing(cluster: FakeCluster) -> None:
+    reading = Interrupted(cluster)
+    signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown(timeout=600.0))
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+    eventually(lambda: reading.connector._end.over, 30, "the end")
+    assert committed(cluster) == 1
+    with pytest.raises(OffsetCommitError, match="t-0 at 1"):
+        reading.connector.shutdown()
+    reading.connector.shutdown()  # it is raised once
+
+
+def test_shutdown_tells_of_what_another_thread_has_in_hand(cluster: FakeCluster) -> None:
+    reading = Interrupted(cluster)
+    failures: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            reading.connector.shutdown(timeout=2.0)
+        except OffsetCommitError as e:
+            failures.append(e)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join(scaled(30))
+    assert "t-0 at 1 (it was still in hand when time was up)" in str(failures[0])
+    assert committed(cluster) == 1
+    with pytest.raises(ConnectorClosedException):
+        reading.connector.commit_offsets()
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.5, 1.0, 1.8])
+def test_a_short_timeout_still_commits(cluster: FakeCluster, timeout: float) -> None:
+    """What is finished needs no drain; below 1.8 s the steps shrink. With 0 nothing is promised but the end."""
+    reading = Interrupted(cluster)
+    try:
+        reading.connector.shutdown(timeout)
+    except OffsetCommitError:
+        assert timeout == 0.0
+    assert reading.connector._end.over
+    if timeout:
+        assert committed(cluster) == 2
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf")])
+def test_a_timeout_must_be_a_time(timeout: float) -> None:
+    connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g")
+    with pytest.raises(ValueError, match="seconds from 0 on are wanted"):
+        connector.shutdown(timeout)
+    with pytest.raises(TypeError, match="a number of seconds is wanted, not '5'"):
+        connector.shutdown("5")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="seconds"):
+        shutdown_on_signal(connector, signal.SIGTERM, timeout=timeout)
+    connector.shutdown()
+
+
+@pytest.mark.usefixtures("restored")
+def test_handlers_are_restored() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g")
+    with shutdown_on_signal(connector, signal.SIGTERM, signal.SIGUSR1) as guard:
+        assert signal.getsignal(signal.SIGTERM) == guard._received
+    assert {number: signal.getsignal(number) for number in before} == before
+    second = shutdown_on_signal(connector, signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == second._received
+    connector.shutdown()
+    assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM], "without with, the end restores them"
+    third = shutdown_on_signal(connector, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    third.restore()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN, "somebody else's"
+    eventually(lambda: not [t for t in threading.enumerate() if t.name.endswith("-signals")], 10, "their threads' end")
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("case", ["closed", "dropped", "forked"])
+def test_a_signal_that_has_nothing_to_shut_down_is_passed_on(case: str) -> None:
+    came: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g")
+    guard = shutdown_on_signal(connector, signal.SIGUSR1)
+    if case == "closed":
+        thread = threading.Thread(target=connector.shutdown)
+        thread.start()
+        thread.join()
+    elif case == "forked":
+        connector.left_to_parent(os.getppid())
+    else:
+        del connector
+        gc.collect()
+    signal.raise_signal(signal.SIGUSR1)
+    assert came == [signal.SIGUSR1]
+    assert guard.received is None
+    guard.restore()
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_before_streams_are_created(cluster: FakeCluster) -> None:
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with shutdown_on_signal(connector, signal.SIGUSR1) as guard:
+        signal.raise_signal(signal.SIGUSR1)
+        eventually(lambda: connector._end.over, 10, "the end")
+        with pytest.raises(ConnectorClosedException):
+            connector.create_message_streams({"t": 1})
+    assert guard.received == signal.SIGUSR1
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("reading", ["stream", "merged", "run"])
+def test_a_signal_whose_handler_cannot_run_ends_a_loop(cluster: FakeCluster, reading: str) -> None:
+    """The main thread waits for a lock, and the system gives the signal to another thread: no wait is interrupted.
+
+    The same is so where the signal comes just before the wait. ``run`` never heard of it.
+    """
+    connector = ZookeeperConsumerConnector(properties(cluster))
+
+    def signal_here() -> None:
+        eventually(lambda: cluster.requests_of("Fetch"), 30, "a member that waits for messages")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=signal_here)
+    thread.start()
+    if reading == "run":
+        connector.run(print, "t", stop_on=(signal.SIGUSR1,))
+    else:
+        with connector, shutdown_on_signal(connector, signal.SIGUSR1):
+            streams = connector.create_message_streams({"t": 1})["t"]
+            assert list(connector.messages() if reading == "merged" else streams[0]) == []
+    thread.join(scaled(10))
+    assert connector._end.over
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_wakeup_descriptor_of_others_stays_theirs(cluster: FakeCluster) -> None:
+    """Asyncio sets one. The handler writes to our own socket then."""
+    theirs, written = socket.socketpair()
+    written.setblocking(False)
+    before = signal.set_wakeup_fd(written.fileno())
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    try:
+        with connector, shutdown_on_signal(connector, signal.SIGUSR1) as guard:
+            stream = connector.create_message_streams({"t": 1})["t"][0]
+            signal.raise_signal(signal.SIGUSR1)
+            assert list(stream) == []
+        assert guard.received == signal.SIGUSR1
+        assert theirs.recv(10) == bytes([signal.SIGUSR1])
+        assert signal.set_wakeup_fd(before) == written.fileno()
+    finally:
+        signal.set_wakeup_fd(before)
+        theirs.close()
+        written.close()
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_ends_several_connectors(cluster: FakeCluster) -> None:
+    cluster.create_topic("u", 1)
+    one = ZookeeperConsumerConnector(properties(cluster))
+    two = ZookeeperConsumerConnector(properties(cluster, **{"group.id": "h"}))
+    before = signal.getsignal(signal.SIGUSR1)
+    with one, two, shutdown_on_signal(one, signal.SIGUSR1), shutdown_on_signal(two, signal.SIGUSR1):
+        streams = [one.create_message_streams({"t": 1})["t"][0], two.create_message_streams({"u": 1})["u"][0]]
+        signal.raise_signal(signal.SIGUSR1)
+        assert [list(stream) for stream in streams] == [[], []]
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g")
+    with pytest.raises(ValueError, match="no signals"):
+        shutdown_on_signal(connector)
+    for number in (0, 4711, True, "SIGTERM"):
+        with pytest.raises(ValueError, match="no signal of this system"):
+            shutdown_on_signal(connector, number)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no handler can be set for SIGKILL"):
+        shutdown_on_signal(connector, signal.SIGKILL)
+    found: list[str] = []
+
+    def elsewhere() -> None:
+        for call in (
+            lambda: shutdown_on_signal(connector, signal.SIGTERM),
+            lambda: connector.run(print, "t", stop_on=(signal.SIGTERM,)),
+        ):
+            with pytest.raises(ValueError, match="main thread only") as raised:
+                call()
+            found.append(str(raised.value))
+
+    thread = threading.Thread(target=elsewhere, name="my-thread")
+    thread.start()
+    thread.join()
+    assert len(found) == 2
+    assert "'my-thread'" in found[0]
+    assert "stop_on" in found[0]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("-signals")]

@@ -1,0 +1,160 @@
+"""Where streams stand whose readers do something else, and what counts as coming back to one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from tests.unit.streams.test_kafka_stream import record_batch
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.poll_watchdog import Place, StreamKey
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
+from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
+from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
+from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.zookeeper.lease import Lease
+
+KEY: StreamKey = (ANY_TOPIC, 0)
+
+
+class House:
+    """Two streams over all topics."""
+
+    def __init__(self) -> None:
+        self.lease = Lease()
+        self.lease.renew(monotonic(), 3600.0)
+        self.lease.resume(self.lease.epoch)
+        settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
+        fetching = FetchManager("m", settings, lambda _: [], resolved=lambda *_: None)
+        self.delivery = Delivery(ConsumerId("g_c"), fetching, self.lease)
+        self.streams: list[KafkaStream[Any, Any]] = [
+            KafkaStream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0, check_crc=True)
+            for n in range(2)
+        ]
+        self.delivery.add(ANY_TOPIC, self.streams)
+
+    def put(self, number: int, *, partition: int = 0, records: bytes = b"") -> PartitionPosition:
+        """Three messages for a stream."""
+        position = PartitionPosition(TopicPartition("t", partition), ThreadId(f"g_c-{number}"), 0)
+        self.streams[number].queue.deliver(position, records or record_batch(0, 3), (0, 3), ())
+        return position
+
+    def place(self, number: int = 0) -> Place:
+        return self.delivery.places()[ANY_TOPIC, number]
+
+    def try_to_read(self, number: int = 0) -> None:
+        with suppress(ConsumerTimeoutException, InvalidMessageException):
+            self.streams[number].get(0.0)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    made = House()
+    yield made
+    made.delivery.end()
+
+
+def test_a_message_in_hand_and_one_that_nobody_has_taken_are_waited_for(house: House) -> None:
+    assert not house.place().to_read
+    house.put(0)
+    assert house.place()[:4] == (TopicPartition("t", 0), 0, 0, False)
+    assert house.place().to_read
+    house.try_to_read()
+    assert house.place().in_hand
+    assert house.place().to_read
+
+
+def test_what_is_no_longer_ours_is_not_waited_for_unless_there_is_more(house: House) -> None:
+    position = house.put(0)
+    house.try_to_read()
+    before = house.place()
+    house.delivery.revoke([position], Deadline(0.0))
+    assert not house.place().to_read
+    house.put(0, partition=1)
+    assert house.place() == before
+    assert not house.delivery.came_back(KEY, before)
+    house.try_to_read()
+    assert before.left(house.place())
+    assert house.delivery.came_back(KEY, before)
+
+
+def test_what_nobody_has_taken_may_go_and_come_without_anybody_having_come_back(house: House) -> None:
+    position = house.put(0)
+    before = house.place()
+    house.delivery.revoke([position], Deadline(0.0))
+    house.put(0, partition=1)
+    assert house.place().partition == TopicPartition("t", 1)
+    assert not before.left(house.place())
+    assert not house.delivery.came_back(KEY, before)
+
+
+@pytest.mark.parametrize("why", ["nothing is there", "no lease", "it cannot be read"])
+def test_who_asks_in_vain_has_come_back(house: House, why: str) -> None:
+    if why != "nothing is there":
+        house.put(0, records=b"\0" * 80 if why == "it cannot be read" else b"")
+    if why == "no lease":
+        house.lease.void()
+    house.try_to_read()
+    before = house.place()
+    house.try_to_read()
+    assert before.left(house.place())
+    assert house.delivery.came_back(KEY, before)
+
+
+def test_who_reads_several_streams_as_one_comes_back_to_all_of_them(house: House) -> None:
+    merged = MergedStreams(lambda: house.streams, timeout=0.0)
+    house.put(0)
+    merged.get(0.0)
+    house.put(1, partition=1)
+    before = house.place(1)
+    while merged.get(0.0).partition == 0:
+        pass
+    house.put(0, partition=2)
+    assert before.left(house.place(1))
+    before = house.place(0)
+    while merged.get(0.0).partition == 1:
+        pass
+    assert before.left(house.place(0))
+
+
+def test_streams_may_be_added_while_others_are_retired(house: House) -> None:
+    """An application's thread added topics while the group's thread looked through the table of streams."""
+
+    class Retired(list[KafkaStream[Any, Any]]):
+        def __contains__(self, stream: object) -> bool:
+            house.delivery.add(f"other-{len(house.delivery.streams())}", [house.streams[1]])
+            return super().__contains__(stream)
+
+    house.delivery.retire(Retired(house.streams[:1]))
+    assert house.streams[0].queue.closed
+    assert all(stream is house.streams[1] for _, _, stream in house.delivery.streams())
+
+
+def test_merged_streams_come_while_others_look(house: House) -> None:
+    """A commit, or a shutdown, that looked at them at that moment raised "Set changed size during iteration"."""
+    kept = [MergedStreams(lambda: house.streams, timeout=0.0) for _ in range(3000)]
+    adding = Thread(target=lambda: [house.delivery.add_merged(merged) for merged in kept], name="adding")
+    position = house.put(0)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        adding.start()
+        while adding.is_alive():
+            assert not house.delivery.interrupted(1)
+            assert not house.delivery.held_by(position, 1)
+    finally:
+        sys.setswitchinterval(before)
+        adding.join()
+    kept.clear()
+    gc.collect()
+    assert not house.delivery._merged

@@ -1,0 +1,98 @@
+"""Paths of nodes, both directions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.node_names import name_problem
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
+
+TP = TopicPartition("logs", 7)
+
+names = st.text(min_size=1, max_size=12).filter(lambda name: name_problem(name) is None)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (paths.consumers_group("g"), "/consumers/g"),
+        (paths.ids("g"), "/consumers/g/ids"),
+        (paths.member("g", "g_h-1-ab"), "/consumers/g/ids/g_h-1-ab"),
+        (paths.owners("g"), "/consumers/g/owners"),
+        (paths.owner_topic("g", "logs"), "/consumers/g/owners/logs"),
+        (paths.owner("g", TP), "/consumers/g/owners/logs/7"),
+        (paths.offsets("g"), "/consumers/g/offsets"),
+        (paths.offset_topic("g", "logs"), "/consumers/g/offsets/logs"),
+        (paths.offset("g", TP), "/consumers/g/offsets/logs/7"),
+        (paths.BROKER_IDS, "/brokers/ids"),
+        (paths.broker(3), "/brokers/ids/3"),
+        (paths.TOPICS, "/brokers/topics"),
+        (paths.topic("logs"), "/brokers/topics/logs"),
+        (paths.partition_state(TP), "/brokers/topics/logs/partitions/7/state"),
+        (paths.owner("g", TopicPartition("t", -1)), "/consumers/g/owners/t/-1"),
+    ],
+)
+def test_a_path_is_the_original_s(made: str, expected: str) -> None:
+    assert made == expected
+
+
+def test_a_broadcasting_member_has_a_group_that_no_group_id_can_name() -> None:
+    own = paths.broadcast_group("g", "host-1")
+    assert paths.offset(own, TP) == "/consumers/g@host-1/offsets/logs/7"
+    with pytest.raises(ConfigException, match="'@'"):
+        ConsumerConfig(zookeeper_connect="zk", group_id=own)
+    assert paths.broadcast_member("g", "g_host-1") == "/consumers/g/broadcast/g_host-1"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/", "a\x00", "a\n", "\x7f", "\x9f", "\ud800", "\ue000", "\uffff", "\U0001f600"]
+)
+def test_a_text_that_cannot_be_a_name_is_refused(name: str) -> None:
+    for make in (
+        paths.consumers_group,
+        paths.ids,
+        paths.topic,
+        lambda name: paths.member("g", name),
+        lambda name: paths.owner("g", TopicPartition(name, 0)),
+        lambda name: paths.offset(name, TP),
+        lambda name: paths.partition_state(TopicPartition(name, 0)),
+    ):
+        with pytest.raises(ValueError):
+            make(name)
+
+
+@pytest.mark.parametrize("name", ["...", "a.b", "a b", "é", "%", "名", "_-", "owners"])
+def test_an_unusual_name_is_accepted(name: str) -> None:
+    assert paths.topic(name) == f"/brokers/topics/{name}"
+
+
+@given(names, names, st.integers(-(2**31), 2**31 - 1))
+def test_paths_are_read_back(group: str, topic: str, number: int) -> None:
+    partition = TopicPartition(topic, number)
+    assert paths.parse_owner(paths.owner(group, partition)) == (group, partition)
+    assert paths.parse_offset(paths.offset(group, partition)) == (group, partition)
+    assert paths.parse_member(paths.member(group, topic)) == (group, topic)
+    assert paths.parse_topic(paths.topic(topic)) == topic
+    assert paths.parse_partition_state(paths.partition_state(partition)) == partition
+    assert paths.parse_broker(paths.broker(abs(number))) == abs(number)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/consumers/g/owners/t", "/consumers/g/owners/t/x", "/consumers/g/owners/t/1/2"]
+)
+def test_a_path_of_something_else_is_not_read(path: str) -> None:
+    for parse in (
+        paths.parse_owner,
+        paths.parse_offset,
+        paths.parse_member,
+        paths.parse_topic,
+        paths.parse_broker,
+        paths.parse_partition_state,
+    ):
+        with pytest.raises(ValueError):
+            parse(path)

@@ -1,0 +1,196 @@
+"""Many requests to ZooKeeper at a time: sent in one write, read in one go, and none lost or waited for in vain."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import trustme
+from kazoo.client import KazooClient
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Exists
+from kazoo.retry import KazooRetry
+
+from zkconsumer.zookeeper import pipelined_connection
+from zkconsumer.zookeeper.kazoo_handler import NamedHandler
+from zkconsumer.zookeeper.server_connection import ServerConnection
+
+SOON = 10.0
+NO_NODE = -101
+
+
+class Wire:
+    """Our end of the connection, counting how often it is used."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.sends = self.receives = 0
+
+    def fileno(self) -> int:
+        return self.end.fileno()
+
+    def send(self, data: bytes) -> int:
+        self.sends += 1
+        return self.end.send(data)
+
+    def recv(self, size: int) -> bytes:
+        self.receives += 1
+        return self.end.recv(size)
+
+
+class Line:
+    """A connection in its main loop, as kazoo leaves it after a login, and the server's end."""
+
+    def __init__(self) -> None:
+        self.handler = NamedHandler()
+        self.client = KazooClient(hosts="127.0.0.1:1", handler=self.handler)
+        self.connection = ServerConnection(self.client, KazooRetry())
+        self.connection._read_sock, self.connection._write_sock = socket.socketpair()
+        ours, self.server = socket.socketpair()
+        self.server.settimeout(SOON)
+        self.wire = Wire(ours)
+        self.connection._socket = self.wire
+        self.connection._xid = 0
+
+    def queue(self, count: int, *, announced: int | None = None) -> list[Any]:
+        results = [self.handler.async_result() for _ in range(count)]
+        for number, result in enumerate(results):
+            self.client._queue.append((Exists(f"/{number}", None), result))
+        self.connection._write_sock.send(b"\0" * (count if announced is None else announced))
+        return results
+
+    def send(self) -> None:
+        self.connection._send_request(SOON, SOON)
+
+    def read(self) -> Any:
+        return self.connection._read_socket(SOON)
+
+    def arrived_at_server(self) -> list[int]:
+        """The numbers of the requests that the server has."""
+        self.server.setblocking(False)
+        data = b""
+        try:
+            while True:
+                data += self.server.recv(1 << 20)
+        except BlockingIOError:
+            pass
+        numbers = []
+        while data:
+            (length,) = struct.unpack_from(">i", data)
+            numbers.append(struct.unpack_from(">i", data, 4)[0])
+            data = data[4 + length :]
+        return numbers
+
+    def close(self) -> None:
+        for one in (self.wire.end, self.server, self.connection._read_sock, self.connection._write_sock):
+            one.close()
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    made = Line()
+    yield made
+    made.close()
+
+
+def answer(number: int) -> bytes:
+    """The server's "no such node"."""
+    return struct.pack(">iiqi", 16, number, 7, NO_NODE)
+
+
+def test_what_is_queued_goes_out_in_one_write(line: Line) -> None:
+    line.queue(50)
+    line.send()
+    assert line.wire.sends == 1
+    assert line.arrived_at_server() == list(range(1, 51))
+    assert len(line.client._pending) == 50
+    assert not line.client._queue
+
+
+def test_answers_are_looked_at_between_writes(line: Line) -> None:
+    line.queue(pipelined_connection.AT_ONCE + 10)
+    line.send()
+    assert len(line.arrived_at_server()) == pipelined_connection.AT_ONCE
+    line.send()
+    assert len(line.arrived_at_server()) == 10
+
+
+def test_a_request_that_is_not_announced_yet_waits_for_its_announcement(line: Line) -> None:
+    """It is queued first and announced then: to wait for the announcement here would keep all answers waiting."""
+    line.queue(2, announced=1)
+    line.send()
+    assert line.arrived_at_server() == [1]
+    assert len(line.client._queue) == 1
+
+
+def test_an_announcement_without_a_request_is_taken_away(line: Line) -> None:
+    line.queue(0, announced=1)
+    line.send()
+    assert line.arrived_at_server() == []
+    assert line.handler.select([line.connection._read_sock], [], [], 0) == ([], [], [])
+
+
+def test_what_has_arrived_is_read_in_one_go(line: Line) -> None:
+    results = line.queue(4)
+    line.send()
+    fourth = answer(4)
+    line.server.sendall(answer(1) + answer(2) + answer(3) + fourth[:9])
+    line.read()
+    assert [result.ready() for result in results] == [True, True, True, False]
+    assert line.wire.receives == 1
+    line.server.sendall(fourth[9:])
+    line.read()
+    assert [result.get_nowait() for result in results] == [None] * 4
+
+
+def test_the_beginning_of_a_connection_knows_nothing_of_the_one_before(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line.queue(1)
+    line.send()
+    line.server.sendall(answer(1) + answer(2)[:7])
+    line.read()
+    seen = []
+    monkeypatch.setattr(ConnectionHandler, "_connect", lambda self, *_: seen.append(self._arrived) or (6000.0, 1000.0))
+    line.connection.prepare("test", None)
+    line.connection._connect("host", "127.0.0.1", 1)
+    assert seen == [b""]
+
+
+def test_what_tls_has_decrypted_is_not_left_lying(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole record is decrypted at once, and no wait for the socket tells of the part that was not taken."""
+    authority = trustme.CA()
+    server_side, client_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("localhost").configure_cert(server_side)
+    authority.configure_trust(client_side)
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(server_side.wrap_socket, line.server, server_side=True)
+        ours = client_side.wrap_socket(line.wire.end, server_hostname="localhost")
+        line.server = accepting.result(SOON)
+    line.wire.end = line.connection._socket = ours
+    results = line.queue(3)
+    line.send()
+    monkeypatch.setattr(pipelined_connection, "READ_AHEAD", 20)
+    line.server.sendall(answer(1) + answer(2) + answer(3))
+    line.read()
+    assert all(result.ready() for result in results)
+
+
+def test_sockets_are_waited_for_by_what_is_wanted_of_them(line: Line) -> None:
+    near, far = socket.socketpair()
+    with near:
+        assert line.handler.select([near], [], [], 0.0) == ([], [], [])
+        assert line.handler.select([], [near], [], SOON) == ([], [near], [])
+        assert line.handler.select([near], [near], [], SOON) == ([], [near], [])
+        far.send(b"x")
+        assert line.handler.select([near.fileno()], [], [], None) == ([near.fileno()], [], [])
+        assert near.recv(1) == b"x"
+        far.close()
+        assert line.handler.select([near], [], [], SOON) == ([near], [], [])
+    with pytest.raises(ValueError, match="closed"):
+        line.handler.select([near], [], [], 0.0)

@@ -1,0 +1,53 @@
+"""Strategies: who owns what, as pure functions; and how they are found by name.
+
+A strategy of one's own is a class with one method, in any package that declares it::
+
+    [options.entry_points]
+    zkconsumer.assignors =
+        mine = my_package:MyAssignor
+
+and is chosen by ``partition.assignment.strategy=mine``. The names of the original, ``range`` and ``roundrobin``, always
+mean the original's.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.assignors.assignor import (
+    NO_RACKS,
+    AssignmentError,
+    Assignor,
+    Member,
+    Members,
+    Partitions,
+    Racks,
+    java_hash,
+    threads_by_topic,
+)
+from zkconsumer.assignors.configured import OnlyAssignor, machines
+from zkconsumer.assignors.group_strategy import ADVERTISED, advertisement, assignment_strategy, concern
+from zkconsumer.assignors.lookup import ENTRY_POINT_GROUP, assignor, known_assignors
+from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.assignors.roundrobin import RoundRobinAssignor
+
+__all__ = [
+    "ADVERTISED",
+    "ENTRY_POINT_GROUP",
+    "NO_RACKS",
+    "AssignmentError",
+    "Assignor",
+    "Member",
+    "Members",
+    "OnlyAssignor",
+    "Partitions",
+    "Racks",
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "advertisement",
+    "assignment_strategy",
+    "assignor",
+    "concern",
+    "java_hash",
+    "known_assignors",
+    "machines",
+    "threads_by_topic",
+]

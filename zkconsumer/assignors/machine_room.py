@@ -1,0 +1,126 @@
+"""RocketMQ's strategies for several machine rooms. Pure; any thread.
+
+A partition's room is the rack of its leader; a member's is the one it advertises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Members, Partitions, Racks
+from zkconsumer.assignors.average import AverageAssignor, Queue, QueueStrategy, share_out
+from zkconsumer.config.assignment_properties import parse_rooms
+from zkconsumer.errors import ConfigException
+from zkconsumer.model import ThreadId, TopicPartition, utf16_key
+
+
+def _room_in(broker: str) -> str | None:
+    """The room in a name like ``room@broker``, None for any other; like Java's split, which drops empty ends."""
+    parts = broker.split("@")
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts[0] if len(parts) == 2 else None
+
+
+class MachineRoomAssignor:
+    """MACHINE_ROOM: only queues in certain rooms are consumed, by everybody; those elsewhere go to nobody.
+
+    Argument: ``rooms``. Contiguous blocks of equal size, what remains is dealt out from the end.
+    """
+
+    wants_racks = True
+
+    def __init__(self, rooms: Collection[str]) -> None:
+        self._rooms = frozenset(rooms)
+
+    @classmethod
+    def from_config(cls, config: object) -> MachineRoomAssignor:
+        """The rooms of ``assignment.rooms``, as the property's text or as a collection.
+
+        Raises ConfigException where there are none.
+        """
+        rooms = getattr(config, "assignment_rooms", None)
+        if not rooms:
+            raise ConfigException("assignment.rooms", "the strategy machine-room needs the rooms to consume from")
+        return cls(parse_rooms(rooms) if isinstance(rooms, str) else rooms)
+
+    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+        """The queues of the client at each position."""
+        kept = [queue for queue in queues if _room_in(queue.broker) in self._rooms]
+        size, rest = divmod(len(kept), len(clients))
+        dealt = len(clients) * size
+        return [
+            kept[size * position : size * (position + 1)] + (kept[dealt + position :][:1] if position < rest else [])
+            for position in range(len(clients))
+        ]
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> dict[TopicPartition, ThreadId]:
+        """Who shall own what; raises nothing."""
+        return share_out(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
+
+
+class MachineRoomNearbyAssignor:
+    """MACHINE_ROOM_NEARBY: queues go to clients of their own room; those of rooms without clients to all.
+
+    Arguments: ``inner``, the strategy inside a room; ``room_of_queue`` and ``room_of_client``, which default to
+    "unknown" and are given by :meth:`assign` from racks and members.
+    """
+
+    wants_racks = True
+
+    def __init__(
+        self,
+        inner: QueueStrategy | None = None,
+        room_of_queue: Callable[[Queue], str | None] = lambda _: None,
+        room_of_client: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self._inner = inner or AverageAssignor()
+        self._room_of_queue = room_of_queue
+        self._room_of_client = room_of_client
+
+    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+        """The queues of the client at each position. Raises AssignmentError where a room is unknown."""
+        by_room: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_room.setdefault(_known(self._room_of_queue(queue), f"mq {queue}"), []).append(queue)
+        in_room: dict[str, list[int]] = {}
+        for position, client in enumerate(clients):
+            room = _known(self._room_of_client(client), f"consumer id {client}")
+            in_room.setdefault(room, []).append(position)
+        shares: list[list[Queue]] = [[] for _ in clients]
+        for room, positions in in_room.items():
+            self._add(shares, by_room.get(room, []), positions, clients)
+        for room in sorted(by_room.keys() - in_room.keys(), key=utf16_key):
+            self._add(shares, by_room[room], range(len(clients)), clients)
+        return shares
+
+    def _add(
+        self, shares: list[list[Queue]], queues: Sequence[Queue], positions: Sequence[int], clients: Sequence[str]
+    ) -> None:
+        if queues:
+            inner = self._inner.shares(queues, [clients[position] for position in positions])
+            for position, share in zip(positions, inner, strict=True):
+                shares[position] += share
+
+    def assign(
+        self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
+    ) -> dict[TopicPartition, ThreadId]:
+        """Who shall own what. Raises AssignmentError where a leader has no rack, or a member advertises no room."""
+        rooms: dict[str, str | None] = {
+            thread: member.room
+            for member in members.values()
+            for threads in member.threads.values()
+            for thread in threads
+        }
+        placed = MachineRoomNearbyAssignor(
+            self._inner, lambda queue: racks.get(TopicPartition(queue.topic, queue.number)), rooms.get
+        )
+        return share_out(placed, members, partitions)
+
+
+def _known(room: str | None, whose: str) -> str:
+    if not room:
+        raise AssignmentError(f"Machine room is null for {whose}")
+    return room

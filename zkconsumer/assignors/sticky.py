@@ -1,0 +1,137 @@
+"""Sticky assignment, as Kafka's new consumer understands it, as a function. Pure; any thread.
+
+Invariants, which hold for every input and are what the tests check:
+
+* every partition of a topic that anybody subscribes to has exactly one owner, who subscribes to it;
+* balanced: nobody can give a partition to somebody who subscribes to it and has at least two fewer. With equal
+  subscriptions that means counts differ by at most one;
+* sticky: with equal subscriptions nothing moves that balance does not force to; nobody loses a partition while owning
+  less
+  than its fair share;
+* deterministic.
+
+Not mirrored: the order in which Kafka hands out what is free, so that two implementations must not be mixed in one
+group; the broker-led protocol does not need it, one member computes for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from zkconsumer.assignors.java_client import ClientAssignment, ClientMembers, in_order
+from zkconsumer.model import TopicPartition, utf16_key
+
+
+def sticky(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssignment:
+    """Who shall own what, moving as little as balance allows. ``partitions`` counts those of each topic.
+
+    Of two members that claim the same partition the one with the higher generation had it; of equal generations,
+    neither.
+    """
+    return _Balance(members, partitions).settled()
+
+
+def cooperative_sticky(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssignment:
+    """As :func:`sticky`, but a partition that changes hands is owned by nobody until its owner has let go of it.
+
+    The members rebalance once more then.
+    """
+    target = sticky(members, partitions)
+    holders: dict[TopicPartition, set[str]] = {}
+    for consumer, member in members.items():
+        for partition in member.owned:
+            holders.setdefault(TopicPartition(*partition), set()).add(consumer)
+    return {
+        consumer: [partition for partition in owned if holders.get(partition, set()) <= {consumer}]
+        for consumer, owned in target.items()
+    }
+
+
+class _Balance:
+    """One computation: starts from what is owned, gives away what is free, then evens out."""
+
+    def __init__(self, members: ClientMembers, partitions: Mapping[str, int]) -> None:
+        self._order = in_order(members)
+        self._takers: dict[str, list[str]] = {
+            topic: [consumer for consumer in self._order if topic in members[consumer].topics]
+            for topic in sorted(partitions, key=utf16_key)
+        }
+        self._equal = len({frozenset(member.topics).intersection(partitions) for member in members.values()}) <= 1
+        self._all = [
+            TopicPartition(topic, number)
+            for topic, takers in self._takers.items()
+            if takers
+            for number in range(partitions[topic])
+        ]
+        self._owned: dict[str, dict[TopicPartition, None]] = {consumer: {} for consumer in self._order}
+        self._owner: dict[TopicPartition, str] = {}
+        self._keep_claims(members)
+
+    def _keep_claims(self, members: ClientMembers) -> None:
+        claims: dict[TopicPartition, dict[int, list[str]]] = {}
+        for consumer in self._order:
+            for partition in members[consumer].owned:
+                claim = claims.setdefault(TopicPartition(*partition), {})
+                claim.setdefault(members[consumer].generation, []).append(consumer)
+        for partition in self._all:
+            by_generation = claims.get(partition)
+            if by_generation is None:
+                continue
+            latest = by_generation[max(by_generation)]
+            if len(latest) == 1 and latest[0] in self._takers[partition.topic]:
+                self._give(partition, latest[0])
+
+    def _give(self, partition: TopicPartition, consumer: str) -> None:
+        former = self._owner.get(partition)
+        if former is not None:
+            del self._owned[former][partition]
+        self._owned[consumer][partition] = None
+        self._owner[partition] = consumer
+
+    def settled(self) -> ClientAssignment:
+        if self._equal:
+            self._release_beyond_quota()
+        for partition in self._all:
+            if partition not in self._owner:
+                self._give(partition, self._poorest(partition.topic))
+        self._even_out()
+        return {consumer: sorted(owned) for consumer, owned in self._owned.items()}
+
+    def _release_beyond_quota(self) -> None:
+        """With equal subscriptions the counts are known beforehand: who may keep one more is decided here, once."""
+        if not self._order:
+            return
+        least, larger = divmod(len(self._all), len(self._order))
+        for consumer in self._order:
+            quota = least
+            if larger and len(self._owned[consumer]) > least:
+                quota, larger = least + 1, larger - 1
+            for partition in _topics_in_turn(self._owned[consumer])[quota:]:
+                del self._owned[consumer][partition]
+                del self._owner[partition]
+
+    def _poorest(self, topic: str) -> str:
+        return min(self._takers[topic], key=lambda consumer: len(self._owned[consumer]))
+
+    def _even_out(self) -> None:
+        """Moves partitions to poorer subscribers until none can move; each lessens the sum of squares, so it ends."""
+        moved = True
+        while moved:
+            moved = False
+            for partition in self._all:
+                poorest = self._poorest(partition.topic)
+                if len(self._owned[self._owner[partition]]) > len(self._owned[poorest]) + 1:
+                    self._give(partition, poorest)
+                    moved = True
+
+
+def _topics_in_turn(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """The first partition of each topic, then the second of each, and so on: who gives up the last of them gives up
+    some of each topic and not all of one, which might have all the messages.
+    """
+    ranks: dict[str, int] = {}
+    ranked: list[tuple[int, TopicPartition]] = []
+    for partition in partitions:
+        ranks[partition.topic] = ranks.get(partition.topic, 0) + 1
+        ranked.append((ranks[partition.topic], partition))
+    return [partition for _, partition in sorted(ranked, key=lambda one: one[0])]

@@ -1,0 +1,75 @@
+"""What ZooKeeper shows of the group, to anybody who looks. Used by the main thread, with a session of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.session import Session
+
+_ANSWER_S = 10.0
+_SESSION_S = 10.0
+
+
+@dataclass(frozen=True)
+class View:
+    """One look. ``members`` are the registered ones; ``owners`` partition -> (member, stream number)."""
+
+    members: frozenset[str] = frozenset()
+    owners: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def settled(self, members: set[str], partitions: int, streams: int) -> bool:
+        """Whether exactly these members are there and every stream of theirs has its share of the partitions."""
+        busy = {owner for owner in self.owners.values() if owner[0] in members}
+        return self.members == members and len(self.owners) == partitions and len(busy) == len(members) * streams
+
+    def __str__(self) -> str:
+        """As in "ann/0: 0,1  ann/1: 2,3"."""
+        shares: dict[str, list[str]] = {}
+        for partition, (member, stream) in sorted(self.owners.items()):
+            shares.setdefault(f"{member}/{stream}", []).append(str(partition))
+        return "  ".join(f"{who}: {','.join(which)}" for who, which in sorted(shares.items())) or "nobody"
+
+
+class GroupInZooKeeper:
+    """Looks at one group's nodes for one topic. A context manager."""
+
+    def __init__(self, zookeeper_connect: str, group: str, topic: str, partitions: int) -> None:
+        self._session = Session(zookeeper_connect, timeout=_SESSION_S, on_change=lambda _: None)
+        self._group = group
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+
+    def __enter__(self) -> Self:
+        self._session.open(Deadline(_ANSWER_S))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close(Deadline(_ANSWER_S))
+
+    def look(self) -> View:
+        """Who is there and owns what, now. Raises: RegistryError."""
+        deadline = Deadline(_ANSWER_S)
+        ids = self._session.children(paths.ids(self._group), deadline) or ()
+        where = [paths.owner(self._group, partition) for partition in self._partitions]
+        owners = {}
+        for partition, path, node in zip(self._partitions, where, self._session.read(where, deadline), strict=True):
+            if node is not None:
+                member, _, stream = self._name(node_codecs.decode_owner(node.data, path)).rpartition("-")
+                owners[partition.partition] = (member, int(stream))
+        return View(frozenset(map(self._name, ids)), owners)
+
+    def _name(self, full: str) -> str:
+        return full.removeprefix(f"{self._group}_")
+
+    def committed(self) -> dict[int, int]:
+        """Partition -> offset in ZooKeeper, where there is one. Raises: RegistryError."""
+        where = [paths.offset(self._group, partition) for partition in self._partitions]
+        nodes = self._session.read(where, Deadline(_ANSWER_S))
+        return {
+            partition.partition: node_codecs.decode_offset(node.data, path)
+            for partition, path, node in zip(self._partitions, where, nodes, strict=True)
+            if node is not None
+        }

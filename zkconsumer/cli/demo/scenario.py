@@ -1,0 +1,302 @@
+"""The play: brings up the cluster, lets members come, crash and go while flights are produced, does the sums, and
+leaves nothing running. Everything happens in the main thread but for what ``producing`` and ``members`` say.
+
+Every wait has a deadline and looks, each time, whether all processes are as they should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from types import FrameType
+
+from zkconsumer.cli.demo import report, shared_group
+from zkconsumer.cli.demo.flight_producer import FlightProducer
+from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays
+from zkconsumer.cli.demo.group_view import GroupInZooKeeper, View
+from zkconsumer.cli.demo.member_processes import Member
+from zkconsumer.cli.demo.message_account import Account, Ledger
+from zkconsumer.cli.demo.screen import Screen
+from zkconsumer.cli.demo.shared_group import Place, Shared
+from zkconsumer.cli.demo.spark_process import CarrierReport, SparkProcess, compare
+from zkconsumer.devcluster import DevCluster, background_cluster
+from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.zookeeper.cluster_admin import Admin
+
+PARTITIONS = 8
+STREAMS = 2
+_SESSION_TIMEOUT_MS = (
+    4000  # how long a killed member's partitions have no owner: the shortest that ZooKeeper allows here
+)
+_PRODUCE_S = 20.0
+_PRODUCE_LEAST_S = 6.0
+_STEP_S = 60.0
+_LOOK_S = 0.05
+# The shares of all flights at whose production the steps begin.
+_THIRD_JOINS, _ONE_IS_KILLED, _ONE_LEAVES = 0.15, 0.35, 0.75
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the person asked for."""
+
+    flights: int | None = None
+    keep: bool = False
+    spark: bool = True
+    report: Path | None = None
+    plot: Path | None = None
+
+    @property
+    def total(self) -> int:
+        """How many flights there will be."""
+        return min(self.flights or ALL_FLIGHTS, ALL_FLIGHTS)
+
+    @property
+    def production_seconds(self) -> float:
+        """A few flights need not take as long as many."""
+        return max(_PRODUCE_LEAST_S, _PRODUCE_S * self.total / ALL_FLIGHTS)
+
+
+def play(settings: Settings) -> int:
+    """Plays it. Returns: the exit code, 0 only if all numbers agree. Raises: ZkConsumerError when something fails."""
+    began = monotonic()
+    with ExitStack() as stack:
+        stack.enter_context(_calm_end())
+        folder = Path(tempfile.mkdtemp(prefix="zkconsumer-demo-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        screen = stack.enter_context(Screen())
+        screen.title("zkconsumer demo: a consumer group, a crash and Spark, on a real Kafka")
+        place, kept = _cluster(settings, screen, stack)
+        account, delays, committed = _Group(settings, place, screen, folder).play()
+        good = report.show_account(screen, account, committed, settings.total)
+        rows: dict[str, CarrierReport] | None = None
+        shared: Shared | None = None
+        if settings.spark:
+            rows, shared, agrees = _spark(settings, place, delays, screen, folder)
+            good = good and agrees
+        if settings.report is not None:
+            report.write(settings.report, account, committed, rows, shared, good)
+        if kept is not None:
+            report.what_next(screen, 9 if settings.spark else 7, place.zookeeper, place.topic)
+            kept.pop_all()
+    screen.say("")
+    rest = "The cluster is left up." if settings.keep else "Nothing is left running."
+    screen.title(
+        f"{'All numbers agree.' if good else 'THE NUMBERS DO NOT AGREE.'} {rest} ({monotonic() - began:.0f} s)"
+    )
+    return 0 if good else 1
+
+
+@contextlib.contextmanager
+def _calm_end() -> Iterator[None]:
+    """Being terminated is like Ctrl-C, and while we clean up neither interrupts again."""
+    interrupted = Event()
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        print("\nStopping everything ...", file=sys.stderr)
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if interrupted.is_set():  # what fails because everything is being stopped is no failure of its own
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Place, ExitStack | None]:
+    """Brings it up; whatever is to be taken down at the end goes on the stack. Returns also what is to be kept."""
+    screen.step(1, f"ZooKeeper and Kafka {DEFAULT_KAFKA} start on this machine")
+    kafka_jars(DEFAULT_KAFKA, screen.progress)  # downloaded the first time
+    began = monotonic()
+    screen.progress("starting ...")
+    kept = None
+    if settings.keep:
+        state, started = background_cluster.up()
+        zookeeper, bootstrap = state.zookeeper_connect, state.bootstrap_servers
+        kept = stack.enter_context(ExitStack())
+        if started:
+            kept.callback(background_cluster.down)
+    else:
+        cluster = stack.enter_context(DevCluster())
+        zookeeper, bootstrap = cluster.zookeeper_connect, cluster.bootstrap_servers
+    with Admin(zookeeper) as admin:
+        there = admin.topics()
+        suffix = next(text for text in ["", *(f"-{n}" for n in range(2, 10_000))] if f"flights{text}" not in there)
+        place = Place(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
+        admin.create_topic(place.topic, PARTITIONS)
+    screen.settle()
+    screen.say(f"zookeeper.connect={zookeeper}   Kafka at {bootstrap}   ({monotonic() - began:.1f} s)")
+    screen.say(f'topic "{place.topic}" with {PARTITIONS} partitions')
+    return place, kept
+
+
+class _Group:
+    """Steps 2 to 6: the group and its members."""
+
+    def __init__(self, settings: Settings, place: Place, screen: Screen, folder: Path) -> None:
+        self._settings = settings
+        self._place = place
+        self._screen = screen
+        self._folder = folder
+        self._ledger = Ledger()
+        self._members: dict[str, Member] = {}
+        self._view = View()
+        self._pause = Event()
+        self._producer = FlightProducer(
+            place.bootstrap, place.topic, settings.flights, settings.total, settings.production_seconds
+        )
+        self._zookeeper = GroupInZooKeeper(place.zookeeper, place.group, place.topic, PARTITIONS)
+
+    def play(self) -> tuple[Account, dict[str, Delays], dict[int, int]]:
+        """Returns: the books, the file's own totals, the offsets in ZooKeeper."""
+        with ExitStack() as stack:
+            stack.enter_context(self._zookeeper)
+            stack.callback(self._producer.stop)
+            stack.callback(self._close_members)
+            self._two_join()
+            self._third_joins()
+            self._one_is_killed()
+            self._one_leaves()
+            self._last_reads_all()
+            committed = self._zookeeper.committed()
+        return self._ledger.account(), self._producer.totals.by_carrier, committed
+
+    def _two_join(self) -> None:
+        self._step(2, f'Two members join the group "{self._place.group}", with two streams each')
+        self._screen.legend()
+        self._producer.start(self._ledger)
+        for name in ("ann", "ben"):
+            self._start(name)
+        self._settled({"ann", "ben"})
+        self._screen.say(f"{self._settings.total:,} flights are being produced, keyed by carrier, as JSON")
+        self._produced(_THIRD_JOINS)
+
+    def _third_joins(self) -> None:
+        self._step(3, "A third member joins")
+        self._start("cid")
+        self._until(lambda: "cid" in self._view.members, "cid registers")
+        seconds = self._settled({"ann", "ben", "cid"})
+        self._screen.say(f"it has its share {_brief(seconds)} after it registered")
+        self._produced(_ONE_IS_KILLED)
+
+    def _one_is_killed(self) -> None:
+        self._step(4, "ben is killed (SIGKILL): it can neither commit nor say goodbye")
+        lost = [str(number) for number, owner in sorted(self._view.owners.items()) if owner[0] == "ben"]
+        self._members["ben"].kill()
+        timeout = _SESSION_TIMEOUT_MS / 1000
+        self._screen.say(
+            f"partitions {','.join(lost)} wait until its ZooKeeper session times out, set to {timeout:.0f} s"
+        )
+        seconds = self._settled({"ann", "cid"})
+        self._screen.say(f"the others own them {_brief(seconds)} after the kill")
+        self._produced(_ONE_LEAVES)
+
+    def _one_leaves(self) -> None:
+        self._step(5, "ann leaves cleanly (SIGTERM, then connector.shutdown())")
+        self._members["ann"].leave()
+        seconds = self._settled({"cid"})
+        self._members["ann"].join()
+        self._screen.say(f"cid owns everything {_brief(seconds)} later")
+
+    def _last_reads_all(self) -> None:
+        self._step(6, "The last flights are produced, cid reads to the end and leaves")
+        self._producer.let_finish()
+        self._until(lambda: self._producer.finished, "all flights are produced")
+        self._until(lambda: self._ledger.consumed_count >= self._ledger.produced_count, "all of them are consumed")
+        self._members["cid"].leave()
+        self._until(lambda: not self._view.members, "the group is empty")
+        for member in self._members.values():
+            member.join()
+
+    def _step(self, number: int, text: str) -> None:
+        self._ledger.begin(number)
+        self._screen.step(number, text)
+
+    def _start(self, name: str) -> None:
+        place = self._place
+        member = Member(name, place.zookeeper, place.group, place.topic, _SESSION_TIMEOUT_MS, self._folder)
+        self._members[name] = member
+        member.listen(self._ledger)
+        self._screen.say(f"{name} is process {member.pid}")
+
+    def _settled(self, members: set[str]) -> float:
+        """Waits until they share all partitions. Returns: after how many seconds."""
+        began = monotonic()
+        self._until(lambda: self._view.settled(members, PARTITIONS, STREAMS), f"{', '.join(sorted(members))} own all")
+        return monotonic() - began
+
+    def _produced(self, share: float) -> None:
+        wanted = share * self._settings.total
+        self._until(lambda: self._ledger.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        """Looks again and again, and shows what it sees."""
+        end = monotonic() + _STEP_S
+        while True:
+            self._producer.check()
+            for member in self._members.values():
+                member.check()
+            self._view = self._zookeeper.look()
+            self._screen.group(self._view, self._ledger, PARTITIONS)
+            if done():
+                return
+            if monotonic() >= end:
+                raise ZkConsumerError(f"gave up after {_STEP_S:.0f} s of waiting until {what}; owners: {self._view}")
+            self._pause.wait(_LOOK_S)
+
+    def _close_members(self) -> None:
+        self._screen.settle()
+        with ExitStack() as last:  # each is closed even if another one fails
+            for member in self._members.values():
+                last.callback(member.close)
+
+
+def _brief(seconds: float) -> str:
+    """It is looked at twenty times a second, so there is no saying how much less it was."""
+    return f"{seconds:.1f} s" if seconds >= 2 * _LOOK_S else f"less than {2 * _LOOK_S:.1f} s"
+
+
+def _spark(
+    settings: Settings, place: Place, wanted: dict[str, Delays], screen: Screen, folder: Path
+) -> tuple[dict[str, CarrierReport], Shared, bool]:
+    """Steps 7 and 8. Returns also whether all agrees."""
+    options = {
+        "zookeeper.connect": place.zookeeper,
+        "group.id": f"{place.group}-spark",
+        "subscribe": place.topic,
+    }
+    screen.step(7, f'Spark, as a second group "{options["group.id"]}", reads the same topic as a DataFrame')
+    screen.say('zkconsumer.spark.register(spark)\nspark.read.format("zkconsumer")', "green")
+    for name, value in options.items():
+        screen.say(f'     .option("{name}", "{value}")', "green")
+    screen.say("     .load()", "green")
+    with SparkProcess(options, shared_group.options(settings.total), folder, screen.waiting) as spark:
+        rows = spark.rows()
+        screen.settle()
+        table, agrees = compare(rows, wanted)
+        screen.say("")
+        screen.table(table)
+        with GroupInZooKeeper(place.zookeeper, options["group.id"], place.topic, PARTITIONS) as group:
+            share = shared_group.SharedGroup(spark, group, screen, folder)
+            shared = share.play(options["group.id"], place, settings.total, settings.plot)
+    return rows, shared, agrees and shared.good

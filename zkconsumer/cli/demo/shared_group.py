@@ -1,0 +1,161 @@
+"""Step 8: a Spark stream and a member without Spark share a group. The main thread directs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import NamedTuple
+
+from rich.table import Table
+
+from zkconsumer.cli.demo.flight_producer import log_ends
+from zkconsumer.cli.demo.group_view import GroupInZooKeeper, View
+from zkconsumer.cli.demo.member_processes import Member
+from zkconsumer.cli.demo.message_account import Ledger
+from zkconsumer.cli.demo.plot import draw
+from zkconsumer.cli.demo.screen import Screen
+from zkconsumer.cli.demo.spark_process import SparkProcess
+from zkconsumer.errors import ZkConsumerError
+
+_OTHER = "zoe"
+_SESSION_TIMEOUT_MS = 6000
+_BATCHES = 20
+_STEP_S = 120.0
+_LOOK_S = 0.05
+
+
+class Place(NamedTuple):
+    """Where it happens."""
+
+    zookeeper: str
+    bootstrap: str
+    topic: str
+    group: str
+
+
+class Shared(NamedTuple):
+    """What each of both read, and whether the group's ``offsets`` are the topic's ``ends``."""
+
+    spark: int
+    other: int
+    total: int
+    again: int
+    offsets: dict[int, int]
+    ends: dict[int, int]
+
+    @property
+    def good(self) -> bool:
+        """Nothing lost, nothing twice, everything committed."""
+        return self.spark + self.other == self.total and not self.again and self.offsets == self.ends
+
+
+def options(total: int) -> dict[str, str]:
+    """Of the stream: batches small enough for something to happen between them."""
+    return {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max(50, total // _BATCHES))}
+
+
+class SharedGroup:
+    """The group that the stream is a member of."""
+
+    def __init__(self, spark: SparkProcess, group: GroupInZooKeeper, screen: Screen, folder: Path) -> None:
+        self._spark = spark
+        self._group = group
+        self._screen = screen
+        self._folder = folder
+        self._ledger = Ledger()
+        self._pause = Event()
+        self._other: Member | None = None
+        self._view = View()
+
+    def play(self, name: str, place: Place, total: int, picture: Path | None) -> Shared:
+        """Returns the sums. Raises: ZkConsumerError where something does not happen in time."""
+        self._screen.step(8, f'Spark as a live member of "{name}": flights by week, as they come')
+        for line in ('spark.readStream.format("zkconsumer")...', '     .groupBy(window("time", "7 days"))'):
+            self._screen.say(line, "green")
+        try:
+            return self._play(name, place, total, picture)
+        finally:
+            self._screen.settle()
+            if self._other is not None:
+                self._other.close()
+
+    def _play(self, name: str, place: Place, total: int, picture: Path | None) -> Shared:
+        ends = log_ends(place.bootstrap, place.topic)
+        self._until(lambda: sum(self._group.committed().values()) > 0, "the query reads")
+        self._other = Member(
+            _OTHER,
+            place.zookeeper,
+            name,
+            place.topic,
+            _SESSION_TIMEOUT_MS,
+            self._folder,
+            per_second=max(100, total // 40),
+        )
+        self._other.listen(self._ledger)
+        self._until(lambda: _OTHER in self._view.members, f"{_OTHER} joins")
+        self._screen.say(f"{_OTHER} joins, without Spark: it gets its share once the running batch has ended")
+        self._until(lambda: self._ledger.consumed_count >= total // 40, f"{_OTHER} consumes")
+        self._other.leave()
+        self._until(lambda: _OTHER not in self._view.members, f"{_OTHER} leaves")
+        self._other.join()
+        self._screen.say(f"{_OTHER} leaves, and the query reads the rest")
+        self._until(lambda: self._group.committed() == ends, "everything is read")
+        shared = self._sums(total, ends)
+        self._spark.end()
+        self._until(lambda: not self._view.members, "the query leaves the group")
+        self._screen.settle()
+        self._show(shared, picture)
+        return shared
+
+    def _sums(self, total: int, ends: dict[int, int]) -> Shared:
+        account = self._ledger.account()
+        read = sum(flights for flights, _ in self._spark.weeks(whole=False).values())
+        again = sum(account.duplicates.values())
+        return Shared(read, account.consumed, total, again, self._group.committed(), ends)
+
+    def _show(self, shared: Shared, picture: Path | None) -> None:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+        table.add_column()
+        table.add_column(justify="right")
+        table.add_column(overflow="fold")
+        both = shared.spark + shared.other
+        table.add_row("read by Spark", f"{shared.spark:,}", "in the weeks of its aggregate")
+        table.add_row(f"read by {_OTHER}", f"{shared.other:,}", "")
+        table.add_row(
+            "together", f"{both:,}", f"of {shared.total:,}: nothing lost, nothing twice" if shared.good else ""
+        )
+        for what, offsets in (("offsets", shared.offsets), ("topic's ends", shared.ends)):
+            listed = " ".join(str(offset) for _, offset in sorted(offsets.items()))
+            table.add_row(what, f"{sum(offsets.values()):,}", listed)
+        self._screen.say("")
+        self._screen.table(table)
+        if picture is not None:
+            draw(self._spark.weeks(whole=True), self._spark.weeks(whole=False), picture)
+            self._screen.say(f"the weeks as a picture:\n{picture}")
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        """Looks again and again, and shows what it sees."""
+        end = monotonic() + _STEP_S
+        while True:
+            self._spark.check()
+            if self._other is not None:
+                self._other.check()
+            self._view = self._named(self._group.look())
+            self._screen.owners(self._view)
+            if done():
+                return
+            if monotonic() >= end:
+                raise ZkConsumerError(f"gave up after {_STEP_S:.0f} s of waiting until {what}; owners: {self._view}")
+            self._pause.wait(_LOOK_S)
+
+    def _named(self, view: View) -> View:
+        """With a name for the query, whose own is long."""
+
+        def short(member: str) -> str:
+            return member if member == _OTHER else "Spark"
+
+        owners = {partition: (short(member), stream) for partition, (member, stream) in view.owners.items()}
+        return replace(view, members=frozenset(map(short, view.members)), owners=owners)

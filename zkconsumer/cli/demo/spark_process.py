@@ -1,0 +1,144 @@
+"""Spark as a second group, seen from the demo: started, waited for, checked against the file.
+
+Used by the main thread.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any, NamedTuple, Self
+
+from rich.table import Table
+
+from zkconsumer.cli.demo.flights import Delays, airlines
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster import java_home_for_spark
+from zkconsumer.devcluster.server_process import Launched
+from zkconsumer.errors import ZkConsumerError
+
+_PATIENCE_S = 180.0
+_TICK_S = 0.2
+_END_S = 15.0
+_LOG_LINES = 25
+_ROUNDING = 1e-9
+
+
+Weeks = dict[str, tuple[int, float | None]]
+
+
+class CarrierReport(NamedTuple):
+    """What Spark found of one carrier."""
+
+    delays: Delays
+    mean: float | None
+
+    def agrees_with(self, wanted: Delays) -> bool:
+        """Whether it is what the file says."""
+        if self.delays != wanted:
+            return False
+        if self.mean is None or wanted.mean is None:
+            return self.mean is wanted.mean
+        return abs(self.mean - wanted.mean) <= _ROUNDING * max(1.0, abs(wanted.mean))
+
+
+class SparkProcess:
+    """A process with a Spark session: see ``spark_report``. A context manager, at whose end it is gone.
+
+    Arguments: ``options`` of the source; ``stream`` those of the stream besides; ``waiting`` is told now and then that
+    it takes a while.
+    """
+
+    def __init__(
+        self, options: dict[str, str], stream: dict[str, str], folder: Path, waiting: Callable[[str], None]
+    ) -> None:
+        self._options, self._stream, self._folder, self._waiting = options, stream, folder, waiting
+        self._log = folder / "spark.log"
+        self._process: Launched | None = None
+
+    def __enter__(self) -> Self:
+        files = {name: str(self._file(name)) for name in ("result", "whole", "windows", "end")}
+        task = {
+            "options": self._options,
+            "stream": self._stream,
+            "java_home": str(java_home_for_spark()),
+            "folder": str(self._folder / "spark"),
+            **files,
+        }
+        command = [sys.executable, "-m", "zkconsumer.cli.demo.spark_report", json.dumps(task)]
+        self._process = Launched(command, self._log, remove=[self._folder])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        if self._process.running:
+            self._process.send(signal.SIGKILL)
+        self._process.wait(_END_S)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"spark-{name}"
+
+    def rows(self) -> dict[str, CarrierReport]:
+        """Carrier -> what the DataFrame finds in the topic. Raises: ZkConsumerError with the end of Spark's log."""
+        began, deadline, pause = monotonic(), Deadline(_PATIENCE_S), Event()
+        while not self._file("result").exists():
+            self.check()
+            if deadline.expired:
+                raise ZkConsumerError(f"Spark was not done within {_PATIENCE_S:.0f} s")
+            self._waiting(f"Spark starts and reads, which takes some 20 s ({monotonic() - began:.0f} s)")
+            pause.wait(_TICK_S)
+        return {
+            carrier: CarrierReport(Delays(flights, delayed, minutes or 0), mean)
+            for carrier, flights, delayed, minutes, mean in self._read("result")
+        }
+
+    def weeks(self, *, whole: bool) -> Weeks:
+        """The first day of each week -> flights and mean delay: of the whole topic, or of the stream up to now."""
+        rows = self._read("whole" if whole else "windows")
+        return {week: (flights, delay) for week, flights, delay in sorted(rows)}
+
+    def check(self) -> None:
+        """Raises: ZkConsumerError with the end of Spark's log when it ended by itself."""
+        assert self._process is not None
+        if not self._process.running:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+            raise ZkConsumerError(f"Spark failed:\n{tail}")
+
+    def end(self) -> None:
+        """The stream is stopped cleanly. Returns at once."""
+        self._file("end").touch()
+
+    def _read(self, name: str) -> Any:
+        file = self._file(name)
+        return json.loads(file.read_text()) if file.exists() else []
+
+
+def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple[Table, bool]:
+    """A table of both, and whether they agree."""
+    names = airlines()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("carrier")
+    table.add_column("", no_wrap=True)
+    table.add_column("flights", justify="right")
+    table.add_column("mean delay", justify="right")
+    table.add_column("as in the file", no_wrap=True)
+    agree = True
+    for carrier in sorted(wanted.keys() | found.keys(), key=lambda code: -wanted.get(code, Delays()).flights):
+        row, should = found.get(carrier, CarrierReport(Delays(), None)), wanted.get(carrier, Delays())
+        same = row.agrees_with(should)
+        agree = agree and same
+        mean = "-" if row.mean is None else f"{row.mean:.2f} min"
+        verdict = "yes" if same else f"NO: {should.flights:,}, {should.mean}"
+        table.add_row(carrier, names.get(carrier, ""), f"{row.delays.flights:,}", mean, verdict)
+    table.add_row("all", "", f"{sum(row.delays.flights for row in found.values()):,}", _overall(found), style="bold")
+    return table, agree
+
+
+def _overall(found: dict[str, CarrierReport]) -> str:
+    delayed = sum(row.delays.delayed for row in found.values())
+    return f"{sum(row.delays.minutes for row in found.values()) / delayed:.2f} min" if delayed else "-"

@@ -1,0 +1,97 @@
+"""The properties of strategies, of the listener and of what a stream does at its end. Immutable; any thread.
+
+None of them is the original's; those of strategies carry what RocketMQ's strategies are constructed with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkconsumer.config.property_keys import choice, integer, not_empty, text
+from zkconsumer.model import TopicPartition
+
+
+def parse_rooms(value: str) -> tuple[str, ...]:
+    """The names in ``a,b``. Raises ValueError where there is none."""
+    rooms = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not rooms:
+        raise ValueError(f"must name at least one room, not {value!r}")
+    return rooms
+
+
+def parse_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
+    """Who owns what, from ``member=topic:0,topic:1; member=...`` with thread or consumer ids. Raises ValueError."""
+    table: dict[str, tuple[TopicPartition, ...]] = {}
+    for entry in value.split(";"):
+        if not entry.strip():
+            continue
+        member, equals, listed = entry.strip().partition("=")
+        member = member.strip()
+        if not equals or not member or member in table:
+            raise ValueError(
+                f"must be like 'member=topic:0,topic:1; member=topic:2', each member once; {entry!r} is not"
+            )
+        table[member] = tuple(_partition(text.strip()) for text in listed.split(",") if text.strip())
+    if not table:
+        raise ValueError("must name at least one member")
+    return table
+
+
+def _partition(value: str) -> TopicPartition:
+    topic, _, number = value.rpartition(":")
+    if not topic or not (number.isascii() and number.isdigit()):
+        raise ValueError(f"{value!r} is not topic:partition")
+    return TopicPartition(topic, int(number))
+
+
+def _rooms(value: str) -> str:
+    return ",".join(parse_rooms(value))
+
+
+def _table(value: str) -> str:
+    parse_table(value)
+    return value
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class AssignmentConfig:
+    """The part of :class:`~zkconsumer.config.ConsumerConfig` that strategies, the listener and streams read."""
+
+    assignment_mixed_group: str = choice(
+        "where a strategy beyond the original's meets members that do not advertise it: ours fall back to `range`"
+        " together, or `refuse` and keep what they own",
+        {"range": "range", "refuse": "refuse"},
+        default="range",
+        ours=True,
+    )
+    assignment_rooms: str | None = text(
+        "for the strategy `machine-room`: the rooms to consume from, `a,b`",
+        check=_rooms,
+        default_text="none",
+        ours=True,
+    )
+    assignment_table: str | None = text(
+        "for the strategy `configured`: `member=topic:0,topic:1; member=...`, with consumer or thread ids",
+        check=_table,
+        default_text="none",
+        ours=True,
+    )
+    machine_room: str | None = text(
+        "the room (rack, zone) this member advertises to strategies", check=not_empty, default_text="none", ours=True
+    )
+    rebalance_listener_timeout_ms: int = integer(
+        "how long a rebalance waits for one call of the listener", least=1, default=3000, ours=True
+    )
+    consumer_timeout_action: str = choice(
+        "at `consumer.timeout.ms`: `raise` ConsumerTimeoutException, or `end` the loop; iterate on in either case",
+        {"raise": "raise", "end": "end"},
+        default="raise",
+        ours=True,
+    )
+    consumed_max_per_second: int = integer(
+        "messages a second that this member hands out at the most, from all its streams together, against the burst"
+        " after a rebalance; 0: no limit",
+        least=0,
+        default=0,
+        ours=True,
+    )

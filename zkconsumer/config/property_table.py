@@ -1,0 +1,38 @@
+"""The documentation of the properties, rendered from the table that the code reads. Pure; any thread."""
+
+from __future__ import annotations
+
+from zkconsumer.config.consumer_config import ConsumerConfig
+from zkconsumer.config.coordination_properties import CoordinationConfig
+from zkconsumer.config.property_keys import Key, keys_of
+from zkconsumer.config.security_properties import SecurityConfig
+
+
+def markdown_table() -> str:
+    """All properties as Markdown tables: the original's, our own, coordination's, security's; ends with a newline."""
+    rows = keys_of(ConsumerConfig)
+    security, coordination = keys_of(SecurityConfig), keys_of(CoordinationConfig)
+    parts = {
+        "The original's": [name for name, key in rows.items() if not key.ours],
+        "Ours": [name for name, key in rows.items() if key.ours and name not in {*security, *coordination}],
+        "Who coordinates the group, with the Java consumer's names and, but for the heartbeat, defaults": list(
+            coordination
+        ),
+        "Security": list(security),
+    }
+    head = "| key | type | default | note |\n|---|---|---|---|\n"
+    return "\n".join(
+        f"{title}:\n\n{head}{''.join(_row(name, rows[name]) for name in names)}" for title, names in parts.items()
+    )
+
+
+def _row(name: str, key: Key) -> str:
+    return f"| `{name}` | {key.kind} | {_default(key)} | {key.note.replace('|', '&#124;')} |\n"
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    if key.default_text:
+        return key.default_text
+    return f"`{str(key.default).lower() if isinstance(key.default, bool) else key.default}`"

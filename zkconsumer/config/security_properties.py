@@ -1,0 +1,221 @@
+"""The properties of both securities: how we reach ZooKeeper and the brokers, and who we say we are.
+
+Names are Kafka's and ZooKeeper's own where there are any (a broker's for its connection to ZooKeeper, a Java client's
+for Kafka), librdkafka's where Python users know those better (``ssl.ca.location``, ``sasl.username``), and in that
+style for the rest. The original itself knows none of them but through Java's JAAS file. Immutable; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from zkconsumer.config.jaas import checked_jaas, parse_jaas
+from zkconsumer.config.property_keys import boolean, choice, not_empty, text
+from zkconsumer.errors import ConfigException
+
+PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS = (*PASSWORD_MECHANISMS, "GSSAPI", "OAUTHBEARER")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PEM = {"pem": "PEM"}
+_HOST_CHECK = {"https": "https", "": ""}
+
+
+class Credentials(NamedTuple):
+    """A name and its password, which no text of this object shows."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Credentials(username={self.username!r}, password='***')"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class SecurityConfig:
+    """The security part of :class:`~zkconsumer.config.ConsumerConfig`."""
+
+    security_protocol: str = choice(
+        "which of a broker's listeners to use: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, in any case",
+        {name.lower(): name for name in _PROTOCOLS},
+        any_case=True,
+        default="PLAINTEXT",
+        ours=True,
+    )
+    ssl_ca_location: str | None = text(
+        "PEM file of the authorities to trust, and only those; also given as `ssl.truststore.location`",
+        check=not_empty,
+        default_text="the system's",
+        ours=True,
+    )
+    ssl_truststore_location: str | None = text(
+        "the same as `ssl.ca.location`", check=not_empty, default_text="unset", ours=True
+    )
+    ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    ssl_certificate_location: str | None = text(
+        "PEM file of our own certificate and its chain, where brokers ask for one",
+        check=not_empty,
+        default_text="unset",
+        ours=True,
+    )
+    ssl_key_location: str | None = text(
+        "PEM file of its private key", check=not_empty, default_text="`ssl.certificate.location`", ours=True
+    )
+    ssl_key_password: str | None = text("of the private key", default_text="unset", ours=True)
+    ssl_keystore_location: str | None = text(
+        "PEM file of certificate, chain and private key together", check=not_empty, default_text="unset", ours=True
+    )
+    ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    ssl_endpoint_identification_algorithm: str = choice(
+        "`https`: a broker's certificate must name its host; empty: any name will do",
+        _HOST_CHECK,
+        any_case=True,
+        default="https",
+        ours=True,
+    )
+    sasl_mechanism: str = choice(
+        "how to log in to brokers: " + ", ".join(f"`{name}`" for name in _MECHANISMS),
+        {name.lower(): name for name in _MECHANISMS},
+        any_case=True,
+        default="GSSAPI",
+        ours=True,
+    )
+    sasl_jaas_config: str | None = text(
+        'the login as Java clients have it: `<module> required username="..." password="...";`',
+        check=checked_jaas,
+        default_text="unset",
+        ours=True,
+    )
+    sasl_username: str | None = text(
+        "for `PLAIN` and `SCRAM-*`", check=not_empty, default_text="that of `sasl.jaas.config`", ours=True
+    )
+    sasl_password: str | None = text("for `PLAIN` and `SCRAM-*`", default_text="that of `sasl.jaas.config`", ours=True)
+    sasl_kerberos_service_name: str = text(
+        "for `GSSAPI`: the brokers' service", check=not_empty, default="kafka", ours=True
+    )
+    sasl_oauthbearer_token_provider: str | None = text(
+        "for `OAUTHBEARER`: `module:function`, called at each login for a token", default_text="unset", ours=True
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = text(
+        "for `OAUTHBEARER`: a `file:` URL that is read at each login, in place of a provider",
+        default_text="unset",
+        ours=True,
+    )
+
+    zookeeper_ssl_client_enable: bool = boolean("speak TLS to ZooKeeper", default=False, ours=True)
+    zookeeper_ssl_truststore_location: str | None = text(
+        "PEM file of the authorities to trust, and only those", check=not_empty, default_text="the system's", ours=True
+    )
+    zookeeper_ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    zookeeper_ssl_keystore_location: str | None = text(
+        "PEM file of our certificate, its chain and private key, where ZooKeeper asks for one (it does by default)",
+        check=not_empty,
+        default_text="unset",
+        ours=True,
+    )
+    zookeeper_ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
+    zookeeper_ssl_keystore_password: str | None = text("of the private key", default_text="unset", ours=True)
+    zookeeper_ssl_endpoint_identification_algorithm: str = choice(
+        "`https`: a server's certificate must name its host; empty: any name will do",
+        _HOST_CHECK,
+        any_case=True,
+        default="https",
+        ours=True,
+    )
+    zookeeper_digest_username: str | None = text(
+        "log in with ZooKeeper's scheme `digest`", check=not_empty, default_text="unset", ours=True
+    )
+    zookeeper_digest_password: str | None = text("its password", default_text="unset", ours=True)
+    zookeeper_sasl_username: str | None = text(
+        "log in by SASL `DIGEST-MD5`", check=not_empty, default_text="unset", ours=True
+    )
+    zookeeper_sasl_password: str | None = text("its password", default_text="unset", ours=True)
+    zookeeper_sasl_mechanism: str | None = choice(
+        "`DIGEST-MD5` or `GSSAPI`",
+        {"digest-md5": "DIGEST-MD5", "gssapi": "GSSAPI"},
+        any_case=True,
+        derive=lambda values: "DIGEST-MD5" if values["zookeeper.sasl.username"] is not None else None,
+        default_text="`DIGEST-MD5` if `zookeeper.sasl.username` is given",
+        ours=True,
+    )
+    zookeeper_sasl_kerberos_service_name: str = text(
+        "for `GSSAPI`: the servers' service", check=not_empty, default="zookeeper", ours=True
+    )
+    zookeeper_set_acl: bool = boolean(
+        "only whoever logged in as we did may change our owner and offset nodes; others read them",
+        default=False,
+        ours=True,
+    )
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether brokers are spoken to in TLS."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether brokers want a login."""
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def sasl_credentials(self) -> Credentials | None:
+        """Name and password for the brokers, from ``sasl.username`` and ``sasl.password`` or ``sasl.jaas.config``."""
+        return _credentials(self.sasl_username, self.sasl_password, self.sasl_jaas_config)
+
+
+def _credentials(username: str | None, password: str | None, jaas: str | None) -> Credentials | None:
+    options = parse_jaas(jaas).options if jaas is not None else {}
+    username = username if username is not None else options.get("username")
+    password = password if password is not None else options.get("password")
+    return None if username is None or password is None else Credentials(username, password)
+
+
+def check_security(values: Mapping[str, Any]) -> None:
+    """See that what belongs together is given together. Raises :class:`ConfigException`."""
+    _check_brokers(values)
+    _check_zookeeper(values)
+
+
+def _check_brokers(values: Mapping[str, Any]) -> None:
+    _one_of(values, "ssl.ca.location", "ssl.truststore.location")
+    _one_of(values, "ssl.certificate.location", "ssl.keystore.location")
+    _one_of(values, "sasl.oauthbearer.token.provider", "sasl.oauthbearer.token.endpoint.url")
+    if not values["security.protocol"].startswith("SASL_"):
+        return
+    mechanism = values["sasl.mechanism"]
+    if mechanism in PASSWORD_MECHANISMS:
+        found = _credentials(values["sasl.username"], values["sasl.password"], values["sasl.jaas.config"])
+        if found is None:
+            reason = f"is missing: {mechanism} needs sasl.username and sasl.password, or both in sasl.jaas.config"
+            raise ConfigException("sasl.username" if values["sasl.username"] is None else "sasl.password", reason)
+    if mechanism == "OAUTHBEARER":
+        provider, url = (values[f"sasl.oauthbearer.token.{name}"] for name in ("provider", "endpoint.url"))
+        if provider is None and url is None:
+            reason = "is missing: OAUTHBEARER needs it, or sasl.oauthbearer.token.endpoint.url with a file: URL"
+            raise ConfigException("sasl.oauthbearer.token.provider", reason)
+        if provider is not None and not all(part.strip() for part in provider.partition(":")):
+            raise ConfigException("sasl.oauthbearer.token.provider", f"must be module:function, not {provider!r}")
+        if url is not None and not url.startswith("file:"):
+            reason = "only file: URLs are read; for a server, write a function and name it as the token provider"
+            raise ConfigException("sasl.oauthbearer.token.endpoint.url", reason)
+
+
+def _check_zookeeper(values: Mapping[str, Any]) -> None:
+    for scheme in ("digest", "sasl"):
+        names = [f"zookeeper.{scheme}.{part}" for part in ("username", "password")]
+        for name, other in (names, names[::-1]):
+            if values[name] is not None and values[other] is None:
+                raise ConfigException(other, f"is missing: {name} is given")
+    if values["zookeeper.sasl.mechanism"] == "DIGEST-MD5" and values["zookeeper.sasl.username"] is None:
+        raise ConfigException("zookeeper.sasl.username", "is missing: zookeeper.sasl.mechanism=DIGEST-MD5 needs it")
+    known = values["zookeeper.digest.username"] or values["zookeeper.sasl.mechanism"]
+    certified = values["zookeeper.ssl.client.enable"] and values["zookeeper.ssl.keystore.location"]
+    if values["zookeeper.set.acl"] and not known and not certified:
+        reason = "needs a login to ZooKeeper: zookeeper.digest.*, zookeeper.sasl.*, or TLS with a certificate of ours"
+        raise ConfigException("zookeeper.set.acl", reason)
+
+
+def _one_of(values: Mapping[str, Any], first: str, second: str) -> None:
+    if values[first] is not None and values[second] is not None:
+        raise ConfigException(second, f"{first} is given as well; give one of them")

@@ -1,0 +1,306 @@
+"""One cluster that stays up for a person: ``zkconsumer dev up``, ``status``, ``down``.
+
+A supervisor process (``python -m zkconsumer.devcluster.background_cluster``) owns the cluster. While it lives it
+holds a lock on a file in the cache folder; that lock, and not a process id that may belong to somebody else by now,
+says whether the cluster is up. What it runs, and where, is in a state file beside it. When the supervisor dies in
+whatever way, the servers end with it (``launcher.py``) and the lock is free: the state file it left is then known to
+be stale.
+
+Functions only; each call is independent, from any process of the same user.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from threading import Event
+from time import sleep, time
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.cache import cache_directory, locked, write_atomically
+from zkconsumer.devcluster.dev_cluster import DevCluster
+from zkconsumer.devcluster.errors import DevClusterError, ServerStartError, ServerStopError
+from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
+from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
+
+UP_TIMEOUT_S = 90.0
+DOWN_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+_LOCK_PATIENCE_S = 2.0  # somebody's look at the status takes the lock for a moment
+_LOG_TAIL_LINES = 40
+_ALREADY_UP = 4
+
+
+class Health(Enum):
+    """Whether the background cluster is usable."""
+
+    UP = "up"
+    STARTING = "starting"
+    BROKEN = "broken"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the supervisor wrote down once everything served. ``started`` in seconds since 1970."""
+
+    pid: int
+    zookeeper_connect: str
+    bootstrap_servers: str
+    servers: dict[str, int]
+    directory: str
+    kafka_version: str
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What can be said about the background cluster. ``ended``: servers that run no more; ``stale``: the last cluster
+    ended without ``down``.
+    """
+
+    health: Health
+    state: State | None = None
+    ended: tuple[str, ...] = ()
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How the cluster shall be. Ports of 0 are chosen; ``directory`` None is a temporary one."""
+
+    kafka_version: str = DEFAULT_KAFKA
+    zookeeper_port: int = 0
+    kafka_port: int = 0
+    directory: str | None = None
+
+
+def _home() -> Path:
+    return cache_directory() / "dev"
+
+
+def _lock_file() -> Path:
+    return _home() / "supervisor.lock"
+
+
+def _state_file() -> Path:
+    return _home() / "state.json"
+
+
+def log_file() -> Path:
+    """What the supervisor says; the servers' own logs are in the cluster's directory."""
+    return _home() / "supervisor.log"
+
+
+def _supervised() -> bool:
+    """Whether a supervisor holds the lock."""
+    try:
+        with _lock_file().open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _read_state() -> State | None:
+    try:
+        return State(**json.loads(_state_file().read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def status() -> Status:
+    """Looks whether the background cluster is up. Takes milliseconds, changes nothing."""
+    supervised = _supervised()
+    state = _read_state()
+    if not supervised:
+        return Status(Health.DOWN, stale=state is not None)
+    if state is None:
+        return Status(Health.STARTING)
+    ended = tuple(name for name, pid in state.servers.items() if not _exists(pid))
+    return Status(Health.BROKEN if ended else Health.UP, state, ended)
+
+
+def up(wish: Wish | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[State, bool]:
+    """Starts the background cluster unless it is up, and returns once it serves.
+
+    Returns: its state, and whether this call started it. Fetching the jars, the first time, is not counted into
+    ``deadline`` (seconds). Raises: ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
+    """
+    wish = wish or Wish()
+    present = status()
+    if present.health is Health.UP and present.state is not None:
+        return present.state, False
+    if present.health is Health.BROKEN:
+        raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
+    zookeeper_jars(None)
+    kafka_jars(wish.kafka_version)
+    deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
+    supervisor = _start_supervisor(wish)
+    try:
+        while True:
+            code = supervisor.poll()
+            now = status()
+            if now.state is not None and now.health is not Health.DOWN:
+                if now.state.pid != supervisor.pid:
+                    _end(supervisor)  # somebody else's came first; ours must not wait to be the next
+                    return now.state, False
+                supervisor.returncode = 0  # it is meant to outlive us: nobody waits for it
+                return now.state, True
+            if code is not None and not (code == _ALREADY_UP and now.health is Health.STARTING):
+                raise ServerStartError(f"the cluster did not start:\n{_log_tail()}")
+            if deadline.expired:
+                raise ServerStartError(f"the cluster was not ready in time:\n{_log_tail()}")
+            sleep(deadline.bounded(_POLL_S))
+    except BaseException:  # Ctrl-C among them: what did not come up shall not stay behind
+        _end(supervisor)
+        raise
+
+
+def _end(supervisor: subprocess.Popen[bytes]) -> None:
+    supervisor.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        supervisor.wait(DOWN_TIMEOUT_S)
+        return
+    supervisor.kill()
+    supervisor.wait(_LOCK_PATIENCE_S)
+
+
+def _start_supervisor(wish: Wish) -> subprocess.Popen[bytes]:
+    _home().mkdir(parents=True, exist_ok=True)
+    with log_file().open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "zkconsumer.devcluster.background_cluster", json.dumps(asdict(wish))],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def _log_tail() -> str:
+    try:
+        return "\n".join(log_file().read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+    except FileNotFoundError:
+        return ""
+
+
+def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
+    """Ends every process of the background cluster. Returns whether there was one.
+
+    Raises: ServerStopError when something of it is left nevertheless.
+    """
+    deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
+    there = _supervised()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        supervisor = _supervisor_pid()
+        if not _supervised() or supervisor is None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, number)
+        patience = Deadline(deadline.bounded(DOWN_TIMEOUT_S) if number == signal.SIGTERM else _LOCK_PATIENCE_S)
+        while _supervised() and not patience.expired:
+            sleep(_POLL_S)
+    if _supervised():
+        raise ServerStopError(f"the cluster's supervisor does not end (process {_supervisor_pid()})")
+    state = _read_state()
+    if state is not None:  # it was killed: its servers are ending, too
+        gone = Deadline(_LOCK_PATIENCE_S)
+        while any(map(_exists, state.servers.values())) and not gone.expired:
+            sleep(_POLL_S)
+        _state_file().unlink(missing_ok=True)
+    return there
+
+
+def _supervisor_pid() -> int | None:
+    try:
+        return int(_lock_file().read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _supervise(wish: Wish, ended: Event) -> None:
+    """Holds the cluster up until told to end. Runs in the supervisor process, with its lock."""
+    _state_file().unlink(missing_ok=True)
+    _lock_file().write_text(str(os.getpid()))
+    with DevCluster(
+        directory=wish.directory,
+        kafka_version=wish.kafka_version,
+        zookeeper_port=wish.zookeeper_port or None,
+        broker_port=wish.kafka_port or None,
+        broker_properties={"auto.create.topics.enable": "true"},  # a person expects what a plain broker does
+    ) as cluster:
+        servers = {"zookeeper": cluster.zookeeper, **{f"kafka {b.broker_id}": b for b in cluster.brokers}}
+        state = State(
+            pid=os.getpid(),
+            zookeeper_connect=cluster.zookeeper_connect,
+            bootstrap_servers=cluster.bootstrap_servers,
+            servers={name: server.pid or 0 for name, server in servers.items()},
+            directory=str(cluster.directory),
+            kafka_version=wish.kafka_version,
+            started=time(),
+        )
+        write_atomically(_state_file(), json.dumps(asdict(state), indent=2))
+        try:
+            ended.wait()
+        finally:
+            _state_file().unlink(missing_ok=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The supervisor process. Its one argument is the wish as JSON."""
+    parser = argparse.ArgumentParser(description="hold a cluster up in the background; started by: zkconsumer dev up")
+    parser.add_argument("wish", type=json.loads)
+    wish = Wish(**parser.parse_args(arguments).wish)
+
+    def end(*_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # a second one shall not interrupt the cleaning up
+        sys.exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal it was started from may close
+    try:
+        with locked(_lock_file(), Deadline(_LOCK_PATIENCE_S)):
+            log_file().write_text("")
+            _supervise(wish, Event())
+    except TimeoutError:
+        return _ALREADY_UP
+    except DevClusterError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - this is the supervisor's log
+        return 1
+    return 0
+
+
+def purge() -> None:
+    """Removes state and log of the background cluster. Only while it is down."""
+    shutil.rmtree(_home(), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

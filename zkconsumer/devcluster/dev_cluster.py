@@ -1,0 +1,210 @@
+"""ZooKeeper and Kafka together: the cluster that tests, the demo and ``zkconsumer dev`` run on.
+
+``DevCluster`` is used by one thread at a time, except that ``create_topic`` and ``delete_topic`` may be called by any
+(each has a session of its own). It starts no thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, EmbeddedKafka, kafka_jars
+from zkconsumer.devcluster.progress import Progress
+from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, as_deadline
+from zkconsumer.devcluster.zookeeper_server import DEFAULT_TICK_MS, EmbeddedZooKeeper, zookeeper_jars
+from zkconsumer.zookeeper.cluster_admin import Admin
+
+
+class DevCluster:
+    """A real ZooKeeper and real brokers in ZooKeeper mode, on free ports of 127.0.0.1.
+
+    ::
+
+        with DevCluster() as cluster:
+            cluster.create_topic("flights", 8)
+            print(cluster.zookeeper_connect, cluster.bootstrap_servers)
+
+    Every process ends with the ``with`` block, and also when this process crashes or is killed.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path | str | None = None,
+        kafka_version: str = DEFAULT_KAFKA,
+        zookeeper_version: str | None = None,
+        brokers: int = 1,
+        broker_properties: Mapping[str, object] | None = None,
+        zookeeper_properties: Mapping[str, object] | None = None,
+        tick_ms: int = DEFAULT_TICK_MS,
+        chroot: str = "",
+        zookeeper_port: int | None = None,
+        broker_port: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Arguments: ``directory`` for data and logs, kept at the end (a temporary one, removed, unless given);
+        ``zookeeper_version`` (the one inside PySpark unless given); ``brokers`` how many, with ids from 0;
+        ``broker_properties`` and ``zookeeper_properties`` beside and over ours; ``tick_ms`` of ZooKeeper: sessions may
+        be 2 to 20 ticks long; ``chroot`` such as "/kafka", made by the broker; ``progress`` told of downloads.
+        ``zookeeper_port`` and ``broker_port`` where free ones will not do (further brokers take the ports after it).
+        Raises: ValueError.
+        """
+        if brokers < 1:
+            raise ValueError("a cluster needs at least one broker")
+        if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
+            raise ValueError(f"not a chroot: {chroot!r}")
+        self._given_directory = Path(directory).absolute() if directory is not None else None
+        self._directory: Path | None = None
+        self._kafka_version = kafka_version
+        self._zookeeper_version = zookeeper_version
+        self._broker_count = brokers
+        self._broker_properties = dict(broker_properties or {})
+        self._zookeeper_properties = dict(zookeeper_properties or {})
+        self._tick_ms = tick_ms
+        self._chroot = chroot
+        self._zookeeper_port = zookeeper_port
+        self._broker_port = broker_port
+        self._progress = progress
+        self._zookeeper: EmbeddedZooKeeper | None = None
+        self._brokers: tuple[EmbeddedKafka, ...] = ()
+
+    @property
+    def zookeeper(self) -> EmbeddedZooKeeper:
+        """The ZooKeeper server. Raises: RuntimeError before ``start``."""
+        if self._zookeeper is None:
+            raise RuntimeError("the cluster is not started")
+        return self._zookeeper
+
+    @property
+    def brokers(self) -> tuple[EmbeddedKafka, ...]:
+        """The brokers, by id from 0."""
+        return self._brokers
+
+    @property
+    def kafka(self) -> EmbeddedKafka:
+        """The first broker. Raises: RuntimeError before ``start``."""
+        if not self._brokers:
+            raise RuntimeError("the cluster is not started")
+        return self._brokers[0]
+
+    @property
+    def directory(self) -> Path:
+        """Where everything of the cluster is. Raises: RuntimeError before ``start``."""
+        if self._directory is None:
+            raise RuntimeError("the cluster is not started")
+        return self._directory
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """As in ``zookeeper.connect``, with the chroot. Raises: RuntimeError before ``start``."""
+        return self.zookeeper.connect + self._chroot
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """As in ``bootstrap.servers``."""
+        return ",".join(broker.address for broker in self._brokers)
+
+    def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
+        """Starts what does not run yet and returns once all of it serves. Fetching the jars, the first time, is not
+        counted into ``deadline`` (seconds).
+
+        Raises: ServerStartError with the tail of a log, JavaNotFoundError, JarResolutionError, MissingExtraError.
+        """
+        zookeeper_jars(self._zookeeper_version, self._progress)
+        kafka_jars(self._kafka_version, self._progress)
+        deadline = as_deadline(deadline)
+        try:
+            if self._zookeeper is None:
+                self._make_servers()
+            self.zookeeper.start(deadline)
+            for broker in self._brokers or self._make_brokers():
+                broker.start(deadline)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _make_servers(self) -> None:
+        if self._given_directory is not None:
+            self._given_directory.mkdir(parents=True, exist_ok=True)
+        self._directory = self._given_directory or Path(tempfile.mkdtemp(prefix="zkconsumer-cluster-"))
+        self._zookeeper = EmbeddedZooKeeper(
+            self._directory / "zookeeper",
+            tick_ms=self._tick_ms,
+            version=self._zookeeper_version,
+            port=self._zookeeper_port,
+            properties=self._zookeeper_properties,
+            keep=True,
+            progress=self._progress,
+        )
+        self._zookeeper.removed_after_crash = self._doomed
+
+    @property
+    def _doomed(self) -> Path | None:
+        """What must not outlive us."""
+        return self._directory if self._given_directory is None else None
+
+    def _make_brokers(self) -> tuple[EmbeddedKafka, ...]:
+        self._brokers = tuple(
+            EmbeddedKafka(
+                self.zookeeper_connect,
+                number,
+                self._kafka_version,
+                self._broker_properties,
+                directory=self.directory / f"kafka-{number}",
+                port=None if self._broker_port is None else self._broker_port + number,
+                keep=True,
+                progress=self._progress,
+            )
+            for number in range(self._broker_count)
+        )
+        for broker in self._brokers:
+            broker.removed_after_crash = self._doomed
+        return self._brokers
+
+    def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
+        """Stops every process and removes a temporary directory. May be called again; ``start`` makes a new cluster."""
+        deadline = as_deadline(deadline)
+        with contextlib.ExitStack() as last:  # each step happens even if the one before it failed
+            if self._directory is not None and self._given_directory is None:
+                last.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            if self._zookeeper is not None:
+                last.callback(self._zookeeper.close, deadline)
+            for broker in self._brokers:
+                last.callback(broker.close, deadline)
+            self._zookeeper, self._brokers, self._directory = None, (), None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        replication: int = 1,
+        assignment: Mapping[int, list[int]] | None = None,
+    ) -> None:
+        """Creates a topic and waits for its leaders. See ``zkconsumer.zookeeper.cluster_admin.Admin.create_topic``."""
+        with Admin(self.zookeeper_connect) as admin:
+            admin.create_topic(name, partitions, config=config, replication=replication, assignment=assignment)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Enlarges a topic to ``total`` partitions and waits for their leaders."""
+        with Admin(self.zookeeper_connect) as admin:
+            admin.add_partitions(name, total)
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic and waits until it is gone."""
+        with Admin(self.zookeeper_connect) as admin:
+            admin.delete_topic(name)

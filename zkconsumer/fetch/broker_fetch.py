@@ -1,0 +1,166 @@
+"""One request to one broker and its answer: how much is asked of whom, what need not be said again, which connection.
+
+Threads: the fetcher's thread; ``close`` is anybody's. Nothing is guarded, for nothing else is shared.
+
+Mirrors the request half of the original's ``AbstractFetcherThread``. Differs on purpose: no more is asked for than may
+come, whatever the broker's generation; where the broker remembers, only what is new is said (``session``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerResponseError
+from zkconsumer.fetch.fetch_metrics import FetchMeasures
+from zkconsumer.fetch.fetch_session import FetchSession, Wanted
+from zkconsumer.fetch.fetch_sizing import patience, sized
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow
+from zkconsumer.kafka import AnsweredEpoch, BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
+from zkconsumer.kafka import error_codes as codes
+from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
+from zkconsumer.kafka.requests import CAPPED_FETCH
+from zkconsumer.model import Endpoint, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
+
+
+class Answered(NamedTuple):
+    """What came: each partition's part with its flow and what was asked of it. ``turned`` are those whose turn it was,
+    None: those that got something.
+    """
+
+    parts: list[tuple[Flow, Wanted, FetchedPartition]]
+    turned: list[Flow] | None
+
+
+class Exchange:
+    """What is asked of one broker, and the connection to it.
+
+    Arguments: ``accepted`` is called when a connection is made and we are let in.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: FetchSettings,
+        budget: Budget,
+        measures: FetchMeasures,
+        accepted: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._measures = measures
+        self._accepted = accepted
+        self._channel = BrokerChannel(
+            endpoint,
+            client_id=settings.client_id,
+            socket_timeout=settings.socket_timeout,
+            receive_buffer=settings.receive_buffer,
+            security=settings.security,
+            largest_fetch=max(settings.largest_batch, LARGEST_ANSWER),
+        )
+        self._session = FetchSession()
+        self._ends: dict[TopicPartition, int] = {}
+        self._capping = False
+        self._connected = False
+
+    def connect(self) -> None:
+        """Connect, unless we are. Raises BrokerError."""
+        if not self._connected:
+            self._session.forget()
+            self._channel.connect(Deadline(self._settings.socket_timeout))
+            self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
+            self._accepted()
+            self._connected = True
+
+    def lost(self) -> None:
+        """The connection is of no use any more; :meth:`connect` makes a fresh one."""
+        self._connected = False
+
+    def close(self) -> None:
+        """Close for good, from any thread; interrupts what is waited for."""
+        self._channel.close()
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """See ``BrokerChannel.list_offsets``. Raises BrokerError."""
+        deadline = Deadline(self._settings.socket_timeout)
+        return self._channel.list_offsets(wanted, deadline, isolation_level=isolation_level)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, AnsweredEpoch]:
+        """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
+        return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
+
+    def fetch(self, flows: Sequence[Flow], full_for: float) -> Answered | None:
+        """Ask for what comes next of these, in the order of service; None where it is all to be said anew.
+
+        Arguments: ``full_for`` is since how many seconds some stream has had no room, 0 where all have. Raises
+        BrokerError.
+        """
+        settings = self._settings
+        limit = self._budget.reserve(settings.max_bytes)
+        try:
+            plan = sized(flows, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
+            asked: dict[TopicPartition, Flow] = {}
+            wanted: dict[TopicPartition, Wanted] = {}
+            for flow, size in plan.asked:
+                start = flow.position.fetched
+                if start is not None:
+                    asked[flow.tp] = flow
+                    wanted[flow.tp] = flow.wanting(start, size)
+            answer = self._exchange(wanted, limit, patience(settings.max_wait, plan.turns, full_for))
+        finally:
+            self._budget.release(limit)
+        if answer is None:
+            return None
+        self._know_ends(asked, answer)
+        parts = []
+        for part in answer.partitions:
+            tp = TopicPartition(part.topic, part.partition)
+            found = asked.get(tp)
+            if found is not None:
+                parts.append((found, wanted[tp], part))
+        return Answered(parts, None if plan.turns == 1 else [flow for flow, _ in plan.asked])
+
+    def _know_ends(self, asked: Mapping[TopicPartition, Flow], answer: FetchAnswer) -> None:
+        """In a session the broker tells the log's end when it has changed. A position that is new (after a seek) learns
+        it from what was told before.
+        """
+        ends, level = self._ends, self._settings.isolation_level
+        for part in answer.partitions:
+            ends[TopicPartition(part.topic, part.partition)] = part.end(level) if part.error == codes.NONE else -1
+        for tp, flow in asked.items():
+            if flow.position.log_end < 0:
+                flow.position.log_end = ends.get(tp, -1)
+
+    def _exchange(self, wanted: Mapping[TopicPartition, Wanted], limit: int, wait: float) -> FetchAnswer | None:
+        """One request and its answer; None where the broker has forgotten what it was told, and all is to be said
+        anew.
+        """
+        settings = self._settings
+        if not self._session.incremental:
+            self._ends.clear()
+        positions, forgotten, session, epoch = self._session.next(wanted)
+        for tp in forgotten:
+            self._ends.pop(tp, None)
+        level = settings.isolation_level
+        request = FetchRequest(positions, wait, settings.min_bytes, limit, level, session, epoch, forgotten)
+        deadline = Deadline(settings.socket_timeout + wait)
+        began = monotonic()
+        try:
+            answer = self._channel.receive_fetch(self._channel.send_fetch(request, deadline), deadline)
+        except BrokerResponseError as e:
+            if e.code not in _SESSION_ERRORS or not self._session.refused():
+                raise
+            log.debug("%s: everything is said anew", e)
+            return None
+        self._measures.fetched(monotonic() - began, answer)
+        self._session.answered(answer.session_id)
+        return answer

@@ -1,0 +1,297 @@
+"""Records -> Arrow columns, for whoever wants many messages at once: the data source, a stream's batches.
+
+Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
+at a time. pyarrow and numpy are imported when the first column is made, never before.
+
+How: with numpy, batches of format 2 are read by vector operations (``vectors``). Without it, with headers, for older
+formats, and for whatever is strange, aiokafka's compiled records, a thousand at a time, become one Arrow array a
+column. The two are the same to the letter. The arrays are joined when there are enough rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from zkconsumer.errors import UnreadableMessageError
+from zkconsumer.kafka.record_batch import RecordBatch
+from zkconsumer.model import TopicPartition
+
+if TYPE_CHECKING:
+    from zkconsumer.kafka import columnar_decoding  # where it is used it is imported, for with it comes numpy (14 MB)
+
+KEY: Final = "key"
+VALUE: Final = "value"
+TOPIC: Final = "topic"
+PARTITION: Final = "partition"
+OFFSET: Final = "offset"
+TIMESTAMP: Final = "timestamp"
+TIMESTAMP_TYPE: Final = "timestampType"
+HEADERS: Final = "headers"
+
+NAMES: Final = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE)
+"""The columns in the order of Spark's Kafka source, without the headers."""
+
+SLAB: Final = 1024
+"""Records that are turned into columns at once."""
+
+_HEAVY = 4096  # bytes of a value
+_MICROSECONDS = 1000
+_LARGEST_MS = (2**63 - 1) // _MICROSECONDS
+
+
+def arrow_types() -> dict[str, Any]:
+    """The Arrow type of every column, by name. Raises ImportError without pyarrow."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return {
+        KEY: pa.binary(),
+        VALUE: pa.binary(),
+        TOPIC: pa.string(),
+        PARTITION: pa.int32(),
+        OFFSET: pa.int64(),
+        TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        TIMESTAMP_TYPE: pa.int32(),
+        HEADERS: pa.list_(pa.field("element", header)),
+    }
+
+
+def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
+    """The records of a batch in lists of at most ``SLAB``, without those at offset ``end`` and after it.
+
+    Raises CorruptRecordsError where a record cannot be read, after those before it.
+    """
+    records = iter(batch)
+    failure: UnreadableMessageError | None = None
+    while failure is None:
+        slab: list[Any] = []
+        try:
+            slab.extend(islice(records, SLAB))
+        except UnreadableMessageError as error:
+            failure = error  # what is good before it stays in the list
+        if not slab:
+            break
+        if end is not None and slab[-1].offset >= end:
+            slab = [record for record in slab if record.offset < end]
+            if slab:
+                yield slab
+            return
+        yield slab
+    if failure is not None:
+        raise failure
+
+
+class ColumnBuilder:
+    """Collects records and hands them out as columns.
+
+    ``rows`` and ``size`` (bytes) say how much there is. A timestamp that a message does not have (format 0), or that no
+    number of microseconds can express, is null; so are the headers of a message that has none, as in Spark's source.
+
+    Arguments: ``names`` are the wanted columns, in their order; the others cost nothing.
+    """
+
+    def __init__(self, names: Sequence[str] = NAMES) -> None:
+        from zkconsumer.kafka import columnar_decoding
+
+        self._types = arrow_types()
+        unknown = [name for name in names if name not in self._types]
+        if unknown:
+            raise ValueError(f"no such column: {', '.join(unknown)}")
+        self._names = tuple(names)
+        self._vectors = columnar_decoding.AVAILABLE and HEADERS not in names
+        self._makers = {name: maker for name, maker in self._varying().items() if name in names}
+        self._clear()
+
+    def _varying(self) -> dict[str, Any]:
+        return {
+            KEY: self._keys,
+            VALUE: self._values,
+            OFFSET: self._offsets,
+            TIMESTAMP: self._timestamps,
+            TIMESTAMP_TYPE: self._timestamp_types,
+            HEADERS: self._headers,
+        }
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.size = 0
+        self._made: dict[str, list[Any]] = {name: [] for name in self._makers}
+        self._runs: list[tuple[TopicPartition, int]] = []
+        self._pending: list[Any] = []
+        self._blocks: list[tuple[RecordBatch, int | None, columnar_decoding.Block]] = []
+        self._where = TopicPartition("", -1)
+
+    def add(self, where: TopicPartition, records: Sequence[Any]) -> None:
+        """Take records of one partition, as ``slabs`` gives them."""
+        if self._blocks or where != self._where or len(self._pending) >= SLAB:
+            self._convert()
+            self._where = where
+        self._pending.extend(records)
+        self.rows += len(records)
+        if records and len(records[-1].value or b"") > _HEAVY:
+            self._convert()  # so that the size is known, and the memory that of one slab
+
+    def add_batch(self, batch: RecordBatch, end: int | None = None) -> None:
+        """Take the records of a batch before offset ``end``; ``rows`` may count some that will be left out.
+
+        Raises CorruptRecordsError where a record cannot be read, perhaps only when a later batch is added, or by
+        ``take``.
+        """
+        from zkconsumer.kafka import columnar_decoding
+
+        view = batch._view
+        if not self._vectors or view is None:
+            self._add_slowly(batch, end)
+            return
+        try:
+            # a batch that begins at or after what was asked for is not filtered, as when it is iterated
+            first = batch._first if batch._first > batch.base_offset else columnar_decoding.FROM_ANYWHERE
+            block = columnar_decoding.block(view, first, end, batch.expansion.limit)
+        except columnar_decoding.StrangeBytesError:
+            self._add_slowly(batch, end)
+            return
+        if self._pending or (self._blocks and self._blocks[-1][0].where != batch.where):
+            self._convert()
+        self._blocks.append((batch, end, block))
+        if block.data.obj is not view.obj:  # else it is part of what was fetched
+            batch.expansion.held += len(block.data)
+        self.rows += block.total
+        self.size += len(block.data)
+
+    def _add_slowly(self, batch: RecordBatch, end: int | None) -> None:
+        for slab in slabs(batch, end):
+            self.add(batch.where, slab)
+
+    def _convert_blocks(self) -> None:
+        taken, self._blocks = self._blocks, []
+        try:
+            self._add_blocks(taken)
+        finally:
+            for batch, _, _ in taken:
+                batch.expansion.held = 0
+
+    def _add_blocks(self, taken: Sequence[tuple[RecordBatch, int | None, columnar_decoding.Block]]) -> None:
+        from zkconsumer.kafka import columnar_decoding
+
+        blocks = [block for _, _, block in taken]
+        self.rows -= sum(block.total for block in blocks)
+        self.size -= sum(len(block.data) for block in blocks)
+        try:
+            fields = columnar_decoding.read_fields(blocks)
+        except columnar_decoding.StrangeBytesError:
+            for batch, end, _ in taken:
+                self._add_slowly(batch, end)
+            return
+        count = len(fields.offsets)
+        if not count:
+            return
+        for name in self._makers:
+            array = columnar_decoding.column(fields, name, _LARGEST_MS)
+            self.size += array.nbytes
+            self._made[name].append(array)
+        self._runs.append((taken[0][0].where, count))
+        self.rows += count
+
+    def _convert(self) -> None:
+        """Make arrays of what is pending, so that its objects go."""
+        if self._blocks:
+            self._convert_blocks()
+        records, self._pending = self._pending, []
+        if not records:
+            return
+        for name, make in self._makers.items():
+            array = make(records)
+            self.size += array.nbytes
+            self._made[name].append(array)
+        self._runs.append((self._where, len(records)))
+
+    def take(self) -> list[Any]:
+        """The columns of all that was added, in the order of ``names``; the builder is empty afterwards."""
+        import pyarrow as pa
+
+        self._convert()
+        columns = []
+        for name in self._names:
+            if name in self._made:
+                arrays = self._made[name]
+            else:
+                arrays = [
+                    pa.repeat(pa.scalar(getattr(where, name), self._types[name]), count) for where, count in self._runs
+                ]
+            if not arrays:
+                columns.append(pa.array([], self._types[name]))
+            else:
+                columns.append(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays))
+        self._clear()
+        return columns
+
+    # ---- one column each ----
+
+    def _array(self, values: Collection[Any], name: str) -> Any:
+        import pyarrow as pa
+
+        return pa.array(values, self._types[name])
+
+    def _keys(self, records: Sequence[Any]) -> Any:
+        return self._array([record.key for record in records], KEY)
+
+    def _values(self, records: Sequence[Any]) -> Any:
+        return self._array([record.value for record in records], VALUE)
+
+    def _offsets(self, records: Sequence[Any]) -> Any:
+        return self._array([record.offset for record in records], OFFSET)
+
+    def _timestamps(self, records: Sequence[Any]) -> Any:
+        import pyarrow as pa
+
+        stamps = [record.timestamp for record in records]
+        milliseconds = pa.timestamp("ms", tz="UTC")
+        try:
+            if -1 not in stamps:
+                return pa.array(stamps, pa.int64()).view(milliseconds).cast(self._types[TIMESTAMP])
+        except pa.ArrowInvalid:
+            pass
+        return pa.array(map(_expressible, stamps), milliseconds).cast(self._types[TIMESTAMP])
+
+    def _timestamp_types(self, records: Sequence[Any]) -> Any:
+        import pyarrow as pa
+
+        kinds = [record.timestamp_type for record in records]
+        first = kinds[0]
+        if kinds.count(first) == len(kinds):
+            return pa.repeat(pa.scalar(-1 if first is None else first, self._types[TIMESTAMP_TYPE]), len(records))
+        return self._array([-1 if kind is None else kind for kind in kinds], TIMESTAMP_TYPE)
+
+    def _headers(self, records: Sequence[Any]) -> Any:
+        import pyarrow as pa
+
+        of_records = [record.headers for record in records]
+        ends: list[int | None] = []
+        names: list[str] = []
+        contents: list[bytes | None] = []
+        for headers in of_records:
+            # an entry without a beginning is a null list, the next one begins where it would have
+            ends.append(len(names) if headers else None)
+            for name, content in headers:
+                names.append(name)
+                contents.append(content)
+        ends.append(len(names))
+        kind = self._types[HEADERS]
+        pairs = pa.StructArray.from_arrays(
+            [pa.array(names, pa.string()), pa.array(contents, pa.binary())], fields=list(kind.value_type)
+        )
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, type=kind)
+
+
+def _expressible(stamp: int | None) -> int | None:
+    return None if stamp is None or stamp == -1 or abs(stamp) > _LARGEST_MS else stamp
+
+
+def read_columns(batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *, end: int | None = None) -> list[Any]:
+    """All columns of some batches at once, for small amounts. Raises CorruptRecordsError."""
+    builder = ColumnBuilder(names)
+    for batch in batches:
+        builder.add_batch(batch, end)
+    return builder.take()

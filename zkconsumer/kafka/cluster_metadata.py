@@ -1,0 +1,113 @@
+"""What a cluster has, asked of its brokers: which brokers there are, and which topics with how many partitions.
+
+Called with a connected channel, by the thread that owns it; :class:`BootstrapBrokers` by any thread, each of which
+opens a connection of its own. In the original both are read from ZooKeeper; this is the Java consumer's ``Metadata``,
+without its one shared copy that is refreshed behind everybody's back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
+from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.endpoints import choose_endpoint
+from zkconsumer.model import Endpoint
+
+log = logging.getLogger(__name__)
+
+CONNECT_WITHIN = 3.0
+"""Seconds for one broker of several."""
+_NOBODY = -1
+"""The id of a broker of which only the address is known."""
+
+
+class TopicsSeen(NamedTuple):
+    """The partitions of each topic that exists, by how many; the topics of which that was not told."""
+
+    partitions: Mapping[str, int]
+    unsure: frozenset[str] = frozenset()
+
+
+def topics_of(channel: BrokerChannel, topics: Collection[str] | None, deadline: Deadline) -> TopicsSeen:
+    """Ask for topics, None: for all that there are. None is created by the question where the protocol lets us say so.
+
+    Raises BrokerUnavailableError, BrokerError.
+    """
+    if topics is not None and not topics:
+        return TopicsSeen({})
+    answer = _ask(channel, None if topics is None else sorted(topics), deadline)
+    partitions: dict[str, int] = {}
+    unsure = set()
+    for code, topic, *_, listed in answer.topics or ():
+        if code == error_codes.NONE:
+            partitions[topic] = len(listed or ())
+        elif code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            unsure.add(topic)
+    return TopicsSeen(partitions, frozenset(unsure))
+
+
+def brokers_of(channel: BrokerChannel, deadline: Deadline) -> Mapping[int, tuple[str, int]]:
+    """The (host, port) of each live broker, at the listener that was asked. Raises as :func:`topics_of`."""
+    return requests.cluster_metadata(_ask(channel, [], deadline)).brokers
+
+
+def _ask(channel: BrokerChannel, topics: Sequence[str] | None, deadline: Deadline) -> Any:
+    version = channel.versions.get(requests.METADATA.name, 0)
+    if version == 0:  # knows no other way to say "all", and none to say "none"
+        topics = list(topics or ())
+    request = requests.METADATA.classes[version](topics, *((False,) if version >= 4 else ()))
+    return channel.exchange(requests.METADATA, request, deadline)
+
+
+class BootstrapBrokers:
+    """The brokers of a cluster of which some addresses are known (``bootstrap.servers``).
+
+    Arguments: ``servers`` as (host, port); ``channel`` makes a channel, not yet connected; ``security_protocol`` and
+    ``addresses`` as for :func:`choose_endpoint`.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[tuple[str, int]],
+        channel: Callable[[Endpoint], BrokerChannel],
+        security_protocol: str,
+        addresses: Mapping[str, str],
+    ) -> None:
+        self._servers = tuple(Endpoint(_NOBODY, host, port, protocol=security_protocol) for host, port in servers)
+        self._channel = channel
+        self._protocol = security_protocol
+        self._addresses = addresses
+        self._known: Sequence[Endpoint] = ()
+
+    def __call__(self, deadline: Deadline) -> Sequence[Endpoint]:
+        """The brokers that there are now, asked of one that was there before, or of one of the servers.
+
+        Raises BrokerAuthenticationError where one refuses us; BrokerUnavailableError where none answers.
+        """
+        trouble: BrokerError | None = None
+        for endpoint in (*self._known, *self._servers):
+            if deadline.expired:
+                break
+            channel = self._channel(endpoint)
+            try:
+                channel.connect(Deadline(deadline.bounded(CONNECT_WITHIN)))
+                found = brokers_of(channel, Deadline(deadline.bounded(CONNECT_WITHIN)))
+            except BrokerAuthenticationError:
+                raise
+            except BrokerError as e:
+                trouble = e
+                continue
+            finally:
+                channel.close()
+            self._known = [self._reachable(broker, host, port) for broker, (host, port) in sorted(found.items())]
+            return self._known
+        servers = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self._servers)
+        raise BrokerUnavailableError(f"no broker of bootstrap.servers={servers} answered: {trouble or 'no time left'}")
+
+    def _reachable(self, broker: int, host: str, port: int) -> Endpoint:
+        return choose_endpoint([Endpoint(broker, host, port, protocol=self._protocol)], self._protocol, self._addresses)

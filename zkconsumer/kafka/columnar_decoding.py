@@ -1,0 +1,307 @@
+"""Columns straight from the bytes of batches of format 2, by vector operations; only where numpy is installed.
+
+Pure, one thread at a time. Nothing here is needed: whatever looks strange raises ``StrangeBytesError``, and the
+caller reads the same batches record by record, which says what is wrong with them, and where.
+
+How: where records begin can be told without reading them (``boundaries``), then every field is read for all of them
+at once. Keys and values are never Python objects: Arrow copies them out of the fetched bytes in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from zkconsumer.kafka.batch_headers import CODEC
+from zkconsumer.kafka.compression import decompress
+from zkconsumer.kafka.record_boundaries import Span, StrangeBytesError, boundaries
+
+__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "Fields", "StrangeBytesError", "block", "column", "read_fields"]
+
+try:
+    import numpy as np
+except ImportError:  # pragma: no cover - the tests' environment has it
+    np = None  # type: ignore[assignment]
+
+AVAILABLE: Final[bool] = np is not None
+
+# attributes, last offset delta, first and max timestamp, producer id, producer epoch, base sequence, count of records
+_HEAD = Struct(">hiqqqhii").unpack_from
+_BASE = Struct(">q").unpack_from
+_ATTRIBUTES = 21
+_CONTENT = 61
+_LOG_APPEND_TIME = 0x08
+_LONG = 127  # a byte beyond this is not the last one of its number
+_LARGEST = 2**31 - 1
+FROM_ANYWHERE: Final = -(2**63)
+"""A ``first`` before which no offset is."""
+_NO_END = 2**63 - 1
+_MANY_HEADERS = 100  # in one record: read one by one, for a loop over vectors of one element is slow
+if AVAILABLE:
+    _1, _3, _7, _8, _127, _255 = (np.uint64(number) for number in (1, 3, 7, 8, 127, 255))
+
+
+class Block(NamedTuple):
+    """A batch with its records unpacked: ``data`` holds ``total`` of them, of which those from offset ``first`` on and
+    before ``end`` are wanted.
+    """
+
+    data: memoryview
+    total: int
+    base_offset: int
+    last_offset: int
+    first_timestamp: int
+    append_time: int | None
+    first: int
+    end: int
+
+
+class Fields(NamedTuple):
+    """What the records of some blocks say, as vectors; ``starts`` and ``sizes`` (-1: null) of keys and values in
+    ``data``.
+    """
+
+    data: bytes | memoryview
+    offsets: Any
+    timestamps: Any
+    timestamp_types: Any
+    key_starts: Any
+    key_sizes: Any
+    value_starts: Any
+    value_sizes: Any
+
+
+def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
+    """The content of a batch of format 2, decompressed to at most ``limit`` bytes; see ``Block`` for the rest.
+
+    Raises StrangeBytesError.
+    """
+    attributes, last, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
+    data = view[_CONTENT:]
+    if attributes & CODEC:
+        try:
+            data = decompress(attributes & CODEC, data, 2, limit)
+        except ValueError as error:
+            raise StrangeBytesError from error
+    append_time = newest if attributes & _LOG_APPEND_TIME else None
+    base = _BASE(view)[0]
+    return Block(data, count, base, base + last, oldest, append_time, first, _NO_END if end is None else end)
+
+
+def read_fields(blocks: Sequence[Block]) -> Fields:
+    """All fields but the headers, of the wanted records. Raises StrangeBytesError, also for headers that do not end
+    with their record.
+    """
+    data, begins = _together(blocks)
+    if len(data) > _LARGEST:
+        raise StrangeBytesError
+    starts, ends = boundaries(data, _spans(blocks, begins))
+    counts = [part.total for part in blocks]
+    buffer = np.frombuffer(data, np.uint8)
+    leading = _leading(data, starts)
+    if leading is None:
+        if bool((buffer.take(starts, mode="clip") > _LONG).any()):
+            raise StrangeBytesError
+        stamp_deltas, at = _varints(buffer, starts + 1)  # after the record's attributes, of which there are none yet
+        offset_deltas, at = _varints(buffer, at)
+        key_sizes, key_starts = _varints(buffer, at)
+    else:
+        stamp_deltas, offset_deltas, key_sizes, key_starts = leading
+    value_sizes, value_starts = _sizes(buffer, key_starts + np.maximum(key_sizes, 0))
+    headers = value_starts + np.maximum(value_sizes, 0)
+    smallest = min(int(key_sizes.min()), int(value_sizes.min()))
+    # at least the number of headers follows; where it says none, nothing else does
+    bare = buffer.take(headers, mode="clip") == 0
+    fits = np.where(bare, headers + 1 == ends, headers < ends) & (key_sizes < ends) & (value_sizes < ends)
+    if smallest < -1 or not fits.all():
+        raise StrangeBytesError
+    if not bare.all():
+        with_headers = np.flatnonzero(~bare)
+        _pass_headers(buffer, headers[with_headers], ends[with_headers])
+    offsets = np.repeat(np.array([part.base_offset for part in blocks], np.int64), counts) + offset_deltas
+    lasts = np.cumsum(counts) - 1
+    in_order = offsets[1:] > offsets[:-1]
+    # from one block to the next they may begin anew
+    in_order[lasts[:-1]] = True
+    within = np.array([(part.base_offset, part.last_offset) for part in blocks], np.int64)
+    firsts = np.concatenate(([0], lasts[:-1] + 1))
+    if not in_order.all() or (offsets[firsts] < within[:, 0]).any() or (offsets[lasts] > within[:, 1]).any():
+        raise StrangeBytesError
+    timestamps = np.repeat(np.array([part.first_timestamp for part in blocks], np.int64), counts) + stamp_deltas
+    kinds = np.zeros(len(starts), np.int32)
+    if any(part.append_time is not None for part in blocks):
+        kinds = np.repeat(np.array([part.append_time is not None for part in blocks], np.int32), counts)
+        appended = np.array([part.append_time or 0 for part in blocks], np.int64)
+        timestamps = np.where(kinds == 1, np.repeat(appended, counts), timestamps)
+    fields = Fields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
+    if all(part.first == FROM_ANYWHERE and part.end == _NO_END for part in blocks):
+        return fields
+    wanted = (offsets >= np.repeat(np.array([part.first for part in blocks], np.int64), counts)) & (
+        offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
+    )
+    return fields if wanted.all() else Fields(data, *(vector[wanted] for vector in fields[1:]))
+
+
+def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
+    """Go through the headers of records, which begin ``at`` with their number. Raises StrangeBytesError where they do
+    not end at ``ends``: whoever reads records one by one calls that corrupt.
+    """
+    left, at = _sizes(buffer, at)
+    for _ in range(_MANY_HEADERS):
+        fewest = int(left.min())
+        if fewest < 0:
+            break
+        if not fewest:
+            more = left > 0
+            if not np.array_equal(at[~more], ends[~more]):
+                break
+            left, at, ends = left[more], at[more], ends[more]
+            if not len(left):
+                return
+        at = _pass_field(buffer, at, ends, 0)  # the name
+        at = _pass_field(buffer, at, ends, -1)
+        left = left - 1
+    raise StrangeBytesError
+
+
+def _pass_field(buffer: Any, at: Any, ends: Any, least: int) -> Any:
+    """Where the fields end that begin there with their sizes, none below ``least``; perhaps beyond ``ends``."""
+    first = buffer.take(at, mode="clip")
+    if not int(np.bitwise_or.reduce(first)) & 0x81:  # no second byte, nothing negative
+        return at + 1 + (first >> 1)
+    sizes, at = _sizes(buffer, at)
+    if int(sizes.min()) < least or bool((sizes > ends - at).any()):
+        raise StrangeBytesError
+    return at + np.maximum(sizes, 0)
+
+
+def binary_array(data: bytes | memoryview, starts: Any, sizes: Any) -> Any:
+    """Pieces of ``data`` as an Arrow array; a piece of negative size is null."""
+    import pyarrow as pa
+
+    count = len(starts)
+    null = sizes < 0
+    if null.all():  # or there are none
+        return pa.nulls(count, pa.binary())
+    # Arrow wants pieces that touch: so the gaps are pieces too, and then only the others are taken.
+    edges = np.empty(2 * count + 1, np.int32)
+    edges[0:-1:2] = starts
+    edges[1::2] = starts + np.maximum(sizes, 0)
+    edges[-1] = edges[-2]
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null if null.any() else None))
+
+
+def timestamp_array(milliseconds: Any, largest: int) -> Any:
+    """Microseconds as an Arrow array; -1 and what is beyond ``largest`` is null."""
+    import pyarrow as pa
+
+    null = (milliseconds == -1) | (milliseconds > largest) | (milliseconds < -largest)
+    array_ = pa.array(milliseconds * 1000, pa.int64(), mask=null if null.any() else None)
+    return array_.view(pa.timestamp("us", tz="UTC"))
+
+
+def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
+    """One column as an Arrow array. Arguments: ``largest_timestamp`` in ms; what is beyond becomes null."""
+    import pyarrow as pa
+
+    if name == "key":
+        return binary_array(fields.data, fields.key_starts, fields.key_sizes)
+    if name == "value":
+        return binary_array(fields.data, fields.value_starts, fields.value_sizes)
+    if name == "timestamp":
+        return timestamp_array(fields.timestamps, largest_timestamp)
+    return pa.array(fields.offsets if name == "offset" else fields.timestamp_types)
+
+
+# ---- where blocks are
+
+
+def _together(blocks: Sequence[Block]) -> tuple[bytes | memoryview, list[int]]:
+    """Bytes that hold all blocks, and where each begins in them: what was fetched, as it is, where the blocks are parts
+    of it, since a copy of its size costs more than all else.
+    """
+    whole = blocks[0].data.obj
+    if len(blocks) == 1 and not isinstance(whole, bytes):
+        return blocks[0].data, [0]
+    if isinstance(whole, bytes) and all(part.data.obj is whole for part in blocks):
+        first = _address(whole)
+        begins = [_address(part.data) - first for part in blocks]
+        if all(one < other for one, other in pairwise(begins)):
+            return whole, begins
+    return b"".join(part.data for part in blocks), [0, *accumulate(len(part.data) for part in blocks)][:-1]
+
+
+def _address(data: bytes | memoryview) -> int:
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) if len(data) else 0
+
+
+def _spans(blocks: Sequence[Block], begins: Sequence[int]) -> list[Span]:
+    return [(begin, begin + len(part.data), part.total) for begin, part in zip(begins, blocks, strict=True)]
+
+
+# ---- numbers
+
+
+def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any] | None:
+    """Of records that begin there: the differences of their timestamps, of their offsets, the sizes of their keys and
+    where these begin; None where one of the numbers takes more than two bytes, which the slow way reads.
+
+    They are the first things in a record and together at most seven bytes then, so one word is read for each.
+    """
+    last = len(data) - 8
+    if last < 0:
+        return None
+    words = np.ndarray((last + 1,), "<u8", data, 0, (1,))
+    if int(starts[-1]) > last:  # a small record at the end
+        at = np.minimum(starts, last)
+        word = words[at] >> ((starts - at) << 3).astype(np.uint64)
+    else:
+        word = words[starts]
+    if int(np.bitwise_or.reduce(word)) & 0x80:  # attributes of two bytes for the reader of records one by one
+        raise StrangeBytesError
+    word >>= _8  # the record's attributes, of which there are none yet
+    found = []
+    ends = starts + 1
+    for _ in range(3):
+        more = word >> _7 & _1
+        second = word >> _8 & _255
+        if bool((second * more > _LONG).any()):
+            return None
+        value = word & _127 | (second * more) << _7
+        found.append((value >> _1).astype(np.int64) ^ -(value & _1).astype(np.int64))
+        word >>= _8 + (more << _3)
+        ends = ends + 1 + more.astype(np.int64)
+    stamps, offsets, keys = found
+    return stamps, offsets, keys, ends
+
+
+def _sizes(buffer: Any, at: Any) -> tuple[Any, Any]:
+    """As :func:`_varints`, for numbers of which most take two bytes at most."""
+    first = buffer.take(at, mode="clip").astype(np.int64)
+    more = first > _LONG
+    second = buffer.take(at + 1, mode="clip") * more
+    if bool((second > _LONG).any()):
+        return _varints(buffer, at)
+    value = first & _LONG | second.astype(np.int64) << 7
+    return value >> 1 ^ -(value & 1), at + 1 + more
+
+
+def _varints(buffer: Any, at: Any) -> tuple[Any, Any]:
+    """A number at each position, and the positions after them. Positions outside of the data give wrong numbers."""
+    byte = buffer.take(at, mode="clip").astype(np.int64)
+    value = byte & 127
+    at = at + 1
+    more = np.flatnonzero(byte > 127)
+    shift = 7
+    while more.size:
+        if shift > 63:
+            raise StrangeBytesError
+        byte = buffer.take(at[more], mode="clip").astype(np.int64)
+        value[more] |= (byte & 127) << shift
+        at[more] += 1
+        more = more[byte > 127]
+        shift += 7
+    return (value >> 1 & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), at

@@ -1,0 +1,320 @@
+"""One TCP connection whose every wait ends: by its deadline, by the peer, or by ``close()`` from another thread.
+
+Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
+``_lock`` (``_changed`` is its condition) guards ``_closed``, ``_busy`` and ``_socket``. The file descriptor is only
+ever closed when no call is inside the socket: ``close()`` shuts the connection down, which wakes the owner out of a
+blocked system call, and the owner closes it on its way out. Closing it at once could hand its number to another file
+while the owner still reads from it. Mirrors the original's BlockingChannel (blocking socket, TCP_NODELAY, receive
+buffer); differs in that connecting, name look-up and sending are bounded too, and in that a blocked call can be woken
+portably (the original interrupts threads).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
+from zkconsumer.kafka.endpoints import address
+
+Wrap = Callable[[socket.socket, str], socket.socket]
+"""Puts a layer such as TLS over a connected socket, without any exchange yet: (socket, host name) -> socket."""
+
+_CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # like a connection that is closed
+_TIMEVAL = struct.Struct("@ll").pack  # struct timeval: seconds, microseconds
+_SLICE_SECONDS = 0.25  # a connect is looked at this often, where shutting a half-open socket down does not wake poll()
+
+
+class PeerClosedError(BrokerUnavailableError):
+    """The other side closed the connection, which is how old brokers answer a request that they do not know."""
+
+
+class Connection:
+    """A connection to one address. ``close()`` is final; after an error ``connect()`` may be called again.
+
+    Arguments: ``name`` is how errors call the peer; ``receive_buffer`` in bytes, 0 leaves it to the system.
+    """
+
+    def __init__(self, name: str, host: str, port: int, receive_buffer: int = 0) -> None:
+        self.name = f"{name} at {address(host, port)}"
+        self._host = host
+        self._port = port
+        self._receive_buffer = receive_buffer
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
+        self._busy = False
+        self._socket: socket.socket | None = None
+        self._allowed: dict[int, float] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close()`` was called."""
+        return self._closed
+
+    def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
+        """Connect, dropping an older connection first. The name's addresses are tried in turn, each with its share of
+        the time.
+
+        Arguments: the whole takes no longer than ``deadline`` and ``limit`` seconds; ``wrap`` adds TLS. Raises
+        BrokerUnavailableError.
+        """
+        self.drop()
+        deadline = Deadline(deadline.bounded(limit))
+        found = self._resolve(deadline)
+        reason = "no address"
+        for number, (family, kind, protocol, _, target) in enumerate(found):
+            share = deadline.bounded(limit) / (len(found) - number)
+            try:
+                self._connect_one(socket.socket(family, kind, protocol), target, Deadline(share))
+                break
+            except OSError as failure:
+                reason = str(failure) or type(failure).__name__
+        else:
+            raise self._unavailable(f"cannot be reached: {reason}")
+        if wrap is not None:
+            self._wrap(wrap, deadline, limit)
+
+    def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
+        """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
+        end = monotonic() + deadline.bounded(limit)
+        with self._using() as sock:
+            rest: bytes | memoryview = data
+            while rest:
+                seconds = end - monotonic()
+                if seconds <= 0:
+                    raise self._unavailable("no time was left to send the request")
+                self._allow(sock, socket.SO_SNDTIMEO, seconds)
+                sent = sock.send(rest)
+                rest = memoryview(rest)[sent:]
+
+    def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
+        """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
+
+        A plain socket is read in one call that lets other threads run until the view is full: each return from the
+        system waits for whoever computes meanwhile, up to five milliseconds. Raises BrokerUnavailableError, also when
+        the peer closes the connection before the view is full.
+        """
+        self._receive(view, len(view), socket.MSG_WAITALL, deadline, limit)
+
+    def receive_some(self, view: memoryview, least: int, deadline: Deadline, limit: float) -> int:
+        """As :meth:`receive`, but content with the first ``least`` bytes and what has come with them; returns how many
+        that are.
+        """
+        return self._receive(view, least, 0, deadline, limit)
+
+    def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
+        have = 0
+        with self._using() as sock:
+            while have < least:
+                seconds = deadline.bounded(limit)
+                if seconds <= 0:
+                    raise TimeoutError
+                self._allow(sock, socket.SO_RCVTIMEO, seconds)
+                part = view[have:] if have else view
+                count = sock.recv_into(part) if isinstance(sock, ssl.SSLSocket) else sock.recv_into(part, 0, flags)
+                if not count:
+                    raise ConnectionResetError("closed the connection")
+                have += count
+        return have
+
+    def _allow(self, sock: socket.socket, option: int, seconds: float) -> None:
+        """Have the next call of the system end after so many seconds, or a fiftieth later: so that there is nothing to
+        tell the system before most calls.
+        """
+        secured = isinstance(sock, ssl.SSLSocket)
+        if secured:
+            option = 0  # one time limit for both ways
+        if seconds <= self._allowed.get(option, 0.0) <= seconds * 1.02:
+            return
+        seconds *= 1.01
+        if secured:
+            sock.settimeout(seconds)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, option, _timeval(seconds))
+        self._allowed[option] = seconds
+
+    def drop(self) -> None:
+        """Give the socket up, by the owner; ``connect()`` may make a new one."""
+        with self._lock:
+            sock, self._socket, self._busy = self._socket, None, False
+        if sock is not None:
+            _close_quietly(sock)
+
+    def close(self) -> None:
+        """Close for good, from any thread, without waiting: a call that is blocked here raises
+        BrokerUnavailableError.
+        """
+        with self._changed:
+            self._closed = True
+            sock = self._socket
+            if sock is not None:
+                if self._busy:
+                    with suppress(OSError):
+                        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own: that one changes the object
+                else:
+                    self._socket = None
+                    _close_quietly(sock)
+            self._changed.notify_all()
+
+    # -- inside
+
+    def _using(self) -> _InUse:
+        """The socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
+        return _InUse(self)
+
+    def _explained(self, failure: Exception) -> BrokerError:
+        if self._closed:
+            return self._unavailable("the channel was closed")
+        if isinstance(failure, BrokerUnavailableError):
+            return failure
+        if isinstance(failure, (TimeoutError, BlockingIOError)):
+            return self._unavailable("did not answer in time")
+        if isinstance(failure, (ConnectionResetError, BrokenPipeError)):
+            return PeerClosedError(f"{self.name}: closed the connection")
+        if isinstance(failure, ssl.SSLError) and not isinstance(failure, _CUT_SHORT):
+            return BrokerAuthenticationError(f"{self.name}: TLS failed: {failure}")
+        return self._unavailable(str(failure) or type(failure).__name__)
+
+    def _unavailable(self, reason: str) -> BrokerUnavailableError:
+        return BrokerUnavailableError(f"{self.name}: {reason}")
+
+    def _resolve(self, deadline: Deadline) -> list[tuple[Any, ...]]:
+        """The addresses of the host name.
+
+        A number needs no look-up. A name is looked up on a thread of its own, because the system's look-up knows no
+        time limit; the thread ends when the system gives up, and is waited for only as long as the deadline allows.
+        """
+        host = self._host or None  # an empty host in the broker's node: Java connects to the loopback address then
+        with suppress(socket.gaierror):
+            return socket.getaddrinfo(host, self._port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        answer: list[list[tuple[Any, ...]] | OSError | UnicodeError] = []
+
+        def look_up() -> None:
+            found: list[tuple[Any, ...]] | OSError | UnicodeError
+            try:
+                found = list(socket.getaddrinfo(host, self._port, 0, socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as failure:
+                found = failure
+            with self._changed:
+                answer.append(found)
+                self._changed.notify_all()
+
+        threading.Thread(target=look_up, name=f"zkconsumer-resolve-{self._host}", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: answer or self._closed, deadline.remaining())
+            if self._closed:
+                raise self._unavailable("the channel was closed")
+        if not answer:
+            raise self._unavailable("its name was not resolved in time")
+        if isinstance(answer[0], list):
+            return answer[0]
+        raise self._unavailable(f"its name cannot be resolved: {answer[0]}") from answer[0]
+
+    def _connect_one(self, sock: socket.socket, target: Any, deadline: Deadline) -> None:
+        with self._changed:
+            if self._closed:
+                _close_quietly(sock)
+                raise self._unavailable("the channel was closed")
+            self._socket, self._busy = sock, True
+        self._allowed = {}
+        try:
+            sock.setblocking(False)
+            if self._receive_buffer > 0:  # before connecting, so that the window is offered in the handshake
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._await_connected(sock, sock.connect_ex(target), deadline)
+            # From here on the system itself ends a call in time. A timeout of Python's is a poll before each call, and
+            # setting one lets other threads run, which lasts until the one that computes has had its turn.
+            sock.setblocking(True)
+            if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        except OSError:
+            self.drop()
+            if self._closed:
+                raise self._unavailable("the channel was closed") from None
+            raise
+        with self._changed:
+            self._busy = False
+            if not self._closed:
+                return
+        self.drop()
+        raise self._unavailable("the channel was closed")
+
+    def _await_connected(self, sock: socket.socket, code: int, deadline: Deadline) -> None:
+        if code == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(sock, select.POLLOUT)
+            while not self._closed and not poll.poll(1000 * deadline.bounded(_SLICE_SECONDS)):
+                if deadline.expired:
+                    raise TimeoutError(errno.ETIMEDOUT, "no answer in time")
+            code = errno.ECONNABORTED if self._closed else sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    def _wrap(self, wrap: Wrap, deadline: Deadline, limit: float) -> None:
+        with self._using() as sock:
+            wrapped = wrap(sock, self._host)
+            with self._changed:  # before the handshake, so that close() finds the socket that is waited on
+                self._socket = wrapped
+            if isinstance(wrapped, ssl.SSLSocket):
+                self._allowed = {}
+                wrapped.settimeout(max(deadline.bounded(limit), 0.001))
+                wrapped.do_handshake()
+
+
+class _InUse:
+    """See ``Connection._using``. A small answer has several: so this is no generator, which takes three times as
+    long.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> socket.socket:
+        connection = self._connection
+        with connection._lock:
+            sock = connection._socket
+            if connection._closed:
+                raise connection._unavailable("the channel was closed")
+            if sock is None:
+                raise connection._unavailable("not connected")
+            connection._busy = True
+        return sock
+
+    def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
+        connection = self._connection
+        if failure is not None:
+            connection.drop()
+            if not isinstance(failure, (OSError, BrokerUnavailableError, ValueError)):
+                return
+            raise connection._explained(failure) from failure
+        with connection._lock:
+            connection._busy = False
+            if not connection._closed:
+                return
+        connection.drop()
+        raise connection._unavailable("the channel was closed")
+
+
+def _timeval(seconds: float) -> bytes:
+    """How the system is told a time limit; none of 0, which would be no limit."""
+    return _TIMEVAL(*divmod(max(1, round(seconds * 1_000_000)), 1_000_000))
+
+
+def _close_quietly(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.close()

@@ -1,0 +1,155 @@
+"""Looking for a group's coordinator: the least loaded broker is asked, then the next, until one knows.
+
+Called by one thread; ``close`` from any, which makes a search that waits raise. Mirrors the Java consumer's
+``lookupCoordinator``. Differs on purpose: the coordinator is reached at the address at which its broker is known to us
+(an address map, a listener), and by the answer's own only where it is not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Lock
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerError,
+    BrokerResponseError,
+    CoordinatorUnavailableError,
+    RegistryError,
+)
+from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.cluster_metadata import TopicsSeen, topics_of
+from zkconsumer.kafka.group_channel import GroupChannel
+from zkconsumer.model import Endpoint
+
+CONNECT_WITHIN = 3.0
+"""Seconds for one broker that is only asked who coordinates: there are others."""
+
+
+class CoordinatorSearch:
+    """Finds the coordinator of one group, and keeps track of the connections that are open, to close them.
+
+    Arguments: ``brokers`` tells the brokers that there are (may raise RegistryError, BrokerError); ``channel`` makes a
+    channel to one, not yet connected; ``load`` tells how busy each broker is with us, by id.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        brokers: Callable[[Deadline], Sequence[Endpoint]],
+        channel: Callable[[Endpoint], BrokerChannel],
+        load: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
+        self._group = group
+        self._brokers = brokers
+        self._channel = channel
+        self._load = load
+        self._known: Sequence[Endpoint] = ()
+        self._failed: set[int] = set()
+        self._lock = Lock()  # guards _open and _closed
+        self._open: dict[GroupChannel, BrokerChannel] = {}
+        self._interrupted = 0
+        self._closed = False
+
+    def find(self, deadline: Deadline) -> GroupChannel:
+        """A channel to the coordinator, connected.
+
+        Raises CoordinatorUnavailableError where it cannot be found now; BrokerResponseError, BrokerAuthenticationError
+        where it is refused to us.
+        """
+        before = self._interrupted
+        brokers = self._registered(deadline)
+        trouble: object = "no broker is known"
+        load = self._load()
+        shuffled = random.sample(list(brokers), len(brokers))
+        for endpoint in sorted(shuffled, key=lambda e: (e.broker_id in self._failed, load.get(e.broker_id, 0))):
+            if deadline.expired or self._interrupted != before:
+                break
+            try:
+                return self._ask(endpoint, brokers, deadline)
+            except BrokerResponseError as e:
+                if not error_codes.retriable(e.code):
+                    raise
+                raise CoordinatorUnavailableError(str(e)) from e  # all brokers know the same
+            except BrokerAuthenticationError:
+                raise  # the others would refuse us as well
+            except BrokerError as e:
+                trouble = e
+        raise CoordinatorUnavailableError(f"the coordinator of group {self._group!r} was not found: {trouble}")
+
+    def connect(self, endpoint: Endpoint, deadline: Deadline) -> GroupChannel:
+        """A channel to this broker, connected. Raises BrokerError."""
+        below = self._channel(endpoint)
+        channel = GroupChannel(below)
+        with self._lock:
+            if self._closed:
+                raise CoordinatorUnavailableError("closed")
+            self._open[channel] = below
+        try:
+            channel.connect(deadline)
+        except BaseException:
+            self._failed.add(endpoint.broker_id)
+            self.discard(channel)
+            raise
+        self._failed.discard(endpoint.broker_id)
+        return channel
+
+    def discard(self, channel: GroupChannel) -> None:
+        """Close a channel that is of no use any more."""
+        channel.close()
+        with self._lock:
+            self._open.pop(channel, None)
+
+    def topics(self, channel: GroupChannel, topics: Collection[str] | None, deadline: Deadline) -> TopicsSeen:
+        """Ask the broker at the other end as :func:`topics_of` does."""
+        with self._lock:
+            below = self._open.get(channel)
+        if below is None:
+            raise CoordinatorUnavailableError("closed")
+        return topics_of(below, topics, deadline)
+
+    def is_open(self, channel: GroupChannel) -> bool:
+        """Whether nobody has closed it."""
+        with self._lock:
+            return channel in self._open
+
+    def interrupt(self) -> None:
+        """Close every connection: whoever waits for an answer gets an error. Others may be opened after that."""
+        with self._lock:
+            channels, self._open = list(self._open), {}
+            self._interrupted += 1
+        for channel in channels:
+            channel.close()
+
+    def close(self) -> None:
+        """Close every connection, for good."""
+        with self._lock:
+            self._closed = True
+        self.interrupt()
+
+    def _registered(self, deadline: Deadline) -> Sequence[Endpoint]:
+        try:
+            self._known = self._brokers(deadline)
+        except BrokerAuthenticationError:
+            raise
+        except (RegistryError, BrokerError) as e:
+            # brokers change seldom, and a wrong address shows itself
+            if not self._known:
+                raise CoordinatorUnavailableError(str(e)) from e
+        return self._known
+
+    def _ask(self, endpoint: Endpoint, brokers: Sequence[Endpoint], deadline: Deadline) -> GroupChannel:
+        asked = self.connect(endpoint, Deadline(deadline.bounded(CONNECT_WITHIN)))
+        try:
+            found = asked.find_coordinator(self._group, Deadline(deadline.bounded(CONNECT_WITHIN)))
+        except BaseException:
+            self.discard(asked)
+            raise
+        if found.broker_id == endpoint.broker_id:
+            return asked
+        self.discard(asked)
+        known = next((other for other in brokers if other.broker_id == found.broker_id), None)
+        return self.connect(known or Endpoint(*found, protocol=endpoint.protocol), deadline)

@@ -1,0 +1,366 @@
+"""The exchanges of a member with its group's coordinator.
+
+One :class:`GroupChannel` wraps one connection; threads are those of ``channel.py``: one at a time asks, any may close,
+which makes a call that waits raise. A broker answers the requests of a connection in order, and JoinGroup only when the
+whole group has joined: whoever must commit, or leave, meanwhile does so on another connection.
+
+Mirrors the requests of the Java consumer of 3.9. Differs on purpose: an answer's error code leaves as an exception of
+its own class, an error of the group that a commit's answer repeats for each partition as well, and an answer that
+leaves out what was asked is an error and never "nothing there".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from zkconsumer.core.consumer_protocol import PROTOCOL_TYPE, JoinedMember
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, MemberIdRequiredError
+from zkconsumer.kafka import error_codes, requests
+from zkconsumer.kafka.broker_channel import BrokerChannel
+from zkconsumer.kafka.group_responses import (
+    OF_0_9,
+    Coordinator,
+    DescribedMember,
+    GroupDescription,
+    Joined,
+    Membership,
+    Versions,
+    negotiated_versions,
+)
+from zkconsumer.kafka.group_schemas import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+)
+from zkconsumer.kafka.offset_requests import StoredOffset
+from zkconsumer.kafka.requests import Api
+from zkconsumer.kafka.schema import Call, Message, Values
+from zkconsumer.model import Endpoint, TopicPartition
+
+__all__ = ["Coordinator", "DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership"]
+
+_OF_THE_GROUP: Final = frozenset(
+    {
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+        error_codes.ILLEGAL_GENERATION,
+        error_codes.INVALID_GROUP_ID,
+        error_codes.UNKNOWN_MEMBER_ID,
+        error_codes.REBALANCE_IN_PROGRESS,
+        error_codes.GROUP_AUTHORIZATION_FAILED,
+        error_codes.FENCED_INSTANCE_ID,
+    }
+)
+"""Codes that are never one partition's matter."""
+
+_LEAST_GENERATION: Final = 2  # of 0.9
+_INT32_MAX: Final = 2**31 - 1
+_NO_EPOCH: Final = -1
+_UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: nothing but the deadline ends such a wait
+
+
+class GroupChannel:
+    """A connection to a broker that is, or knows, the coordinator of a group.
+
+    Takes over ``channel``; like that it does nothing before ``connect()``, and ``close()`` may come from any thread.
+    Everything raises BrokerUnavailableError, BrokerError, and for an error code its class (GroupError or
+    BrokerResponseError).
+    """
+
+    def __init__(self, channel: BrokerChannel) -> None:
+        self._channel = channel
+        self._versions: Versions = {}
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The broker."""
+        return self._channel.endpoint
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """The version of each request on this connection, by its name."""
+        return {message.name: version for message, version in self._versions.items()}
+
+    def connect(self, deadline: Deadline) -> None:
+        """Connect and agree on versions. A broker older than 0.9 coordinates no groups."""
+        if self.endpoint.generation < _LEAST_GENERATION:
+            raise BrokerError(f"{self._channel.name} is older than 0.9, it coordinates no groups of consumers")
+        self._channel.connect(deadline)
+        self._versions = OF_0_9
+        if self.endpoint.generation >= requests.ASK_FROM_GENERATION:
+            request = requests.api_versions_request()
+            answer = self._channel.exchange(requests.API_VERSIONS, request, deadline)
+            self._versions = negotiated_versions(requests.api_ranges(answer, self._channel.name), self._channel.name)
+
+    def close(self) -> None:
+        """Close for good; from any thread, without waiting."""
+        self._channel.close()
+
+    def find_coordinator(self, group: str, deadline: Deadline) -> Coordinator:
+        """The broker that coordinates the group.
+
+        The very first question of a cluster makes it create the topic of offsets; it answers
+        COORDINATOR_NOT_AVAILABLE until that is done.
+        """
+        answer = self._ask(FIND_COORDINATOR, {"key": group}, deadline)
+        self._check(answer["error_code"], f"who coordinates group {group!r}")
+        return Coordinator(answer["node_id"], answer["host"] or "", answer["port"])
+
+    def join(
+        self,
+        who: Membership,
+        protocols: Sequence[tuple[str, bytes]],
+        *,
+        session_timeout: float,
+        rebalance_timeout: float,
+        deadline: Deadline,
+        reason: str = "",
+    ) -> Joined:
+        """Join the group, and wait until all of its members have, or the slow ones were given up.
+
+        Arguments: each strategy's name and subscription, the preferred one first; the timeouts in seconds; ``reason``
+        for the broker's log. How long the broker waits depends on the others' rebalance timeouts too, so ``deadline``
+        alone ends it. Raises MemberIdRequiredError, whose ``member_id`` is the one to join again with.
+        """
+        values = {
+            **self._values(who),
+            "session_timeout_ms": _ms(session_timeout),
+            "rebalance_timeout_ms": _ms(rebalance_timeout),
+            "protocol_type": PROTOCOL_TYPE,
+            "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
+            "reason": reason or None,
+        }
+        answer = self._ask(JOIN_GROUP, values, deadline, _UNTIL_DEADLINE)
+        try:
+            self._check(answer["error_code"], f"joining group {who.group!r}")
+        except MemberIdRequiredError as required:
+            required.member_id = answer["member_id"] or ""
+            raise
+        return Joined(
+            answer["generation_id"],
+            answer["protocol_name"] or "",
+            answer["leader"] or "",
+            answer["member_id"] or "",
+            tuple(
+                JoinedMember(one["member_id"] or "", one["metadata"] or b"", one.get("group_instance_id"))
+                for one in answer["members"] or ()
+            ),
+            answer.get("skip_assignment", False),
+        )
+
+    def sync(
+        self, who: Membership, *, protocol: str, deadline: Deadline, assignments: Mapping[str, bytes] | None = None
+    ) -> bytes:
+        """Wait for the leader's assignment, or give it as the leader. Returns what is ours, for ``decode_assignment``.
+
+        Arguments: ``protocol`` is the strategy that the join named; ``assignments`` of each member, by the leader.
+        """
+        values = {
+            **self._values(who),
+            "protocol_type": PROTOCOL_TYPE,
+            "protocol_name": protocol,
+            "assignments": [
+                {"member_id": member, "assignment": assignment} for member, assignment in (assignments or {}).items()
+            ],
+        }
+        answer = self._ask(SYNC_GROUP, values, deadline, _UNTIL_DEADLINE)
+        self._check(answer["error_code"], f"the assignment of group {who.group!r}")
+        return bytes(answer["assignment"] or b"")
+
+    def heartbeat(self, who: Membership, deadline: Deadline) -> None:
+        """Say that we are alive; hear whether the group rebalances."""
+        answer = self._ask(HEARTBEAT, self._values(who), deadline)
+        self._check(answer["error_code"], f"a heartbeat in group {who.group!r}")
+
+    def leave(self, who: Membership, deadline: Deadline, *, reason: str = "") -> None:
+        """Leave the group, which lets the others rebalance at once.
+
+        Static members are left in by the broker's grace unless their instance is removed in so many words: with an
+        ``instance_id`` this removes them.
+        """
+        one = {"member_id": who.member_id, "group_instance_id": who.instance_id, "reason": reason or None}
+        values = {"group_id": who.group, "member_id": who.member_id, "members": [one]}
+        answer = self._ask(LEAVE_GROUP, values, deadline)
+        for code in (answer["error_code"], *(one["error_code"] for one in answer.get("members") or ())):
+            self._check(code, f"leaving group {who.group!r}")
+
+    def commit(
+        self, who: Membership, offsets: Mapping[TopicPartition, int | StoredOffset], deadline: Deadline
+    ) -> Mapping[TopicPartition, int]:
+        """Write offsets, as a member, or as nobody while the group has no members; a :class:`StoredOffset` with what
+        stands beside it.
+
+        Returns the error code of each partition, 0 where it is written. An error of the group, which the answer
+        repeats for every partition, is raised: nothing is written then.
+        """
+        values = {
+            **self._values(who),
+            "topics": [
+                {
+                    "name": topic,
+                    "partitions": [{"partition_index": p, **_committed(offset)} for p, offset in parts],
+                }
+                for topic, parts in _by_topic(offsets.items()).items()
+            ],
+        }
+        codes = _codes(self._ask(OFFSET_COMMIT, values, deadline))
+        self._check_complete(offsets, codes, "OffsetCommit")
+        for code in codes.values():
+            if code in _OF_THE_GROUP:
+                self._check(code, f"an offset commit in group {who.group!r}")
+        return codes
+
+    def offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None, deadline: Deadline
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """Read offsets; of all partitions that have one where ``partitions`` is None (brokers from 0.10.2 on).
+
+        -1 where there is none; an error of one partition stands in its entry, UNSTABLE_OFFSET_COMMIT where a
+        transaction may yet change it (brokers from 2.5 on).
+        """
+        wanted = None if partitions is None else list(partitions)
+        if wanted is None and self._versions.get(OFFSET_FETCH, 0) < 2:
+            raise BrokerError(f"{self._channel.name} cannot tell all offsets of a group: it is older than 0.10.2")
+        listed = None if wanted is None else _by_topic((tp, None) for tp in wanted)
+        topics = listed and [{"name": t, "partition_indexes": [p for p, _ in parts]} for t, parts in listed.items()]
+        values = {"group_id": group, "topics": topics, "require_stable": True}
+        answer = self._ask(OFFSET_FETCH, values, deadline)
+        self._check(answer.get("error_code", error_codes.NONE), f"offsets of group {group!r}")
+        found = {
+            TopicPartition(topic["name"], one["partition_index"]): StoredOffset(
+                one["committed_offset"],
+                one["error_code"],
+                one["metadata"] or "",
+                one.get("committed_leader_epoch", -1),
+            )
+            for topic in answer["topics"] or ()
+            for one in topic["partitions"] or ()
+        }
+        for stored in found.values():
+            if stored.error in _OF_THE_GROUP:
+                self._check(stored.error, f"offsets of group {group!r}")
+        self._check_complete(wanted or (), found, "OffsetFetch")
+        return found
+
+    def describe(self, groups: Iterable[str], deadline: Deadline) -> Mapping[str, GroupDescription]:
+        """Groups as this broker, their coordinator, sees them. An error of any of them is raised."""
+        wanted = list(groups)
+        answer = self._ask(DESCRIBE_GROUPS, {"groups": wanted}, deadline)
+        found: dict[str, GroupDescription] = {}
+        for one in answer["groups"] or ():
+            self._check(one["error_code"], f"describing group {one['group_id']!r}")
+            found[one["group_id"]] = GroupDescription(
+                one["group_state"] or "",
+                one["protocol_type"] or "",
+                one["protocol_data"] or "",
+                tuple(map(_described, one["members"] or ())),
+            )
+        for missing in (group for group in wanted if group not in found):
+            raise BrokerError(f"{self._channel.name}: its answer to DescribeGroups says nothing of {missing!r}")
+        return found
+
+    def groups(self, deadline: Deadline) -> Mapping[str, str]:
+        """The groups that this broker coordinates, each with its protocol type (empty: only offsets)."""
+        answer = self._ask(LIST_GROUPS, {}, deadline)
+        self._check(answer["error_code"], "its groups")
+        return {one["group_id"]: one["protocol_type"] or "" for one in answer["groups"] or ()}
+
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, int]:
+        """Delete offsets of a group (brokers from 2.4 on). Returns the error code of each partition."""
+        wanted = list(partitions)
+        topics = [
+            {"name": topic, "partitions": [{"partition_index": p} for p, _ in parts]}
+            for topic, parts in _by_topic((tp, None) for tp in wanted).items()
+        ]
+        answer = self._ask(OFFSET_DELETE, {"group_id": group, "topics": topics}, deadline)
+        self._check(answer["error_code"], f"deleting offsets of group {group!r}")
+        codes = _codes(answer)
+        self._check_complete(wanted, codes, "OffsetDelete")
+        return codes
+
+    def delete_group(self, group: str, deadline: Deadline) -> None:
+        """Delete a group without members, and its offsets (brokers from 1.1 on)."""
+        answer = self._ask(DELETE_GROUPS, {"groups_names": [group]}, deadline)
+        for one in answer["results"] or ():
+            self._check(one["error_code"], f"deleting group {one['group_id']!r}")
+
+    # -- inside
+
+    def _ask(self, message: Message, values: Values, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
+        version = self._versions.get(message)
+        if version is None:
+            reason = f"does not know {message.name}" if self._versions else "not connected"
+            raise BrokerError(f"{self._channel.name}: {reason}")
+        answer: dict[str, Any] = self._channel.exchange(
+            Api(message.key, message.name, ()), Call(message, version, values), deadline, max_wait
+        )
+        return answer
+
+    def _values(self, who: Membership) -> dict[str, Any]:
+        return {
+            "group_id": who.group,
+            "generation_id": who.generation,
+            "member_id": who.member_id,
+            "group_instance_id": who.instance_id,
+        }
+
+    def _check(self, code: int, asked: str) -> None:
+        if code:
+            raise error_codes.error(code, f"{self._channel.name}, {asked}")
+
+    def _check_complete(
+        self, asked: Iterable[TopicPartition], told: Mapping[TopicPartition, object], what: str
+    ) -> None:
+        missing = [tp for tp in asked if tp not in told]
+        if missing:
+            raise BrokerError(f"{self._channel.name}: its answer to {what} says nothing of {missing[0]}")
+
+
+def _by_topic(parts: Iterable[tuple[TopicPartition, Any]]) -> dict[str, list[tuple[int, Any]]]:
+    topics: dict[str, list[tuple[int, Any]]] = {}
+    for tp, part in parts:
+        topics.setdefault(tp.topic, []).append((tp.partition, part))
+    return topics
+
+
+def _committed(offset: int | StoredOffset) -> dict[str, Any]:
+    if not isinstance(offset, StoredOffset):
+        return {"committed_offset": offset}
+    beside = {"committed_metadata": offset.metadata, "committed_leader_epoch": offset.leader_epoch}
+    return {"committed_offset": offset.offset, **beside}
+
+
+def _codes(answer: Values) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic["name"], one["partition_index"]): one["error_code"]
+        for topic in answer["topics"] or ()
+        for one in topic["partitions"] or ()
+    }
+
+
+def _described(one: Values) -> DescribedMember:
+    return DescribedMember(
+        one["member_id"] or "",
+        one.get("group_instance_id"),
+        one["client_id"] or "",
+        one["client_host"] or "",
+        one["member_metadata"] or b"",
+        one["member_assignment"] or b"",
+    )
+
+
+def _ms(seconds: float) -> int:
+    return min(max(round(seconds * 1000), 0), _INT32_MAX)

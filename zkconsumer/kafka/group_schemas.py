@@ -1,0 +1,237 @@
+"""The requests of groups, described for every version from 0.9's to those of 3.9 that a consumer's group needs. Pure.
+
+What later versions than ``highest`` add is for other things: several groups in one request, KIP-848's groups.
+"""
+
+from __future__ import annotations
+
+from zkconsumer.kafka.schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, Field, Message
+
+_ERROR = Field("error_code", INT16)
+_GROUP = Field("group_id", STRING)
+_MEMBER = Field("member_id", STRING)
+_GENERATION = Field("generation_id", INT32)
+
+
+def _throttle(since: int) -> Field:
+    return Field("throttle_time_ms", INT32, since, default=0)
+
+
+def _instance(since: int) -> Field:
+    return Field("group_instance_id", STRING, since, default=None)
+
+
+FIND_COORDINATOR = Message(
+    *(10, "FindCoordinator", 0, 3, 3),
+    request=(Field("key", STRING), Field("key_type", INT8, 1, default=0)),
+    response=(
+        _throttle(1),
+        _ERROR,
+        Field("error_message", STRING, 1, default=None),
+        Field("node_id", INT32),
+        Field("host", STRING),
+        Field("port", INT32),
+    ),
+)
+
+JOIN_GROUP = Message(
+    *(11, "JoinGroup", 0, 9, 6),
+    request=(
+        _GROUP,
+        Field("session_timeout_ms", INT32),
+        Field("rebalance_timeout_ms", INT32, 1, default=-1),
+        _MEMBER,
+        _instance(5),
+        Field("protocol_type", STRING),
+        Field("protocols", (Field("name", STRING), Field("metadata", BYTES)), many=True),
+        Field("reason", STRING, 8, default=None),
+    ),
+    response=(
+        _throttle(2),
+        _ERROR,
+        _GENERATION,
+        Field("protocol_type", STRING, 7, default=None),
+        Field("protocol_name", STRING),
+        Field("leader", STRING),
+        Field("skip_assignment", BOOL, 9, default=False),
+        _MEMBER,
+        Field("members", (_MEMBER, _instance(5), Field("metadata", BYTES)), many=True),
+    ),
+)
+
+SYNC_GROUP = Message(
+    *(14, "SyncGroup", 0, 5, 4),
+    request=(
+        _GROUP,
+        _GENERATION,
+        _MEMBER,
+        _instance(3),
+        Field("protocol_type", STRING, 5, default=None),
+        Field("protocol_name", STRING, 5, default=None),
+        Field("assignments", (_MEMBER, Field("assignment", BYTES)), many=True),
+    ),
+    response=(
+        _throttle(1),
+        _ERROR,
+        Field("protocol_type", STRING, 5, default=None),
+        Field("protocol_name", STRING, 5, default=None),
+        Field("assignment", BYTES),
+    ),
+)
+
+HEARTBEAT = Message(
+    *(12, "Heartbeat", 0, 4, 4), request=(_GROUP, _GENERATION, _MEMBER, _instance(3)), response=(_throttle(1), _ERROR)
+)
+
+LEAVE_GROUP = Message(
+    *(13, "LeaveGroup", 0, 5, 4),
+    request=(
+        _GROUP,
+        Field("member_id", STRING, until=2),
+        Field("members", (_MEMBER, _instance(3), Field("reason", STRING, 5, default=None)), 3, many=True),
+    ),
+    response=(_throttle(1), _ERROR, Field("members", (_MEMBER, _instance(3), _ERROR), 3, many=True)),
+)
+
+_PARTITION = Field("partition_index", INT32)
+_TOPIC = Field("name", STRING)
+
+OFFSET_COMMIT = Message(
+    *(8, "OffsetCommit", 0, 8, 8),
+    request=(
+        _GROUP,
+        Field("generation_id", INT32, 1, default=-1),
+        Field("member_id", STRING, 1, default=""),
+        _instance(7),
+        Field("retention_time_ms", INT64, 2, 4, default=-1),
+        Field(
+            "topics",
+            (
+                _TOPIC,
+                Field(
+                    "partitions",
+                    (
+                        _PARTITION,
+                        Field("committed_offset", INT64),
+                        Field("committed_leader_epoch", INT32, 6, default=-1),
+                        Field("commit_timestamp", INT64, 1, 1, default=-1),
+                        Field("committed_metadata", STRING, default=""),
+                    ),
+                    many=True,
+                ),
+            ),
+            many=True,
+        ),
+    ),
+    response=(
+        _throttle(3),
+        Field("topics", (_TOPIC, Field("partitions", (_PARTITION, _ERROR), many=True)), many=True),
+    ),
+)
+
+OFFSET_FETCH = Message(
+    *(9, "OffsetFetch", 0, 7, 6),
+    request=(
+        _GROUP,
+        Field("topics", (_TOPIC, Field("partition_indexes", INT32, many=True)), many=True),
+        Field("require_stable", BOOL, 7, default=False),
+    ),
+    response=(
+        _throttle(3),
+        Field(
+            "topics",
+            (
+                _TOPIC,
+                Field(
+                    "partitions",
+                    (
+                        _PARTITION,
+                        Field("committed_offset", INT64),
+                        Field("committed_leader_epoch", INT32, 5, default=-1),
+                        Field("metadata", STRING, default=""),
+                        _ERROR,
+                    ),
+                    many=True,
+                ),
+            ),
+            many=True,
+        ),
+        Field("error_code", INT16, 2, default=0),
+    ),
+)
+
+DESCRIBE_GROUPS = Message(
+    *(15, "DescribeGroups", 0, 5, 5),
+    request=(Field("groups", STRING, many=True), Field("include_authorized_operations", BOOL, 3, default=False)),
+    response=(
+        _throttle(1),
+        Field(
+            "groups",
+            (
+                _ERROR,
+                _GROUP,
+                Field("group_state", STRING),
+                Field("protocol_type", STRING),
+                Field("protocol_data", STRING),
+                Field(
+                    "members",
+                    (
+                        _MEMBER,
+                        _instance(4),
+                        Field("client_id", STRING),
+                        Field("client_host", STRING),
+                        Field("member_metadata", BYTES),
+                        Field("member_assignment", BYTES),
+                    ),
+                    many=True,
+                ),
+                Field("authorized_operations", INT32, 3, default=-(2**31)),
+            ),
+            many=True,
+        ),
+    ),
+)
+
+LIST_GROUPS = Message(
+    *(16, "ListGroups", 0, 5, 3),
+    request=(
+        Field("states_filter", STRING, 4, default=(), many=True),
+        Field("types_filter", STRING, 5, default=(), many=True),
+    ),
+    response=(
+        _throttle(1),
+        _ERROR,
+        Field(
+            "groups",
+            (
+                _GROUP,
+                Field("protocol_type", STRING),
+                Field("group_state", STRING, 4, default=""),
+                Field("group_type", STRING, 5, default="classic"),
+            ),
+            many=True,
+        ),
+    ),
+)
+
+DELETE_GROUPS = Message(
+    *(42, "DeleteGroups", 0, 2, 2),
+    request=(Field("groups_names", STRING, many=True),),
+    response=(_throttle(0), Field("results", (_GROUP, _ERROR), many=True)),
+)
+
+OFFSET_DELETE = Message(
+    *(47, "OffsetDelete", 0, 0, 1),
+    request=(_GROUP, Field("topics", (_TOPIC, Field("partitions", (_PARTITION,), many=True)), many=True)),
+    response=(
+        _ERROR,
+        _throttle(0),
+        Field("topics", (_TOPIC, Field("partitions", (_PARTITION, _ERROR), many=True)), many=True),
+    ),
+)
+
+GROUP_MESSAGES = (
+    *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH),
+    *(DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
+)
+"""All of them."""

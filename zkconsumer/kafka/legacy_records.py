@@ -1,0 +1,245 @@
+"""Message formats 0 and 1 (brokers before 0.11, and what newer ones convert down): single messages, compressed in
+wrappers.
+
+Pure. Written by hand instead of using aiokafka's class, for three reasons: that class trusts the lengths inside a
+compressed set (a corrupt one can make it read outside its memory or loop for ever), gives one batch object for each
+uncompressed message, and does not read LZ4 of format 0. The records handed out are aiokafka's format 2 record
+objects, so that whoever iterates sees one kind: ``timestamp`` is -1 and ``timestamp_type`` -1 where the format has
+none (format 0).
+
+Mirrors the original's ByteBufferMessageSet: the CRC of each message is checked (inner ones too), the offsets inside a
+format 1 wrapper are relative to the wrapper's (KIP-31), LogAppendTime of the wrapper overrides the inner timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from struct import Struct
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from aiokafka.record.default_records import DefaultRecord
+
+from zkconsumer.kafka.batch_headers import CODEC, MalformedSetError
+from zkconsumer.kafka.compression import Expansion, decompress
+from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
+
+_MADE_TOGETHER = 256  # of a wrapper's messages
+RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold
+
+_HEAD = Struct(">qiIbB").unpack_from  # offset, size, CRC, magic, attributes
+_TIME_AND_KEY = Struct(">qi").unpack_from  # what follows in format 1
+_INT32 = Struct(">i").unpack_from
+_START = 12  # offset and size
+_SUMMED = 16  # where the part begins that the CRC is of
+_BODY = 18  # where format 0 has the key, and format 1 the timestamp
+_SMALLEST = 26  # the bytes of a message of format 0 with empty key and value
+_LOG_APPEND_TIME = 0x08
+
+
+class Run(NamedTuple):
+    """Some messages that were read together: ``base_offset`` is that of the first, ``next_offset`` the one after the
+    last (in a wrapper: after the wrapper's own).
+
+    ``end`` is where the next one starts.
+    """
+
+    records: list[Any] | Wrapped
+    base_offset: int
+    next_offset: int
+    end: int
+
+
+def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansion) -> Run:
+    """The messages from ``at``: one wrapper's content, or a run of uncompressed ones whose offsets grow.
+
+    Arguments: ``data`` up to ``end`` is a message set whose messages are complete from ``at`` on as far as their
+    sizes say; the last may be cut off, then the run ends before it. The first one's offset was compared with its
+    neighbours'. Raises MalformedSetError if the first message is corrupt; a corrupt one after it ends the run.
+    """
+    records: list[Any] = []
+    view = memoryview(data)
+    next_offset = -1
+    enough = at + DECODED_BYTES
+    before = at
+    while at + _SMALLEST <= end:
+        offset, size, stored, magic, attributes = _HEAD(data, at)
+        stop = at + _START + size
+        if records:
+            if offset < next_offset and magic < 2:
+                if len(records) > 1:  # one of the two is wrong, and who called looks at both
+                    records.pop()
+                    at, next_offset = before, records[-1].offset + 1
+                break
+            if stop > end or magic > 1 or attributes & CODEC or at >= enough or len(records) >= RUN_LIMIT:
+                break
+        try:
+            _check(view, at, stop, offset, magic, stored if check_crc else None)
+            if attributes & CODEC:
+                wrapped = Wrapped(data, at, stop, check_crc, expansion)
+                return Run(wrapped, wrapped.base_offset, offset + 1, stop)
+            records.append(_record(data, at, stop, magic, attributes, offset, None))
+        except MalformedSetError:
+            if not records:
+                raise
+            break
+        before, at, next_offset = at, stop, offset + 1
+    return Run(records, records[0].offset, next_offset, at)
+
+
+def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored: int | None) -> None:
+    """Refuse a message whose head makes no sense or whose checksum is not the stored one (None: not asked for)."""
+    if stop - at < _SMALLEST or offset < 0 or not 0 <= magic <= 1:
+        raise MalformedSetError(f"a message says that its size is {stop - at - _START}, its format {magic}")
+    if stored is not None:
+        computed = crc32(view[at + _SUMMED : stop])
+        if computed != stored:
+            raise MalformedSetError(f"its checksum is {computed:#010x}, not {stored:#010x} as it says")
+
+
+def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset: int, stamp: int | None) -> Any:
+    """One message. Arguments: ``stamp`` is the time of appending that its wrapper says, None for the message's own."""
+    body = at + _BODY
+    if magic:
+        if body + 16 > stop:
+            raise MalformedSetError("it is cut short")
+        timestamp, length = _TIME_AND_KEY(data, body)
+        kind = 1 if attributes & _LOG_APPEND_TIME else 0
+        body += 12
+        if stamp is not None:
+            timestamp, kind = stamp, 1
+    else:
+        timestamp = kind = -1
+        (length,) = _INT32(data, body)
+        body += 4
+    key = value = None
+    if length != -1:
+        if length < 0 or body + length + 4 > stop:
+            raise MalformedSetError(f"a key of {length} bytes does not lie within it")
+        key = data[body : body + length]
+        body += length
+    (length,) = _INT32(data, body)
+    body += 4
+    if length != -1:
+        value = data[body : body + length]
+        body += length
+    if body != stop or length < -1:
+        raise MalformedSetError(f"a value of {length} bytes does not end where it does")
+    return DefaultRecord(offset, timestamp, kind, key, value, [])
+
+
+class Wrapped:
+    """The messages inside a wrapper, with their absolute offsets. They are made when they are iterated, since there may
+    be millions.
+
+    Raises MalformedSetError unless all of them are whole and their offsets grow up to the wrapper's; iterating raises
+    it for one whose fields do not lie within it.
+    """
+
+    __slots__ = ("_content", "_heads", "_magic", "_shift", "_stamp", "base_offset")
+
+    def __init__(self, data: bytes, at: int, stop: int, check_crc: bool, expansion: Expansion) -> None:
+        offset, _, _, magic, attributes = _HEAD(data, at)
+        wrapper = _record(data, at, stop, magic, attributes, offset, None)
+        if wrapper.value is None:
+            raise MalformedSetError("it is a wrapper without content")
+        try:
+            content = bytes(decompress(attributes & CODEC, wrapper.value, magic, expansion.limit))
+        except ValueError as failure:
+            raise MalformedSetError(str(failure)) from failure
+        expansion.held = len(content)
+        first, last, self._heads = _inner_offsets(content, magic, check_crc)
+        self._content = content
+        self._magic = magic
+        self._shift = offset - last if magic else 0
+        if self._shift < 0 or last > offset:
+            raise MalformedSetError(f"offset {offset} is before that of its last inner message")
+        self._stamp = wrapper.timestamp if wrapper.timestamp_type == 1 else None
+        self.base_offset = first + self._shift
+
+    def __iter__(self) -> Iterator[Any]:
+        content, magic, shift, stamp = self._content, self._magic, self._shift, self._stamp
+        for inner, at, stop, attributes in self._heads or _all_heads(content):
+            yield _record(content, at, stop, magic, attributes, shift + inner, stamp)
+
+    @property
+    def few(self) -> bool:
+        """Whether all of its messages may be made at once."""
+        return len(self._heads) > 0
+
+
+InnerHead = tuple[int, int, int, int]
+"""Of a message in a wrapper: the offset as written, where it begins and ends, its attributes."""
+
+
+def _all_heads(content: bytes) -> Iterator[InnerHead]:
+    at = 0
+    while at < len(content):
+        offset, size, _, _, attributes = _HEAD(content, at)
+        stop = at + _START + size
+        yield offset, at, stop, attributes
+        at = stop
+
+
+class WrapperBatch(RecordBatch):
+    """The messages of a wrapper that holds many."""
+
+    __slots__ = ()
+
+    @property
+    def many(self) -> bool:
+        """Always: else they are made at once."""
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._lists())
+
+    def _lists(self) -> Iterator[list[Any]]:
+        records, reached = iter(self._records), max(self.base_offset, self._first)
+        failure: MalformedSetError | None = None
+        more = True
+        while more:
+            made: list[Any] = []
+            try:
+                made.extend(islice(records, _MADE_TOGETHER))  # those before an error stay in the list
+                more = len(made) == _MADE_TOGETHER
+            except MalformedSetError as error:
+                failure, more = error, False
+            if made:
+                reached = max(reached, made[-1].offset + 1)
+                yield [record for record in made if record.offset >= self._first]
+        if failure is not None:
+            raise self._failed(reached, failure) from failure
+
+
+def _inner_offsets(content: bytes, magic: int, check_crc: bool) -> tuple[int, int, list[InnerHead]]:
+    """The first and the last offset as inner messages write them, and the heads of all where these are few. All must
+    be whole, and offsets must grow.
+    """
+    heads: list[InnerHead] = []
+    view = memoryview(content)
+    at, end = 0, len(content)
+    first = last = -1
+    while at < end:
+        if end - at < _SMALLEST:
+            raise MalformedSetError("its content is cut off")
+        offset, size, stored, inner_magic, attributes = _HEAD(content, at)
+        stop = at + _START + size
+        if stop > end:
+            raise MalformedSetError("its content is cut off")
+        if inner_magic != magic:
+            raise MalformedSetError(f"a message of format {inner_magic} is inside")
+        if attributes & CODEC:
+            raise MalformedSetError("a compressed message is inside")
+        _check(view, at, stop, offset, magic, stored if check_crc else None)
+        if offset <= last:
+            raise MalformedSetError(f"the message inside with offset {offset} is behind that with {last}")
+        if first < 0:
+            first = offset
+        if len(heads) <= RUN_LIMIT:
+            heads.append((offset, at, stop, attributes))
+        last, at = offset, stop
+    if first < 0:
+        raise MalformedSetError("it is a wrapper without content")
+    return first, last, heads if len(heads) <= RUN_LIMIT else []

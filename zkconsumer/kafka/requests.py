@@ -1,0 +1,228 @@
+"""The requests we make: their versions, how they are written, and how the small answers are read.
+
+Pure (no socket, no clock). Requests are written and small answers read by aiokafka's protocol classes. They are not
+that library's public API, so the library is pinned and ``tests/contract/test_protocol_classes.py`` pins what is
+relied on here. A fetch is written by ``fetch_question.py``, and its answer read by ``fetch_answer.py``.
+
+Mirrors the original, which talks Fetch 0 to 3, Metadata 0 and ListOffsets 0; differs in that from node version 3 on
+the broker is asked what it can do, so that brokers need not convert messages down (losing headers and zstd).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from aiokafka.protocol import admin, fetch, metadata, offset
+
+from zkconsumer.errors import BrokerError
+from zkconsumer.kafka import error_codes
+from zkconsumer.model import TopicPartition
+
+
+class Api(NamedTuple):
+    """One kind of request: its number in the protocol, its name, and the class of each version that we write."""
+
+    key: int
+    name: str
+    classes: tuple[Any, ...]
+
+
+FETCH = Api(1, "Fetch", tuple(getattr(fetch, f"FetchRequest_v{v}") for v in range(12)))
+# aiokafka's class for version 4 gives the leader epoch a wrong width, and its own builder stops at 3 as well
+LIST_OFFSETS = Api(2, "ListOffsets", tuple(getattr(offset, f"OffsetRequest_v{v}") for v in range(4)))
+METADATA = Api(3, "Metadata", tuple(getattr(metadata, f"MetadataRequest_v{v}") for v in range(6)))
+API_VERSIONS = Api(18, "ApiVersions", (admin.ApiVersionRequest_v0,))
+SASL_HANDSHAKE = Api(17, "SaslHandshake", tuple(getattr(admin, f"SaslHandShakeRequest_v{v}") for v in range(2)))
+SASL_AUTHENTICATE = Api(
+    36, "SaslAuthenticate", tuple(getattr(admin, f"SaslAuthenticateRequest_v{v}") for v in range(2))
+)
+EPOCH_END = Api(23, "OffsetForLeaderEpoch", (None,) * 4)  # written by leader_epochs.py
+NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)
+LOGIN = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
+"""What only a login needs, so that a broker may lack it (0.10 and 0.11 do not know the second)."""
+OPTIONAL = (*LOGIN, EPOCH_END)
+
+Versions = Mapping[Api, int]
+"""The version in which each request is written on one connection."""
+
+_BASE: Versions = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, API_VERSIONS: 0}
+CAPPED_FETCH = 3
+"""From this version of a fetch on brokers keep to the limit of a whole answer, but for one larger batch (KIP-74)."""
+ASK_FROM_GENERATION = 3
+"""Brokers that registered with this node version or later (0.10) can be asked what they understand."""
+
+_CONSUMER = -1  # the replica id of somebody who is no replica
+_TOOL = -2  # the replica id of Kafka's own tools, which see what consumers may not see yet
+
+
+class FetchPosition(NamedTuple):
+    """One partition of a fetch: where to read on, and how many bytes at most (a first batch may be larger)."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class FetchRequest(NamedTuple):
+    """What is asked of one broker in one exchange.
+
+    ``max_wait`` in seconds, ``min_bytes`` ends the wait early; ``max_bytes`` caps the answer where the broker can
+    (0.10.1 and later); ``isolation_level`` 0 is read_uncommitted, 1 read_committed (0.11 and later; older brokers
+    know no transactions, so it is dropped there). The order of ``positions`` is the order of service where bytes are
+    short. A fetch session (KIP-227, 1.1 and later, dropped for older brokers) is made and kept by ``session_id`` and
+    ``session_epoch``; the defaults ask for none. ``forgotten`` are the partitions to drop from the session.
+    """
+
+    positions: Sequence[FetchPosition]
+    max_wait: float
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int = 0
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten: Sequence[TopicPartition] = ()
+
+
+class ClusterMetadata(NamedTuple):
+    """What a broker says about topics: (host, port) of each broker, the leader of each partition that has one, and the
+    error code of each topic (by name) or partition that it cannot tell about.
+    """
+
+    brokers: Mapping[int, tuple[str, int]]
+    leaders: Mapping[TopicPartition, int]
+    errors: Mapping[str | TopicPartition, int]
+
+
+class ListedOffset(NamedTuple):
+    """The answer for one partition: -1 where there is no such offset; ``timestamp`` in ms, -1 where unknown; error
+    code.
+    """
+
+    offset: int
+    timestamp: int
+    error: int
+
+
+def base_versions(generation: int) -> Versions:
+    """What a broker understands unasked, by the version of its node in ZooKeeper: 1 (0.8) or 2 (0.9).
+
+    Version 0 of everything is also what remains for a broker that registered as newer and still refuses to be asked.
+    """
+    return {**_BASE, FETCH: 1} if generation == 2 else _BASE
+
+
+def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Versions:
+    """The highest version of each request that both sides know. Arguments: ranges by the request's number; the broker.
+
+    Raises BrokerError where there is none.
+    """
+    chosen: dict[Api, int] = {API_VERSIONS: 0}
+    for api in NEGOTIATED:
+        low, high = ranges.get(api.key, (0, -1))
+        best = min(high, len(api.classes) - 1)
+        if best < low or best < 0:
+            ours = f"0 to {len(api.classes) - 1}"
+            theirs = f"{low} to {high}" if high >= low else "not at all"
+            raise BrokerError(f"{who} speaks {api.name} {theirs}, this client {ours}")
+        chosen[api] = best
+    for api in OPTIONAL:
+        low, high = ranges.get(api.key, (0, -1))
+        best = min(high, len(api.classes) - 1)
+        if best >= low:
+            chosen[api] = best
+    return chosen
+
+
+# -- requests
+
+
+def api_versions_request() -> Any:
+    """The question what the broker understands."""
+    return API_VERSIONS.classes[0]()
+
+
+def metadata_request(version: int, topics: Sequence[str]) -> Any:
+    """The question who leads the partitions of ``topics`` (not empty: version 0 would read that as all topics)."""
+    names = list(topics)
+    return METADATA.classes[version](names, False) if version >= 4 else METADATA.classes[version](names)
+
+
+def list_offsets_request(
+    version: int, wanted: Mapping[TopicPartition, int], isolation_level: int, *, written: bool = False
+) -> Any:
+    """The question for the offset at a time of each partition (ms; -1 the end, -2 the beginning). With ``written`` the
+    end is that of the leader's log, beyond what consumers may read now.
+    """
+    who = _TOOL if written else _CONSUMER
+    one: tuple[int, ...] = (1,) if version == 0 else ()  # version 0 answers with a list; one entry is enough
+    topics = _by_topic((t, (p, timestamp, *one)) for (t, p), timestamp in wanted.items())
+    if version >= 2:
+        return LIST_OFFSETS.classes[version](who, isolation_level, topics)
+    return LIST_OFFSETS.classes[version](who, topics)
+
+
+def _by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Runs of equal topics become one entry; the order stays, since it decides who is served first."""
+    return [(topic, [part for _, part in run]) for topic, run in groupby(parts, itemgetter(0))]
+
+
+def encode(request: Any, correlation_id: int, client_id: str) -> bytes:
+    """A request as it goes over the wire, length included."""
+    body: bytes = request.build_request_header(correlation_id, client_id).encode() + request.encode()
+    return len(body).to_bytes(4, "big") + body
+
+
+# -- small answers
+
+
+def decode(request: Any, payload: bytes, who: str) -> Any:
+    """The answer to ``request`` as aiokafka's object. Raises BrokerError for bytes that are none."""
+    try:
+        return request.RESPONSE_TYPE.decode(payload)
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError) as failure:
+        kind = getattr(request, "name", type(request).__name__)
+        raise BrokerError(f"{who}: its answer to {kind} cannot be read: {failure!r}") from failure
+
+
+def api_ranges(answer: Any, who: str) -> Mapping[int, tuple[int, int]]:
+    """The (lowest, highest) version of each request. Raises BrokerResponseError where the broker refuses to tell."""
+    if answer.error_code and answer.error_code != error_codes.UNSUPPORTED_VERSION:
+        raise error_codes.error(answer.error_code, f"{who}, which versions it speaks")
+    return {key: (low, high) for key, low, high in answer.api_versions or ()}
+
+
+def cluster_metadata(answer: Any) -> ClusterMetadata:
+    """Metadata of any version in our own form.
+
+    A partition with REPLICA_NOT_AVAILABLE (only some follower is down) has a leader and no error for a consumer.
+    """
+    leaders: dict[TopicPartition, int] = {}
+    failed: dict[str | TopicPartition, int] = {}
+    for code, topic, *_, partitions in answer.topics or ():
+        if code:
+            failed[topic] = code
+        for partition_code, partition, leader, *_ in partitions or ():
+            which = TopicPartition(topic, partition)
+            if leader >= 0 and partition_code in (error_codes.NONE, error_codes.REPLICA_NOT_AVAILABLE):
+                leaders[which] = leader
+            else:
+                failed[which] = partition_code or error_codes.LEADER_NOT_AVAILABLE
+    brokers = {node: (host or "", port) for node, host, port, *_ in answer.brokers or ()}
+    return ClusterMetadata(brokers, leaders, failed)
+
+
+def listed_offsets(answer: Any) -> dict[TopicPartition, ListedOffset]:
+    """Offsets of any version in our own form. Version 0 tells no timestamps and answers with a list."""
+    found: dict[TopicPartition, ListedOffset] = {}
+    for topic, partitions in answer.topics or ():
+        for partition, code, *rest in partitions or ():
+            if isinstance(rest[0], int):
+                listed = ListedOffset(rest[1], rest[0], code)
+            else:
+                listed = ListedOffset(rest[0][0] if rest[0] else -1, -1, code)
+            found[TopicPartition(topic, partition)] = listed
+    return found

@@ -1,0 +1,197 @@
+"""The line to the coordinator: asks it one question at a time, so that whoever owns the state never waits for it.
+
+Threads: questions are asked by the group's thread, which is told each answer as an event; the line's own thread waits
+for them. A question takes the place of the one that is under way, whose connection is closed: a broker answers in
+order, and a join may take minutes. Only a leave is never replaced, and has a short limit.
+
+Mirrors the Java consumer's ``ConsumerNetworkClient``, which every caller's thread has to poll.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from queue import SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+
+from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
+from zkconsumer.kafka.cluster_metadata import TopicsSeen
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
+from zkconsumer.member.coordinator.events import Answer, Answered, Found, Synced
+from zkconsumer.model import Endpoint
+
+log = logging.getLogger(__name__)
+
+STATIC_FROM = 5
+"""The version of JoinGroup that knows ``group.instance.id`` (brokers from 2.3 on)."""
+
+Protocols = Sequence[tuple[str, bytes]]
+
+
+class Line:
+    """Asks.
+
+    Arguments: ``name`` begins the thread's; ``search`` is the line's alone; ``tell`` is called with every answer, on
+    the line's thread; ``timeout`` in seconds for one exchange that the broker answers at once.
+    """
+
+    def __init__(
+        self, name: str, search: CoordinatorSearch, tell: Callable[[Answered], None], *, timeout: float
+    ) -> None:
+        self._search = search
+        self._tell = tell
+        self._timeout = timeout
+        self._coordinator: GroupChannel | None = None  # this and the next are the line's thread's
+        self._place: Endpoint | None = None
+        self._questions: SimpleQueue[tuple[int, bool, Callable[[], Answer]] | None] = SimpleQueue()
+        self._lock = Lock()  # guards the three below
+        self._ticket = 0
+        self._under_way = 0
+        self._lasting = False
+        self._thread = Thread(target=self._run, name=f"{name}-coordinator", daemon=True)
+
+    def open(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def found(self) -> bool:
+        """Whether a coordinator was ever found."""
+        return self._place is not None
+
+    def close(self, deadline: Deadline) -> None:
+        """End the thread and close the connection; never waits beyond the deadline."""
+        self._questions.put(None)
+        self._search.close()
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining())
+
+    # ---- questions; each returns the ticket of its answer
+
+    def find(self, topics: Collection[str] | None, *, look: bool) -> int:
+        """Find the coordinator anew. ``look``: ask it for topics too (None: for all)."""
+
+        def ask() -> Found:
+            self._drop()
+            channel = self._coordinator = self._search.find(Deadline(self._timeout))
+            self._place = channel.endpoint
+            return Found(channel.endpoint, self._look(channel, topics) if look else None)
+
+        return self._put(ask)
+
+    def join(self, who: Membership, protocols: Protocols, *, session: float, rebalance: float, limit: float) -> int:
+        """Join. Times in seconds; ``limit`` is how long the others may take."""
+
+        def ask() -> Joined:
+            channel = self._connected()
+            if who.instance_id is not None and channel.versions["JoinGroup"] < STATIC_FROM:
+                raise ConfigException(
+                    "group.instance.id", f"broker {channel.endpoint.broker_id} is older than 2.3 and does not know it"
+                )
+            return channel.join(
+                who, protocols, session_timeout=session, rebalance_timeout=rebalance, deadline=Deadline(limit)
+            )
+
+        return self._put(ask)
+
+    def sync(self, who: Membership, protocol: str, assignments: Mapping[str, bytes], *, limit: float) -> int:
+        """Sync; ``assignments`` by the leader."""
+
+        def ask() -> Synced:
+            sent_at = monotonic()
+            got = self._connected().sync(who, protocol=protocol, assignments=assignments, deadline=Deadline(limit))
+            return Synced(got, sent_at)
+
+        return self._put(ask)
+
+    def topics(self, topics: Collection[str] | None) -> int:
+        """Ask for topics, None: for all."""
+        return self._put(lambda: self._look(self._connected(), topics))
+
+    def leave(self, who: Membership, *, limit: float) -> int:
+        """Leave, over a connection of its own: the other one may be waiting for a join. A coordinator that has moved is
+        found once more, or the others would wait for the end of our session.
+        """
+
+        def ask() -> None:
+            deadline, place = Deadline(limit), self._place
+            self._drop()
+            if place is not None:
+                try:
+                    self._leave(self._search.connect(place, deadline), who, deadline)
+                    return
+                except BrokerError as e:
+                    if remedy(e) is not Remedy.FIND:
+                        raise
+            self._leave(self._search.find(deadline), who, deadline)
+
+        return self._put(ask, lasting=True)
+
+    def cancel(self) -> int:
+        """Want no answer any more. Returns a ticket that the line gives no answer to."""
+        with self._lock:
+            self._ticket += 1
+            self._interrupt()
+            return self._ticket
+
+    # ---- inside
+
+    def _put(self, ask: Callable[[], Answer], *, lasting: bool = False) -> int:
+        with self._lock:
+            self._ticket += 1
+            self._interrupt()
+            self._questions.put((self._ticket, lasting, ask))
+            return self._ticket
+
+    def _interrupt(self) -> None:
+        """The caller holds the lock."""
+        if self._under_way and not self._lasting:
+            self._search.interrupt()
+
+    def _run(self) -> None:
+        while (question := self._questions.get()) is not None:
+            ticket, lasting, ask = question
+            with self._lock:
+                if ticket != self._ticket and not lasting:
+                    continue
+                self._under_way, self._lasting = ticket, lasting
+            try:
+                answered = Answered(ticket, ask())
+            except Exception as e:  # noqa: BLE001 (whatever it is, whoever asked decides what it means)
+                answered = Answered(ticket, error=e)
+                if not isinstance(e, BrokerResponseError):
+                    self._drop()
+            with self._lock:
+                self._under_way = 0
+            self._tell(answered)
+        self._drop()
+
+    def _connected(self) -> GroupChannel:
+        """The coordinator as it was found; after an interrupted question over a new connection."""
+        channel = self._coordinator
+        if channel is None or not self._search.is_open(channel):
+            if self._place is None:
+                raise CoordinatorUnavailableError("the coordinator is not known")
+            channel = self._coordinator = self._search.connect(self._place, Deadline(self._timeout))
+            with self._lock:  # whoever took our place before we connected could not close this connection
+                if self._under_way != self._ticket:
+                    raise CoordinatorUnavailableError("nobody waits for this answer any more")
+        return channel
+
+    def _look(self, channel: GroupChannel, topics: Collection[str] | None) -> TopicsSeen:
+        return self._search.topics(channel, topics, Deadline(self._timeout))
+
+    def _leave(self, channel: GroupChannel, who: Membership, deadline: Deadline) -> None:
+        try:
+            channel.leave(who, deadline)
+        finally:
+            self._search.discard(channel)
+
+    def _drop(self) -> None:
+        channel, self._coordinator = self._coordinator, None
+        if channel is not None:
+            self._search.discard(channel)

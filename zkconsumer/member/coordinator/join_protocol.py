@@ -1,0 +1,195 @@
+"""What a member asks its coordinator, and what the answers mean to the table of states.
+
+Called by the group's thread only, which asks one question at a time on its way into a generation and, while it holds
+one, looks at topics now and then. A question takes the place of the one before, whose answer is then nobody's any more:
+the ticket of each tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+from time import monotonic
+
+from zkconsumer.core.consumer_protocol import MemberAssignment
+from zkconsumer.errors import ZkConsumerError
+from zkconsumer.kafka.cluster_metadata import TopicsSeen
+from zkconsumer.kafka.group_channel import Joined
+from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.events import Answered, Found, Synced
+from zkconsumer.member.coordinator.generation import Generation
+from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, NEVER, OTHERS_MAY_TAKE, MemberSettings
+from zkconsumer.member.coordinator.state_machine import Trigger
+from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.zookeeper.lease import Lease
+
+
+class Asked(Enum):
+    """Why something was asked."""
+
+    ON_THE_WAY = "on the way into a generation"
+    LOOKING = "a look at topics"
+    LEAVING = "a leave"
+
+
+class Questions:
+    """The questions of one member.
+
+    Arguments: ``line`` asks them; ``generation`` is who we are, ``interest`` what we want: answers change both; the
+    membership is kept alive by ``heartbeats`` from the answer to a join on; ``lease`` is renewed by that to a sync.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        line: Line,
+        heartbeats: Heartbeats,
+        lease: Lease,
+        generation: Generation,
+        interest: Interest,
+    ) -> None:
+        self._settings = settings
+        self._line = line
+        self._heartbeats = heartbeats
+        self._lease = lease
+        self._generation = generation
+        self._interest = interest
+        self._where: Endpoint | None = None
+        self._beating_since = self._joining_since = monotonic()
+        self._ticket = self._looking = self._leaving = 0
+        self._looked_for: Collection[str] | None = None
+        self.share = MemberAssignment()
+        """What the last sync gave us."""
+
+    # ---- asking ----
+
+    def find(self) -> None:
+        """Where is the coordinator? With all topics there are, where a pattern is to be matched."""
+        self._ask(self._line.find(None, look=self._interest.wildcard))
+
+    def join(self, owned: Collection[TopicPartition]) -> None:
+        """Join, holding ``owned`` all the while."""
+        settings = self._settings
+        protocols = self._generation.offer(owned)
+        self._heartbeats.synced()
+        self._joining_since = monotonic()
+        self._ask(
+            self._line.join(
+                self._generation.who,
+                protocols,
+                session=settings.session,
+                rebalance=settings.max_poll,
+                limit=self._patience + settings.request_timeout,
+            )
+        )
+
+    def topics(self) -> None:
+        """Which partitions do the group's topics have? For its leader."""
+        self._ask(self._line.topics(self._generation.group_topics))
+
+    def sync(self) -> None:
+        """What is ours? With everybody's share, where we lead. Raises whatever the strategy does, a plug-in for one;
+        nothing is asked then.
+        """
+        assignments = self._generation.decide()
+        self._ask(self._line.sync(self._generation.who, self._generation.chosen, assignments, limit=self._patience))
+
+    def failed(self, error: ZkConsumerError) -> Answered:
+        """The answer to a question that could not even be asked."""
+        self._ask(self._line.cancel())
+        return Answered(self._ticket, error=error)
+
+    def look(self) -> None:
+        """Look at the topics that we want, if there is anything to look at."""
+        topics = self._interest.look_for
+        if topics is None or topics:
+            self._looking, self._looked_for = self._line.topics(topics), topics
+
+    def leave(self, *, static: bool) -> Answered | None:
+        """Leave the group; a static member only where it is to go as well (``static``). Returns the answer where nobody
+        need be asked: nobody knows us, or what is ours is to be kept for us.
+        """
+        who = self._generation.who
+        self._ticket = self._looking = 0
+        if who.member_id and (who.instance_id is None or static):
+            self._leaving = self._line.leave(who, limit=LEAVE_WITHIN)
+            return None
+        self._leaving = self._line.cancel()
+        return Answered(self._leaving)
+
+    def cancel(self) -> None:
+        """Want no answer any more."""
+        self._line.cancel()
+        self._ticket = self._looking = 0
+
+    def beat(self) -> None:
+        """Keep the membership alive from now on, where the coordinator was found last."""
+        assert self._where is not None
+        self._beating_since = monotonic()
+        self._heartbeats.beat(self._generation.who, self._where)
+
+    @property
+    def silent_at(self) -> float:
+        """When the coordinator has been silent for a session timeout, unless it is heard of again (monotonic)."""
+        if not self._heartbeats.beating:
+            return NEVER
+        heard_of = max(self._beating_since, self._heartbeats.heard_at)
+        return max(self._lease.ends_at, heard_of + self._settings.session)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that the others may take."""
+        return max(self._settings.max_poll, OTHERS_MAY_TAKE)
+
+    def _ask(self, ticket: int) -> None:
+        self._ticket, self._looking = ticket, 0
+
+    # ---- answers ----
+
+    def take(self, event: Answered) -> Asked | None:
+        """What this answers; None: nothing that is still wanted."""
+        if event.ticket == self._looking:
+            self._looking = 0
+            return Asked.LOOKING
+        if event.ticket == self._leaving:
+            self._leaving = 0
+            return Asked.LEAVING
+        if event.ticket == self._ticket:
+            self._ticket = 0
+            return Asked.ON_THE_WAY
+        return None
+
+    def saw(self, event: Answered) -> None:
+        """A look at topics was answered, or failed, which says nothing."""
+        if isinstance(event.answer, TopicsSeen):
+            self._interest.saw(self._looked_for, event.answer.partitions, event.answer.unsure)
+
+    def meaning(self, event: Answered) -> Trigger:
+        """What an answer on the way into a generation means. Raises ZkConsumerError: whatever went wrong."""
+        if event.error is not None:
+            raise event.error if isinstance(event.error, ZkConsumerError) else ZkConsumerError(repr(event.error))
+        match event.answer:
+            case Found(coordinator, topics):
+                self._where = coordinator
+                if topics is not None:
+                    self._interest.saw(None, topics.partitions, topics.unsure)
+                if self._heartbeats.beating:
+                    self.beat()  # at its new place
+                return Trigger.COORDINATOR_FOUND
+            case Joined():
+                leads = self._generation.joined(event.answer)
+                self._heartbeats.joined(self._joining_since)
+                self.beat()  # the coordinator's clock runs from here on
+                return Trigger.CHOSEN if leads else Trigger.JOINED
+            case TopicsSeen(partitions, unsure):
+                self._interest.saw(self._generation.group_topics, partitions, unsure)
+                return Trigger.TOPICS_KNOWN
+            case Synced(assignment, sent_at):
+                self.share = self._generation.adopt(assignment)
+                self._heartbeats.synced()
+                self._lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
+                return Trigger.SYNCED
+            case answer:
+                raise ZkConsumerError(f"an answer that nobody asked for: {answer!r}")

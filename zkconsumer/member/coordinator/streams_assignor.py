@@ -1,0 +1,215 @@
+"""``zkconsumer``: the strategies of ZooKeeper's mode in a group that a broker coordinates. Pure; any thread.
+
+A group that moves from one coordination to the other keeps its ``partition.assignment.strategy``, whatever it is, and
+each stream gets the same partitions as before: members tell the leader what they would have registered in ZooKeeper,
+the leader computes for threads, and the assignment names the stream of each partition. All members must be ours. What
+changes hands is given up first and given later, as under ``cooperative-sticky``, if the members rebalance that way.
+Strategies that ask for the racks of the partitions' leaders are told of none.
+
+The user data of both directions is JSON with a ``version``, 1 now. Keys only ever come in addition, so that a later
+version is read by what is known of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zkconsumer.assignors import AssignmentError
+from zkconsumer.assignors.group_strategy import Configured, assignment_strategy
+from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol
+from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.errors import MalformedMemberError
+from zkconsumer.member.coordinator.leader_assignors import COOPERATIVE, Members
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
+
+_VERSION = 1
+_OWN_KEYS = frozenset({"version", "consumer", "streams"})
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    members: Mapping[ConsumerId, Registration]
+    partitions: Mapping[str, tuple[int, ...]]
+    racks: Mapping[TopicPartition, str]
+
+
+class StreamsAssignor:
+    """The strategy ``zkconsumer``.
+
+    Arguments: ``config`` chooses the strategy that the leader computes; ``consumer`` is our id as it stood, or would
+    stand, in ZooKeeper; ``streams`` tells how many streams we bring to a topic; ``extra`` is what we would advertise
+    in our registration (see ``core.assignors.advertisement``). Raises UnknownAssignorError and ConfigException as the
+    strategy does.
+    """
+
+    name = "zkconsumer"
+    protocols: tuple[RebalanceProtocol, ...] = COOPERATIVE
+
+    def __init__(
+        self,
+        config: Configured,
+        consumer: ConsumerId,
+        streams: Callable[[str], int],
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        self._strategy = assignment_strategy(config)
+        self._consumer = consumer
+        self._streams = streams
+        self._extra = dict(extra or {})
+
+    def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Our id, our streams and what we advertise."""
+        said = {**self._extra, "version": _VERSION, "consumer": self._consumer}
+        return _json({**said, "streams": {topic: self._streams(topic) for topic in topics}})
+
+    def assign(self, partitions: Mapping[str, int], members: Members) -> dict[str, MemberAssignment]:
+        """What each member gets, with the stream of each partition.
+
+        Raises MalformedMemberError where a member's user data cannot be read, AssignmentError as the strategy does.
+        """
+        told = {member: _told(member, said) for member, said in members.items()}
+        names = _names(told)
+        threads: dict[ConsumerId, dict[str, tuple[ThreadId, ...]]] = {}
+        streams: dict[ThreadId, tuple[str, int]] = {}
+        for member, registered in told.items():
+            threads[names[member]] = {
+                topic: tuple(thread_id(names[member], n) for n in range(count))
+                for topic, count in registered.subscription.items()
+            }
+            most = max(registered.subscription.values(), default=0)
+            streams.update({thread_id(names[member], n): (member, n) for n in range(most)})
+        view = _View(
+            {names[member]: registered for member, registered in told.items()},
+            {topic: tuple(range(count)) for topic, count in partitions.items()},
+            {},
+        )
+        given: dict[str, dict[TopicPartition, int]] = {member: {} for member in members}
+        for partition, thread in self._strategy(view, threads).items():
+            if thread not in streams:
+                raise AssignmentError(
+                    f"the strategy {self._strategy.name} gave {partition} to {thread}, whom nobody has"
+                )
+            member, number = streams[thread]
+            given[member][partition] = number
+        return {member: _assignment(kept) for member, kept in _given_up_first(given, members).items()}
+
+
+def _told(member: str, said: MemberSubscription) -> Registration:
+    """A member's user data, as the registration that it would have in ZooKeeper; its ``consumer`` is in ``extra``."""
+    data = _read_json(said.user_data)
+    if data is None or not isinstance(data.get("version"), int) or data["version"] < 1:
+        raise MalformedMemberError(member, "its user data is not that of the strategy zkconsumer")
+    consumer, streams = data.get("consumer"), data.get("streams")
+    if not isinstance(consumer, str) or not isinstance(streams, dict):
+        raise MalformedMemberError(member, "its user data names no consumer, or no streams")
+    if not all(isinstance(count, int) and 0 <= count < 1 << 16 for count in streams.values()):
+        raise MalformedMemberError(member, "its user data has a number of streams that is none")
+    extra = {key: value for key, value in data.items() if key not in _OWN_KEYS} | {"consumer": consumer}
+    return Registration(STATIC, {topic: streams.get(topic, 1) for topic in said.topics}, extra=extra)
+
+
+def _names(told: Mapping[str, Registration]) -> dict[str, ConsumerId]:
+    """The members' consumer ids. A second member under the same one, the first's next life say, is told apart by its
+    member id.
+    """
+    names: dict[str, ConsumerId] = {}
+    taken: set[ConsumerId] = set()
+    for member in sorted(told, key=utf16_key):
+        name = ConsumerId(str(told[member].extra["consumer"]))
+        names[member] = ConsumerId(f"{name}@{member}") if name in taken else name
+        taken.add(names[member])
+    return names
+
+
+def _given_up_first(
+    given: Mapping[str, Mapping[TopicPartition, int]], members: Members
+) -> dict[str, dict[TopicPartition, int]]:
+    """What is given without what another member still holds."""
+    holders: dict[TopicPartition, set[str]] = {}
+    for member, said in members.items():
+        for partition in said.owned:
+            holders.setdefault(partition, set()).add(member)
+    return {
+        member: {tp: number for tp, number in wanted.items() if holders.get(tp, set()) <= {member}}
+        for member, wanted in given.items()
+    }
+
+
+def _assignment(streams: Mapping[TopicPartition, int]) -> MemberAssignment:
+    listed: dict[str, list[list[int]]] = {}
+    for tp in sorted(streams):
+        of_topic = listed.setdefault(tp.topic, [])
+        of_topic += [[] for _ in range(len(of_topic), streams[tp] + 1)]
+        of_topic[streams[tp]].append(tp.partition)
+    return MemberAssignment(tuple(sorted(streams)), _json({"version": _VERSION, "streams": listed}))
+
+
+def streams_of(
+    assignment: MemberAssignment, streams: Mapping[str, int], before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Which of our streams each partition goes to, counted from 0.
+
+    As the leader says, if it is one of ours under ``zkconsumer``; else, topic by topic, evenly: what stays remains in
+    its stream as long as that has no more than its share, and the rest fills up the streams in order.
+    Arguments: how many streams we bring to each topic; where partitions were ``before``. Partitions of topics that we
+    bring no stream to are left out: nobody asked for them.
+    """
+    said = _said_by_leader(assignment)
+    found: dict[TopicPartition, int] = {}
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(assignment.partitions):
+        if said.get(tp, -1) in range(streams.get(tp.topic, 0)):
+            found[tp] = said[tp]
+        elif streams.get(tp.topic, 0) > 0:
+            by_topic.setdefault(tp.topic, []).append(tp)
+    for topic, unsaid in by_topic.items():
+        found.update(_evenly(unsaid, streams[topic], before))
+    return found
+
+
+def _evenly(
+    partitions: Sequence[TopicPartition], streams: int, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    kept: list[list[TopicPartition]] = [[] for _ in range(streams)]
+    for tp in partitions:
+        if before.get(tp, -1) in range(streams):
+            kept[before[tp]].append(tp)
+    least, larger = divmod(len(partitions), streams)
+    fullest = sorted(range(streams), key=lambda number: -len(kept[number]))[:larger]
+    shares = [least + (number in fullest) for number in range(streams)]
+    found = {tp: number for number, held in enumerate(kept) for tp in held[: shares[number]]}
+    free = iter([tp for tp in partitions if tp not in found])
+    for number, held in enumerate(kept):
+        found.update({next(free): number for _ in range(len(held), shares[number])})
+    return found
+
+
+def _said_by_leader(assignment: MemberAssignment) -> dict[TopicPartition, int]:
+    """What the leader's user data says; nothing where it is not one of ours, or makes no sense."""
+    data = _read_json(assignment.user_data) or {}
+    listed = data.get("streams")
+    said: dict[TopicPartition, int] = {}
+    for topic, by_stream in listed.items() if isinstance(listed, dict) else ():
+        for number, numbers in enumerate(by_stream) if isinstance(by_stream, list) else ():
+            for partition in numbers if isinstance(numbers, list) else ():
+                if isinstance(partition, int):
+                    said[TopicPartition(topic, partition)] = number
+    return said
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _read_json(data: bytes | None) -> dict[str, Any] | None:
+    """A JSON object, None for anything else."""
+    if not data or not data.startswith(b"{"):
+        return None
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

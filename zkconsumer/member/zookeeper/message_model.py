@@ -1,0 +1,173 @@
+"""Membership with an eye on ``message.model``: a group's members either share its partitions or each take all.
+
+A broadcasting member is a group of one: it registers, owns and commits in ``/consumers/<group>@<consumer.id>`` with
+the same code as any other member, so that everything promised of ownership and offsets holds for it, and two processes
+with one ``consumer.id`` exclude each other. Beside that it tells of itself by an ephemeral node in
+``/consumers/<group>/broadcast``, where Scala members do not look.
+
+Who joins looks for live members of the other kind and refuses to stay where there are any: before it shows itself, and
+again after. Of two that come at the same moment each has shown itself before it looks, so at least one sees the other,
+and the one whose node was made later gives way. Who has been let in stays, also when its session ended and it comes
+back: the other kind harms no data, and a member that works must not stop for what somebody else did. It reports it.
+
+Called by the group's thread only; :attr:`ModelMembership.concern` and ``refusal`` are read by others. The original has
+no such thing; names and meaning are those of RocketMQ's ``MessageModel``, which keeps such offsets in a local file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from zkconsumer.core.registration import Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MessageModelConflictError
+from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.model import ConsumerId
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import Look, Seen
+from zkconsumer.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class ModelMembership(Membership):
+    """The membership of a group all of whose members consume by one ``message.model``.
+
+    Arguments: as for :class:`Membership`; ``group`` is where the member registers, ``shared`` the ``group.id``. Where
+    they differ the member broadcasts.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cache: NodeCache,
+        group: str,
+        consumer: ConsumerId,
+        registration: Callable[[], Registration],
+        *,
+        shared: str,
+        exclude_internal_topics: bool,
+        wants_racks: bool = False,
+    ) -> None:
+        super().__init__(
+            session,
+            cache,
+            group,
+            consumer,
+            registration,
+            exclude_internal_topics=exclude_internal_topics,
+            wants_racks=wants_racks,
+        )
+        self._shared = shared
+        self._broadcasting = group != shared
+        self._others = paths.ids(shared) if self._broadcasting else paths.broadcast_members(shared)
+        self._shown = paths.broadcast_member(shared, consumer) if self._broadcasting else self.path
+        self._admitted = False
+        self.refusal: MessageModelConflictError | None = None
+        """Why this member does not stay in its group; None: it does."""
+        self.concern = ""
+        """What is strange in its group, in words for the user; empty where nothing is."""
+
+    def register(self, deadline: Deadline) -> bool:
+        """See that our registration stands, and nobody of the other kind stood there before us.
+
+        Raises: :class:`MessageModelConflictError` where somebody did; nothing of us is left there then. Otherwise as
+        :meth:`Membership.register`.
+        """
+        registered = super().register(deadline)
+        if self._broadcasting:
+            self._show(deadline)
+        if not self._admitted:
+            self._admit(deadline, looked=registered and not self._broadcasting)
+        self._look(deadline)
+        return registered
+
+    def _before_registering(self) -> Look:
+        """Before we show ourselves those of the other kind are looked for; there are hardly ever any."""
+        return replace(super()._before_registering(), rare=() if self._admitted else (self._others,))
+
+    def _examine(self, seen: Seen) -> None:
+        if not self._admitted:
+            self._refuse_for(seen.children[self._others] or ())
+
+    def _after_registering(self) -> Look:
+        """And again after it, or two could miss each other; unless what shows us is still to be made."""
+        after = super()._after_registering()
+        if self._admitted or self._broadcasting:
+            return after
+        self._cache.forget([self._others])
+        return replace(after, rare=(self._others,))
+
+    def deregister(self, deadline: Deadline) -> None:
+        """Delete what our session made to show us."""
+        if self._broadcasting:
+            node = self._session.stat([self._shown], deadline)[0]
+            if node is not None and node.ephemeral_owner == self._session.session_id:
+                self._session.delete(self._shown, deadline, node.version)
+        super().deregister(deadline)
+
+    def _show(self, deadline: Deadline) -> None:
+        """Tell clustering members that we are there."""
+        if self._cache.nodes([self._shown], deadline)[self._shown] is not None:
+            return
+        # with an empty directory of offsets: "ConsumerGroupCommand --delete --topic" fails for all groups where one of
+        # the children of /consumers has none
+        self._session.ensure(
+            [paths.offsets(self._shared), paths.broadcast_members(self._shared)],
+            deadline,
+        )
+        self._session.create(self._shown, self._group.encode(), deadline, ephemeral=True)
+        self._cache.forget([self._shown])
+        self._cache.nodes([self._shown], deadline)
+
+    def _admit(self, deadline: Deadline, *, looked: bool) -> None:
+        """We have shown ourselves: give way to whoever did so before us. ``looked``: they were read since."""
+        if not looked:
+            self._cache.forget([self._others])
+        names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
+        if names:
+            where = {f"{self._others}/{name}": name for name in names}
+            nodes = self._cache.nodes([self._shown, *where], deadline)
+            ours = nodes[self._shown]
+            earlier = [
+                name
+                for path, name in where.items()
+                if (node := nodes[path]) is not None and (ours is None or node.czxid < ours.czxid)
+            ]
+            try:
+                self._refuse_for(earlier)
+            except MessageModelConflictError:
+                self.deregister(deadline)
+                self._cache.forget([self._shown, self.path])
+                raise
+        self._admitted = True
+        self.refusal = None
+
+    def _refuse_for(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        if self._broadcasting:
+            what = "clustering members, so message.model=broadcasting would consume everything once more beside them"
+        else:
+            what = "broadcasting members, each of which takes all partitions already"
+        self.refusal = MessageModelConflictError(
+            f"the group {self._shared!r} has {what}: {_some(names)}; stop them or take another group.id"
+        )
+        raise self.refusal
+
+    def _look(self, deadline: Deadline) -> None:
+        """Note who of the other kind came after us, as Scala members do, which nobody can refuse."""
+        names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
+        kind = "clustering" if self._broadcasting else "broadcasting"
+        concern = f"the group {self._shared!r} has {kind} members as well: {_some(names)}" if names else ""
+        if concern and concern != self.concern:
+            log.warning("%s; each kind consumes everything", concern)
+        self.concern = concern
+
+
+def _some(names: Sequence[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")

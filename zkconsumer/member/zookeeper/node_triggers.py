@@ -1,0 +1,46 @@
+"""What a changed node means to a member, as a trigger. Pure but for what it is told of; the group's thread's only."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from zkconsumer.member.events import Event, LookAgain, NodeChanged, StopRequested, SubscriptionChanged
+from zkconsumer.member.zookeeper.state_machine import Trigger
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper import paths
+from zkconsumer.zookeeper.session import SessionChanged
+
+_ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED})
+
+
+class Meanings:
+    """Tells what concerns us.
+
+    Arguments: ``owned`` are the partitions that are ours, whatever they are at the time.
+    """
+
+    def __init__(self, group: str, owned: Container[TopicPartition]) -> None:
+        self._group = group
+        self._owned = owned
+        self._waited_for: frozenset[str] = frozenset()
+
+    def wait_for(self, partitions: Iterable[TopicPartition]) -> None:
+        """The owner nodes of these matter to us, too: others hold what we want."""
+        self._waited_for = frozenset(paths.owner(self._group, tp) for tp in partitions)
+
+    def of(self, path: str) -> Trigger | None:
+        """What a changed node means to us; None: nothing, it is the owner node of somebody else's affair."""
+        ids, owners = paths.ids(self._group), paths.owners(self._group)
+        if path == ids or path.startswith(ids + "/"):
+            return Trigger.MEMBERS_CHANGED
+        if not path.startswith(owners + "/"):
+            return Trigger.CHANGED
+        topic, _, partition = path[len(owners) + 1 :].partition("/")
+        ours = partition.isdecimal() and TopicPartition(topic, int(partition)) in self._owned
+        return Trigger.OWNER_CHANGED if ours or path in self._waited_for else None
+
+    def matters_to_a_round(self, event: Event) -> bool:
+        """Whether a round under way would have to know of this."""
+        return isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain) or (
+            isinstance(event, NodeChanged) and self.of(event.path) in _ABOUT_THE_GROUP
+        )

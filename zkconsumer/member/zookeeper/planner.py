@@ -1,0 +1,152 @@
+"""What to release, keep and claim: a pure function of what ZooKeeper shows, what we own and the strategy.
+
+The original releases and claims everything for every change. The outcome is the same here, since every member
+computes the same assignment from the same view; but what stays with its thread is kept and never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from zkconsumer.assignors.assignor import AssignmentError
+from zkconsumer.core.registration import Registration
+from zkconsumer.core.subscription import thread_ids
+from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
+
+Threads = Mapping[ConsumerId, Mapping[str, tuple[ThreadId, ...]]]
+"""For each member the threads that want each topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """What ZooKeeper shows of a group at one moment.
+
+    ``members`` are the readable registrations; ``unreadable`` the paths of the others, with the reason (they count as
+    members without topics: the original stops the whole group); ``kept`` what such members' threads own, which stays
+    theirs; ``topics`` all names, needed only where somebody
+    subscribes by expression; ``partitions`` the partitions of every topic that somebody may want, without those that
+    do not exist; ``racks`` those of the partitions' leaders, where the strategy wants them.
+    """
+
+    members: Mapping[ConsumerId, Registration]
+    partitions: Mapping[str, tuple[int, ...]]
+    topics: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    racks: Mapping[TopicPartition, str] = field(default_factory=dict)
+    kept: Mapping[TopicPartition, ThreadId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one member does to get from what it owns to its part of the assignment."""
+
+    release: tuple[TopicPartition, ...]
+    keep: tuple[TopicPartition, ...]
+    claim: Mapping[TopicPartition, ThreadId]
+    assignment: Assignment
+
+    @property
+    def wanted(self) -> int:
+        """How many partitions are ours by this plan."""
+        return len(self.keep) + len(self.claim)
+
+
+Assign = Callable[[GroupView, Threads], Assignment]
+"""The strategy: who shall own what, from the view and the threads of each member."""
+
+
+def threads_of(view: GroupView, *, exclude_internal_topics: bool) -> Threads:
+    """The threads of every member by topic; expressions are expanded against the view's topics, as each reader does."""
+    return {
+        consumer: thread_ids(consumer, registration, view.topics, exclude_internal_topics)
+        for consumer, registration in view.members.items()
+    }
+
+
+def topics_wanted(threads: Threads) -> frozenset[str]:
+    """Every topic that some member wants; the partitions of these must be known before an assignment can be made."""
+    return frozenset(topic for by_topic in threads.values() for topic in by_topic)
+
+
+def topics_of(view: GroupView, member: ConsumerId, *, exclude_internal_topics: bool) -> frozenset[str]:
+    """The topics that have partitions which may become the member's."""
+    registration = view.members.get(member)
+    if registration is None:
+        return frozenset()
+    wanted = thread_ids(member, registration, view.topics, exclude_internal_topics)
+    return frozenset(topic for topic in wanted if view.partitions.get(topic))
+
+
+def plan(
+    view: GroupView,
+    me: ConsumerId,
+    owned: Mapping[TopicPartition, ThreadId],
+    assign: Assign,
+    *,
+    exclude_internal_topics: bool = True,
+) -> Plan:
+    """What ``me``, which owns ``owned`` now, has to do under this view.
+
+    Raises: whatever the strategy raises, AssignmentError for an assignment that nobody could carry out; nothing was
+    changed then.
+    """
+    threads = threads_of(view, exclude_internal_topics=exclude_internal_topics)
+    assignment = dict(assign(view, threads))
+    _check(assignment, view, threads)
+    assignment |= view.kept
+    mine = {thread for by_topic in [threads.get(me, {})] for ids in by_topic.values() for thread in ids}
+    wanted = {tp: thread for tp, thread in assignment.items() if thread in mine}
+    return Plan(
+        release=tuple(sorted(tp for tp, thread in owned.items() if wanted.get(tp) != thread)),
+        keep=tuple(sorted(tp for tp, thread in owned.items() if wanted.get(tp) == thread)),
+        claim={tp: wanted[tp] for tp in sorted(wanted) if owned.get(tp) != wanted[tp]},
+        assignment=assignment,
+    )
+
+
+def possible(assignment: Assignment, view: GroupView, threads: Threads) -> Assignment:
+    """The part of an assignment that still can be carried out under another view."""
+    existing = _existing(view)
+    return {tp: thread for tp, thread in assignment.items() if _problem(tp, thread, existing, threads) is None}
+
+
+def _check(assignment: Assignment, view: GroupView, threads: Threads) -> None:
+    """What a plug-in made must be possible, or a claim would be made that no stream waits for."""
+    existing = _existing(view)
+    for tp, thread in assignment.items():
+        problem = _problem(tp, thread, existing, threads)
+        if problem is not None:
+            raise AssignmentError(f"the strategy assigns {tp} to {thread}: {problem}")
+
+
+def _existing(view: GroupView) -> Mapping[str, frozenset[int]]:
+    return {topic: frozenset(numbers) for topic, numbers in view.partitions.items()}
+
+
+def _problem(
+    tp: TopicPartition, thread: ThreadId, existing: Mapping[str, frozenset[int]], threads: Threads
+) -> str | None:
+    if tp.partition not in existing.get(tp.topic, ()):
+        return f"{tp} does not exist"
+    consumer, _, number = thread.rpartition("-")
+    ids = threads.get(ConsumerId(consumer), {}).get(tp.topic, ())
+    if not number.isdecimal() or int(number) >= len(ids) or ids[int(number)] != thread:
+        return f"this thread takes no part in {tp.topic}"
+    return None
+
+
+def differing_subscriptions(view: GroupView) -> str | None:
+    """In words, that the members of this group subscribe differently: legal, and a frequent mistake. None: they do not.
+
+    The numbers of their streams may differ.
+    """
+    wanted = {
+        consumer: (r.pattern, frozenset(r.subscription)) for consumer, r in view.members.items() if r.subscription
+    }
+    if len(set(wanted.values())) < 2:
+        return None
+    first, second = list(dict.fromkeys(wanted.values()))[:2]
+    example = [next(consumer for consumer in sorted(wanted) if wanted[consumer] == one) for one in (first, second)]
+    said = [f"{consumer} to {wanted[consumer][0]} {', '.join(sorted(wanted[consumer][1]))}" for consumer in example]
+    return f"the members of this group subscribe differently: {' and '.join(said)}"

@@ -1,0 +1,295 @@
+"""Our registration, and the group as ZooKeeper shows it.
+
+Called by the group's thread only. Everything is read through the node cache, so every read leaves a watch and what
+did not change is not read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+
+from zkconsumer.core.registration import Registration
+from zkconsumer.core.subscription import undecided
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
+from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
+from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wanted
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.decoded_nodes import Decoded
+from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Seen
+from zkconsumer.zookeeper.session import Session
+from zkconsumer.zookeeper.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+GIVEN_UP_FOR = 60.0
+"""Seconds before an expression that took too long is tried again on the same topics."""
+
+
+DOUBTED = 10
+"""Registrations of others that one reconciliation reads again."""
+REPORTED_AT_ONCE = 10
+"""Unreadable nodes that are named in the log at one look at the group."""
+
+
+class Membership:
+    """One member's node under ``ids`` and its view of all others.
+
+    Arguments: ``registration`` makes the node's content anew for each registration (its timestamp changes);
+    ``wants_racks``: whether the view tells the racks of the partitions' leaders.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        cache: NodeCache,
+        group: str,
+        consumer: ConsumerId,
+        registration: Callable[[], Registration],
+        *,
+        exclude_internal_topics: bool,
+        wants_racks: bool = False,
+    ) -> None:
+        self._session = session
+        self._cache = cache
+        self._group = group
+        self._consumer = consumer
+        self._registration = registration
+        self._rewrite = False
+        self._written = b""
+        self._exclude_internal = exclude_internal_topics
+        self._racks = LeaderRacks(cache) if wants_racks else None
+        self._reported: dict[str, str] = {}
+        self._given_up: dict[tuple[str, str], str] = {}
+        self._given_up_topics: tuple[str, ...] = ()
+        self._given_up_until = 0.0
+        self._registrations = Decoded(node_codecs.decode_registration, self._keep_lease)
+        self._topics = Decoded(node_codecs.decode_topic)
+        self._members: tuple[str, ...] = ()
+        self._turn = 0
+        self._next_touch = 0.0
+        self.path = paths.member(group, consumer)
+
+    def subscribe(self, registration: Callable[[], Registration]) -> None:
+        """Register this from now on; :meth:`register` does so."""
+        self._registration = registration
+        self._rewrite = True
+
+    def register(self, deadline: Deadline) -> bool:
+        """See that our registration stands as it should, made by our session; returns whether it had to be made.
+
+        Raises: :class:`ConsumerIdInUseError` while a node of another session stands there: a second process with our
+        ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
+        under us (KAFKA-1387).
+        """
+        seen = self._cache.look(self._before_registering(), deadline)
+        self._examine(seen)
+        node = seen.nodes[self.path]
+        if node is not None and node.ephemeral_owner == self._session.session_id:
+            overwritten = bool(self._written) and node.data != self._written
+            if overwritten and not self._rewrite:
+                log.warning("somebody else wrote our registration %s; making it anew", self.path)
+            if not self._rewrite and not overwritten:
+                return False
+            self._make_anew(node.version, deadline)
+            self._cache.look(self._after_registering(), deadline)
+            return True
+        if node is not None and self._session.is_former(node.ephemeral_owner):
+            # of a session that we gave up ourselves: nobody stands behind it
+            self._session.delete(self.path, deadline, node.version)
+        elif node is FORBIDDEN:
+            raise NotPermittedError(f"{self.path}: ZooKeeper does not let us read it; check the node's ACL")
+        elif node is not None:
+            kind = (
+                "a persistent node"
+                if node.ephemeral_owner == 0
+                else f"session 0x{node.ephemeral_owner & (1 << 64) - 1:x}"
+            )
+            raise ConsumerIdInUseError(
+                f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session "
+                "has not expired yet"
+            )
+        parent = paths.ids(self._group)
+        if seen.nodes.get(parent) is None:
+            self._session.ensure([parent], deadline)
+        data = node_codecs.encode_registration(self._registration())
+        self._written = data  # before: it may be made although its answer is lost
+        created = self._session.create(self.path, data, deadline, ephemeral=True)
+        self._cache.forget([self.path])
+        if not created:
+            raise ConsumerIdInUseError(f"{self.path} was made by somebody else at the same moment")
+        self._rewrite = False
+        self._cache.look(self._after_registering(), deadline)
+        return True
+
+    def _before_registering(self) -> Look:
+        """What is to be known before we register: our node, and the first time whether its parent stands."""
+        stats = () if self._written else (paths.ids(self._group),)
+        return Look(existing=(self.path,), stats=stats)
+
+    def _examine(self, seen: Seen) -> None:
+        """Whether what was seen lets us register. Raises where it does not."""
+
+    def _after_registering(self) -> Look:
+        """What is to be known once we are registered: our node, which is watched, and what we shall ask next."""
+        registration = self._registration()
+        if registration.is_wildcard:
+            return Look(nodes=(self.path,), children=(paths.TOPICS,))
+        topics = []
+        for topic in registration.subscription:
+            with suppress(ValueError):  # a name that no node can have is reported with the view
+                topics.append(paths.topic(topic))
+        return Look(nodes=(self.path, *topics))
+
+    def _make_anew(self, version: int, deadline: Deadline) -> None:
+        """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
+        them, so a change in place would reach them only with the next rebalance. Nobody sees the group without us.
+        """
+        data = node_codecs.encode_registration(self._registration())
+
+        def build(transaction: Transaction) -> None:
+            transaction.delete(self.path, version)
+            transaction.create(self.path, data, ephemeral=True)
+
+        self._written = data  # before: it may be made although its answer is lost
+        failures = [failure for failure in self._session.transact(build, deadline) if failure is not None]
+        self._cache.forget([self.path])
+        if failures:
+            raise RegistryError(f"{self.path} could not be made anew: {failures[0].value}")
+        self._rewrite = False
+
+    def renew(self, deadline: Deadline) -> bool:
+        """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now.
+
+        Returns: whether that was done.
+        """
+        node = self._session.stat([self.path], deadline)[0]
+        if node is None or node.ephemeral_owner != self._session.session_id:
+            return False
+        self._make_anew(node.version, deadline)
+        with suppress(RegistryError):  # it is done, whatever cannot be looked at now
+            self._cache.look(self._after_registering(), deadline)
+        return True
+
+    def deregister(self, deadline: Deadline) -> None:
+        """Delete our registration, if our session made it."""
+        node = self._session.stat([self.path], deadline)[0]
+        if node is not None and node.ephemeral_owner == self._session.session_id:
+            self._session.delete(self.path, deadline, node.version)
+
+    def view(self, deadline: Deadline) -> GroupView:
+        """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
+        names = self._cache.children(paths.ids(self._group), deadline) or ()
+        # one that left between the listing and the reading is None; its watch brings us back
+        members = tuple(paths.member(self._group, name) for name in names)
+        self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
+        self._members = members
+        registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
+        readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
+        topics = self._all_topics(readable, unreadable, deadline)
+        given_up = self._gave_up_on(topics)
+        left_out = undecided(readable, topics, self._exclude_internal, given_up, self._keep_lease)
+        for consumer, reason in left_out.items():
+            unreadable[paths.member(self._group, consumer)] = reason
+            del readable[consumer]
+        known = GroupView(readable, {}, topics)
+        wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
+        partitions = self._partitions(wanted, unreadable, deadline)
+        racks = self._racks.of(partitions, deadline) if self._racks is not None else {}
+        view = GroupView(readable, partitions, topics, unreadable, racks, self._kept(unreadable, partitions, deadline))
+        self._report(unreadable)
+        return view
+
+    def _keep_lease(self) -> None:
+        """Renew the lease while a large group is read, or its streams would stand still for as long as that takes."""
+        now = monotonic()
+        if now >= self._next_touch:
+            self._next_touch = now + self._session.timeout / 6
+            self._session.touch()
+
+    def _all_topics(
+        self, members: dict[ConsumerId, Registration], unreadable: dict[str, str], deadline: Deadline
+    ) -> tuple[str, ...]:
+        """The names of all topics, where anybody subscribes by filter. Where we may not list them we cannot know what
+        those members want, so they are unreadable: who subscribes by name is not to stop for that.
+        """
+        by_filter = [consumer for consumer, registration in members.items() if registration.is_wildcard]
+        if not by_filter:
+            return ()
+        try:
+            return tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
+        except NotPermittedError as e:
+            if self._consumer in by_filter:
+                raise
+            for consumer in by_filter:
+                unreadable[paths.member(self._group, consumer)] = str(e)
+                del members[consumer]
+            return ()
+
+    def doubt(self) -> None:
+        """Believe nothing any more but what other members registered, and of that a few less each time, in turn.
+
+        Watches are lost with connections, and then nothing is believed (:meth:`NodeCache.refresh`); this is against one
+        that was lost for no reason we know of. Were all registrations read again by every member each time, that alone
+        would be members times members requests.
+        """
+        others = sorted(path for path in self._members if path != self.path)
+        in_turn = {others[(self._turn + n) % len(others)] for n in range(min(DOUBTED, len(others)))}
+        self._turn += DOUBTED
+        self._cache.refresh(but=set(others) - in_turn)
+
+    def _partitions(
+        self, topics: frozenset[str], unreadable: dict[str, str], deadline: Deadline
+    ) -> Mapping[str, tuple[int, ...]]:
+        by_path = {}
+        for topic in sorted(topics):
+            try:
+                by_path[paths.topic(topic)] = topic
+            except ValueError as e:
+                unreadable[f"{paths.TOPICS}/{topic!r}"] = str(e)
+        partitions, reasons = self._topics.of(self._cache.nodes(by_path, deadline))
+        unreadable.update(reasons)
+        return {by_path[path]: numbers for path, numbers in partitions.items()}
+
+    def _kept(
+        self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline
+    ) -> Mapping[TopicPartition, ThreadId]:
+        """What the threads of unreadable members own: they may well be alive and read it."""
+        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self._group)}/")}
+        if not consumers:
+            return {}
+        by_path = {
+            paths.owner(self._group, tp): tp
+            for topic, numbers in partitions.items()
+            for tp in (TopicPartition(topic, number) for number in numbers)
+        }
+        kept = {}
+        for path, node in self._cache.nodes(by_path, deadline).items():
+            try:
+                thread = ThreadId("") if node is None else node_codecs.decode_owner(node.data, path)
+            except MalformedNodeError:
+                continue  # whose it is nobody can tell; who wants it finds it held
+            if thread.rpartition("-")[0] in consumers:
+                kept[by_path[path]] = thread
+        return kept
+
+    def _gave_up_on(self, topics: tuple[str, ...]) -> dict[tuple[str, str], str]:
+        """The expressions that took too long over these topics. Forgotten after a while: perhaps it was the machine."""
+        now = monotonic()
+        if topics != self._given_up_topics or now >= self._given_up_until:
+            self._given_up = {}
+            self._given_up_topics, self._given_up_until = topics, now + GIVEN_UP_FOR
+        return self._given_up
+
+    def _report(self, unreadable: Mapping[str, str]) -> None:
+        new = [path for path, reason in unreadable.items() if self._reported.get(path) != reason]
+        for path in new[:REPORTED_AT_ONCE]:
+            log.warning("%s cannot be read (%s); the group is computed without it", path, unreadable[path])
+        if len(new) > REPORTED_AT_ONCE:
+            log.warning("%d more nodes cannot be read, %s the last of them", len(new) - REPORTED_AT_ONCE, new[-1])
+        self._reported = dict(unreadable)

@@ -1,0 +1,136 @@
+"""What becomes of our ZooKeeper session, as triggers; and when to believe no more that it is of use.
+
+The group's thread's only. The session's own events say what kazoo knows. What it does not know is told here: that no
+server accepts this client any more (restored or wiped servers), and that a connection stands, or connections come
+about, on which nothing is answered (a slow link, or one that works in one direction): what we send renews the session
+at the server, so that nobody else could ever own what we cannot consume. Kazoo does not notice while we ask for
+something every now and then: it sends pings, whose answers it misses, only when nothing else is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+
+from zkconsumer.member.zookeeper.state_machine import Trigger
+from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
+
+log = logging.getLogger(__name__)
+
+NEVER = float("inf")
+STUCK_AFTER = 3
+"""Session timeouts without a connection after which another client is tried."""
+LOOK_FOR_REPLACEMENT = 0.5
+"""Seconds between two looks at how that goes."""
+SILENCE = 0.5
+"""Session timeouts after the lease's end without an answer in time, after which the session is given up where our
+requests may still reach the server, and keep it alive there.
+"""
+BARREN = 3
+"""Connections in a row on which nothing was answered, from which on the session is given up."""
+PROBATION = 0.7
+"""Session timeouts that a connection must hold before we register again after that: who is registered is given
+partitions.
+"""
+
+
+class Contact:
+    """The state of our session. ``epoch`` is that of the last connection (see the lease)."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._session_id = 0
+        self._barren = 0
+        self._on_probation = False
+        self._unheard_since = NEVER
+        self._silences = 0
+        self.epoch = 0
+        self.next_look = NEVER
+        """When the client counts as stuck (monotonic seconds), unless it connects before."""
+
+    def begin(self) -> None:
+        """The session is open."""
+        self._session_id = self._session.session_id
+
+    def answered(self) -> None:
+        """A round succeeded."""
+        self._barren = 0
+        self._silences = 0
+        self._on_probation = False
+
+    def looked(self) -> None:
+        """The client was found to be stuck; the next look comes a little later."""
+        self.next_look = monotonic() + LOOK_FOR_REPLACEMENT
+
+    @property
+    def register_from(self) -> float:
+        """When we may register again (monotonic seconds), as seen from a connection that came about now."""
+        return monotonic() + self._session.timeout * PROBATION if self._on_probation else 0.0
+
+    def gives_up(self) -> bool:
+        """Whether it is time to give the session up, since nothing was answered in time for so long although servers
+        take what we send. Ask at every step: it is counted from when we could see it, or a pause of this process would
+        count.
+        """
+        session, now = self._session, monotonic()
+        taken = session.connected or session.unanswered
+        if not self._session_id or not taken or now < session.lease.safe_until:
+            self._unheard_since = NEVER
+            return False
+        if self._unheard_since == NEVER or self._unheard_since < session.lease.safe_until:
+            self._unheard_since = now
+        if now < self._unheard_since + SILENCE * session.timeout:
+            return False
+        log.warning("ZooKeeper takes what we send and answers nothing; the session is given up")
+        self._silences += 1
+        self._on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        """The next session shall not be judged by the connections of this one."""
+        self._session_id = 0
+        self._barren = 0
+        self._unheard_since = NEVER
+
+    def lost_event(self) -> SessionChanged:
+        """The event that tells of the connection there is, should it have been lost."""
+        return SessionChanged(SessionState.CONNECTED, self._session.session_id, self._session.lease.epoch)
+
+    def changed(self, event: SessionChanged) -> tuple[Trigger, str] | None:
+        """What an event of the session means, and the reason in words; None: nothing any more."""
+        if event.state is SessionState.SUSPENDED:
+            return self._suspended()
+        if event.state is SessionState.LOST:
+            self._session_id = 0
+            self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self._session.timeout)
+            return Trigger.SESSION_LOST, "the ZooKeeper session expired"
+        if event.epoch != self._session.lease.epoch:
+            return None  # it was lost again since, of which an event tells that is still to come
+        if self._is_silent():
+            log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
+            self._forget()
+            self._on_probation = True
+            return Trigger.SILENT, "nothing was answered"
+        same = event.session_id == self._session_id
+        self._session_id, self.epoch = event.session_id, event.epoch
+        self.next_look = NEVER
+        self._unheard_since = NEVER
+        if same:
+            return Trigger.RECONNECTED, "connected to ZooKeeper again"
+        return Trigger.NEW_SESSION, "a new ZooKeeper session"
+
+    def _suspended(self) -> tuple[Trigger, str]:
+        if self._session.contested:
+            log.warning("another client uses our ZooKeeper session, which we give up for a new one")
+            self._session_id = 0
+            return Trigger.CONTESTED, "the session was given up"
+        log.warning("the connection to ZooKeeper is gone; nothing is handed out or committed until it is back")
+        self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self._session.timeout)
+        return Trigger.CONNECTION_LOST, ""
+
+    def _is_silent(self) -> bool:
+        """Count a connection that came about: whether too many did on which nothing was answered."""
+        ends_at = self._session.lease.ends_at
+        self._barren = self._barren + 1 if monotonic() >= ends_at else 0
+        return self._barren >= BARREN and monotonic() >= ends_at + self._session.timeout

@@ -1,0 +1,221 @@
+"""What an application may do with the partitions that its member owns: look, pause, move.
+
+Part of the façade. A plain pair (topic, number) will do for a partition everywhere; what is none raises TypeError.
+Any thread may call it, also the listener's; what changes positions is done by the group's thread, which is asked and
+waited for.
+
+The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, PartitionNotOwnedError
+from zkconsumer.fetch.fetcher import EARLIEST, LATEST
+from zkconsumer.metrics import MetricName, Value
+from zkconsumer.model import PartitionLike, TopicPartition, partition_of, partitions_of
+from zkconsumer.shutdown import Closing
+from zkconsumer.wiring import MemberParts
+
+_PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
+
+
+SECONDS = range(10**9, 10**10)
+"""Times that are seconds since 1970 for whoever lives today; in ms they are days early in 1970."""
+BEYOND_MS = 10**14
+"""The first of the times that only micro- and nanoseconds reach for whoever lives today; in ms it is the year 5138."""
+
+
+def _check_time(what: object, time: object) -> None:
+    """Raise ValueError for what is no time in ms since 1970, or surely in another unit."""
+    if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < 1 << 63:
+        advice = "; write int(seconds * 1000)" if isinstance(time, float) else ""
+        raise ValueError(f"{what}: a time is a whole number of ms since 1970, not {time!r}{advice}")
+    if time in SECONDS:
+        raise ValueError(f"{what}: {time} are seconds since 1970, it seems; a time is in ms: write {time} * 1000")
+    if time >= BEYOND_MS:
+        raise ValueError(f"{what}: {time} are micro- or nanoseconds since 1970, it seems; a time is in ms")
+
+
+class PartitionControl:
+    """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
+
+    _member: MemberParts | None
+    _end: Closing
+    _forked: ForkedProcessError | None
+
+    # ---- looking ----
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this member owns now."""
+        return frozenset(self._positions())
+
+    def position(self, partition: PartitionLike) -> int | None:
+        """The offset of the next message to be handed out; None while the start is not known yet.
+
+        Raises: :class:`PartitionNotOwnedError`.
+        """
+        return self._position(partition_of(partition)).finished(including_held=True)
+
+    def committed(self, partition: PartitionLike) -> int | None:
+        """The offset that was last read from or written to where offsets are kept; None where nothing is stored yet.
+
+        Raises: :class:`PartitionNotOwnedError`.
+        """
+        return self._position(partition_of(partition)).committed
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """For each partition of ours how many messages it has beyond those that are finished.
+
+        None where that is not known: nothing was fetched yet, or nobody leads the partition now. By the high watermark
+        of the last fetch, so that of a paused partition is as old as the pause. With ``isolation.level=read_committed``
+        it ends at the last stable offset: what a transaction that is still open holds back is not counted.
+        """
+        return {} if self._member is None else self._member.lags()
+
+    def metrics(self) -> Mapping[MetricName, Value]:
+        """Every metric of this member with its value now, under the original's names.
+
+        A name is (group, type, name, tags); its text is the one that JMX shows, such as
+        ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
+        numbers, texts, :class:`~zkconsumer.metrics.MeterValue`, :class:`~zkconsumer.metrics.TimerValue` (milliseconds)
+        and :class:`~zkconsumer.metrics.HistogramValue`. Cheap enough to be asked every second.
+        """
+        return {} if self._member is None else self._member.metrics.snapshot()
+
+    # ---- pausing ----
+
+    def pause(self, partitions: Iterable[PartitionLike]) -> None:
+        """Fetch and hand out nothing of these until :meth:`resume`; they stay ours, and others of a stream flow on.
+
+        A message that is in hand stays so. What a rebalance takes away is no longer paused when it comes back.
+        Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are paused.
+        """
+        for tp in partitions_of(partitions):
+            self._gate(tp, paused=True)
+
+    def resume(self, partitions: Iterable[PartitionLike]) -> None:
+        """Go on with paused partitions where they stopped.
+
+        Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are resumed.
+        """
+        for tp in partitions_of(partitions):
+            self._gate(tp, paused=False)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return frozenset(tp for tp, position in self._positions().items() if position.paused)
+
+    def _gate(self, tp: TopicPartition, *, paused: bool) -> None:
+        member = self._live()
+        while True:
+            position = self._position(tp)
+            queue = member.delivery.stream_of(position).queue
+            if paused:
+                queue.pause(position)
+            else:
+                queue.resume(position)
+            if not position.revoked or self._positions().get(tp) is position:
+                return  # it is ours, or leaving us; else it went on at another place just now: that one is meant
+
+    # ---- moving ----
+
+    def seek(
+        self,
+        partition: PartitionLike,
+        offset: int | Literal["earliest", "latest", "smallest", "largest"],
+        timeout: float | None = None,
+    ) -> None:
+        """Go on at another offset of a partition.
+
+        What was fetched of it is dropped, and the place before is never committed after this; the new one is, with the
+        next commit. A message of it that is in hand counts no more. An offset that is not in the log is dealt with by
+        ``auto.offset.reset``.
+
+        Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
+        ``timeout`` in seconds, by default the session timeout (at least 5).
+        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` where nobody says where the log begins
+        or ends; TimeoutError; ValueError for what is no offset.
+        """
+        tp = partition_of(partition)
+        deadline = self._deadline(timeout)
+        if isinstance(offset, str):
+            if offset not in _PLACES:
+                raise ValueError(f"{offset!r} is no place; there are {', '.join(map(repr, _PLACES))}")
+            self._position(tp)
+            found = self._live().lookup.find({tp: _PLACES[offset]}, deadline)[tp]
+            offset = found if found is not None else 0
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+            raise ValueError(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
+        self._seek({tp: offset}, deadline)
+
+    def seek_to_timestamp(
+        self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on at the first message that is not older than a time, or at the end where there is none.
+
+        Arguments: ``timestamp`` in ms since 1970 (``int(time.time() * 1000)``); ``partitions``, by default all of ours;
+        ``timeout`` as for :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended: they tell a
+        place at most a whole segment before it, or the beginning where no segment is older as a whole.
+        Returns: where each goes on. Raises: as :meth:`seek`.
+        """
+        _check_time("seek_to_timestamp", timestamp)
+        deadline = self._deadline(timeout)
+        wanted = list(self.assignment()) if partitions is None else partitions_of(partitions)
+        for tp in wanted:
+            self._position(tp)
+        found = self.offsets_for_times(dict.fromkeys(wanted, timestamp), deadline.remaining())
+        ends = [tp for tp in wanted if found[tp] is None]
+        lookup = self._live().lookup
+        places = {**found, **(lookup.find(dict.fromkeys(ends, LATEST), deadline) if ends else {})}
+        offsets = {tp: place if place is not None else 0 for tp, place in places.items()}
+        self._seek(offsets, deadline)
+        return offsets
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """The offset of the first message that is not older than a time; None where there is none.
+
+        Arguments: ``times`` in ms since 1970, of any partitions, not only ours; ``timeout`` as for :meth:`seek`.
+        Raises: :class:`BrokerUnavailableError` where a leader did not answer in time; ValueError for what is no time.
+        """
+        if not isinstance(times, Mapping):
+            raise TypeError(f"a mapping from partitions to times is wanted, not {times!r}")
+        wanted = {partition_of(tp): time for tp, time in times.items()}
+        for tp, time in wanted.items():
+            _check_time(tp, time)
+        return self._live().lookup.find(wanted, self._deadline(timeout)) if wanted else {}
+
+    def _seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
+        strange = self._live().seek(offsets, deadline)
+        if strange:
+            raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
+
+    # ---- inside ----
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._live().request_timeout if timeout is None else timeout)
+
+    def _live(self) -> MemberParts:
+        if self._end.begun:
+            raise self._forked or ConnectorClosedException("the connector was shut down")
+        if self._member is None:
+            raise PartitionNotOwnedError("this member owns nothing yet: create streams first")
+        return self._member
+
+    def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        member = self._member
+        return {} if member is None or member.rebalancer is None else member.rebalancer.positions()
+
+    def _position(self, tp: TopicPartition) -> PartitionPosition:
+        if self._forked is not None:
+            raise self._forked
+        position = self._positions().get(tp)
+        if position is None:
+            raise PartitionNotOwnedError(f"{tp} is not owned by this member")
+        return position

@@ -1,0 +1,362 @@
+"""One loop over all streams of a connector, in the caller's thread or with worker threads, so that nobody must write
+threads to get what streams promise.
+
+Threads: :meth:`Serving.run` starts workers, each of which reads some of the streams through a
+:class:`~zkconsumer.streams.MergedStreams` of its own, and waits for their end. A lock guards who reads which stream and
+what has failed; no handler runs under it.
+
+The original leaves threads to the application; what was always written around it is here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.topic_filter import TopicFilter
+from zkconsumer.deadline import Deadline
+from zkconsumer.decoders import Decoder, K, V
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException, ForkedProcessError
+from zkconsumer.model import ConsumerId
+from zkconsumer.shutdown import CLOSE_WITHIN, Closing
+from zkconsumer.signal_shutdown import shutdown_on_signal
+from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
+from zkconsumer.wiring import MemberParts
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[MessageAndMetadata[Any, Any]], object]
+JOIN_WITHIN = 5.0
+"""Seconds that an interrupted run waits for handlers to return."""
+SLICE = 0.5
+"""Seconds after which who waits for workers looks whether a signal has come."""
+HURRIED = -1
+"""Stands for the number of a worker that has ended, where workers are waited for no more."""
+SHORTEST_TIMEOUT = 0.05
+"""Seconds of the shortest ``consumer.timeout.ms`` of a worker, which would look without a pause otherwise."""
+
+
+class Serving:
+    """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that reads all of its streams."""
+
+    config: ConsumerConfig
+    consumer_id: ConsumerId
+    _member: MemberParts | None
+    _end: Closing
+    _forked: ForkedProcessError | None
+    _created: bool
+    _merged: MergedStreams[Any, Any] | None = None
+    _running: _Run | None = None
+
+    def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
+        """All streams of this connector as one, to be read in one thread: ``for message in connector.messages()``.
+
+        Streams are served in turn, so that none starves; the order of each partition stays. A message is finished when
+        the next one is asked for; commits, errors and timeouts are those of streams. The streams of topics that are
+        added or unsubscribed later come and go. Each call gives the same object, which goes on where it was.
+
+        Arguments: ``streams`` reads these alone, through an object of its own.
+        Raises: ValueError where no streams were created, or while :meth:`run` reads them;
+        :class:`ConnectorClosedException`.
+        """
+        if streams is not None:
+            chosen = list(streams)
+            return self._merge(lambda: chosen, self._timeout_s(), lasting=lambda: False)
+        if self._running is not None:
+            raise ValueError("run() is reading the streams")
+        delivery = self._serving_member().delivery
+        if self._merged is None:
+            self._merged = self._merge(lambda: [stream for _, _, stream in delivery.streams()], self._timeout_s())
+        return self._merged
+
+    def run(
+        self,
+        handler: Handler,
+        topics: str | Iterable[str] | Mapping[str, int] | TopicFilter | None = None,
+        *,
+        workers: int = 1,
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+        stop_on: Iterable[int] = (),
+        shutdown_timeout: float = CLOSE_WITHIN,
+    ) -> None:
+        """Call ``handler(message)`` for each message, on ``workers`` threads, until the connector is shut down.
+
+        The messages of a partition come one after the other, in order; those of different partitions may come at the
+        same time. A message is finished when the handler has returned, and is committed as with streams
+        (``auto.commit.enable``, or ``commit_offsets()`` inside the handler, which counts its message as finished).
+
+        An exception of the handler ends it all: its message is not committed, the other workers finish theirs, the
+        connector is shut down, and the exception is raised here, with a note that tells the position. So are what
+        streams raise (a message that cannot be read, a refused login) and KeyboardInterrupt. ``shutdown()`` from
+        anywhere, also from the handler or a signal handler, lets this return when all handlers have returned. So does a
+        signal of ``stop_on``: messages in hand are finished and committed, and this returns. After a second signal no
+        handler is waited for any more; a third does what it did before. What could not be committed is raised here.
+        When no
+        worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
+        ``consumer.timeout.action=end``); the connector lives on, and may be run again.
+
+        Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams
+        as for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers``
+        threads share the streams; more than there are streams are of no use. Decoders as for
+        ``create_message_streams``. ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with
+        ``shutdown_timeout`` seconds for the shutdown, as for :func:`zkconsumer.shutdown_on_signal`.
+        Raises: as ``create_message_streams``; ValueError and TypeError for what makes no sense;
+        :class:`OffsetCommitError` naming what a shutdown could not commit.
+        """
+        if not callable(handler):
+            raise TypeError(f"the handler must be callable with a message, not {handler!r}")
+        if inspect.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+            raise TypeError(f"the handler {handler!r} does nothing when it is only called: a plain function is wanted")
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
+        if self._running is not None:
+            raise ValueError("this connector is being run already")
+        if topics is None and (key_decoder is not None or value_decoder is not None):
+            raise ValueError("decoders are given where streams are created: here, with topics, or there")
+        signals = (stop_on,) if isinstance(stop_on, int) else tuple(stop_on)
+        guard = shutdown_on_signal(self, *signals, timeout=shutdown_timeout) if signals else None
+        with guard or nullcontext():
+            try:
+                if topics is not None:
+                    self._create_streams(topics, workers, key_decoder, value_decoder)
+                run = self._running = _Run(self, handler, self._serving_member(), workers)
+            except ConnectorClosedException:
+                if guard is not None and guard.received is not None:
+                    return  # the signal came while the group was joined
+                raise
+            try:
+                run.until_the_end()
+            finally:
+                self._running = None
+
+    def _create_streams(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int] | TopicFilter,
+        workers: int,
+        key_decoder: Decoder[K] | None,
+        value_decoder: Decoder[V] | None,
+    ) -> None:
+        if isinstance(topics, TopicFilter):
+            self.create_message_streams_by_filter(topics, workers, key_decoder, value_decoder)
+            return
+        if isinstance(topics, str):
+            topics = [topics]
+        wanted = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, workers)
+        if not wanted:
+            raise ValueError("no topics: name at least one, or leave them out to read the streams created before")
+        self.create_message_streams(wanted, key_decoder, value_decoder)
+
+    def _serving_member(self) -> MemberParts:
+        if self._end.begun:
+            raise self._forked or ConnectorClosedException("the connector was shut down")
+        if self._member is None:
+            raise ValueError("there are no streams yet: create them first, or give topics to run()")
+        return self._member
+
+    def _timeout_s(self) -> float | None:
+        timeout = self.config.consumer_timeout_ms
+        return timeout / 1000 if timeout >= 0 else None
+
+    def _merge(
+        self,
+        streams: Callable[[], Sequence[KafkaStream[Any, Any]]],
+        timeout: float | None,
+        *,
+        may_end: bool = True,
+        lasting: Callable[[], bool] | None = None,
+    ) -> MergedStreams[Any, Any]:
+        end = self._end
+        merged = MergedStreams(
+            streams,
+            timeout=timeout,
+            ends_on_timeout=may_end and self.config.consumer_timeout_action == "end",
+            ended=end.await_stream_end,
+            lasting=lasting or (lambda: not end.begun),
+        )
+        self._serving_member().delivery.add_merged(merged)
+        return merged
+
+    # ---- of the connector
+
+    def create_message_streams(
+        self, topics: Mapping[str, int], key_decoder: Decoder[K] | None = None, value_decoder: Decoder[V] | None = None
+    ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
+        """See the connector."""
+        raise NotImplementedError
+
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        streams: int = 1,
+        key_decoder: Decoder[K] | None = None,
+        value_decoder: Decoder[V] | None = None,
+    ) -> list[KafkaStream[K | None, V | None]]:
+        """See the connector."""
+        raise NotImplementedError
+
+    def _shut_down(self, *, finished: bool, timeout: float = CLOSE_WITHIN) -> None:
+        raise NotImplementedError
+
+    def _begin_shutdown(self, timeout: float) -> None:
+        raise NotImplementedError
+
+    def _hurry(self) -> None:
+        raise NotImplementedError
+
+    def _restores(self, restore: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+
+class _Run:
+    """One call of ``run``: its workers, who reads what, and what went wrong."""
+
+    def __init__(self, connector: Serving, handler: Handler, member: MemberParts, workers: int) -> None:
+        self._connector = connector
+        self._handler = handler
+        self._member = member
+        self._lock = Lock()
+        self._readers: dict[KafkaStream[Any, Any], int] = {}
+        self._failures: list[BaseException] = []
+        self._timeout: ConsumerTimeoutException | None = None
+        self._idle: set[int] = set()
+        self._over: SimpleQueue[int] = SimpleQueue()
+        timeout = connector._timeout_s()
+        timeout = None if timeout is None else max(timeout, SHORTEST_TIMEOUT)
+        self._merged = [
+            connector._merge(partial(self._streams_of, number), timeout, may_end=False) for number in range(workers)
+        ]
+        self._threads = [
+            Thread(target=self._work, args=(n,), name=f"{connector.consumer_id}-worker-{n}", daemon=True)
+            for n in range(workers)
+        ]
+
+    def _streams_of(self, worker: int) -> list[KafkaStream[Any, Any]]:
+        """The streams that a worker reads. Whoever looks first deals new ones out: each to the one with the fewest."""
+        streams = [stream for _, _, stream in self._member.delivery.streams()]
+        with self._lock:
+            self._readers = {stream: reader for stream, reader in self._readers.items() if stream in streams}
+            load = [0] * len(self._threads)
+            for reader in self._readers.values():
+                load[reader] += 1
+            for stream in streams:
+                if stream not in self._readers:
+                    reader = self._readers[stream] = load.index(min(load))
+                    load[reader] += 1
+            return [stream for stream in streams if self._readers[stream] == worker]
+
+    # ---- the caller's thread
+
+    def until_the_end(self) -> None:
+        """Start the workers and wait for them. Raises: what went wrong."""
+        try:
+            for thread in self._threads:
+                thread.start()
+            ended = 0
+            while ended < len(self._threads):
+                try:
+                    # in slices: a signal that comes just before a wait runs its handler only after it
+                    if self._over.get(timeout=SLICE) == HURRIED:
+                        break
+                except Empty:
+                    continue
+                ended += 1
+            if ended == len(self._threads):
+                for thread in self._threads:
+                    thread.join()
+            if self._connector._end.begun:
+                self._connector._shut_down(finished=False)  # somebody began it: wait until it is done
+            self._tell_of_late_handlers()
+        except BaseException:
+            self._interrupted()
+            raise
+        if self._failures:
+            first, *others = self._failures
+            for other in others:
+                told = " ".join([repr(other), *getattr(other, "__notes__", [])])
+                first.add_note(f"meanwhile another worker failed: {told}")
+            raise first
+        self._connector._end.raise_failure()
+        if self._timeout is not None and self._connector.config.consumer_timeout_action != "end":
+            raise self._timeout
+
+    def hurry(self) -> None:
+        """Wait for no handler any more. Any thread, also a signal handler."""
+        self._over.put(HURRIED)
+
+    def _interrupted(self) -> None:
+        """Ctrl-C, or a signal handler that raised: leave the group, and wait for handlers a while."""
+        self._connector._shut_down(finished=False)
+        self._stop()
+        deadline = Deadline(JOIN_WITHIN)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(deadline.remaining())
+        self._tell_of_late_handlers()
+
+    def _tell_of_late_handlers(self) -> None:
+        for thread in self._threads:
+            if thread.is_alive():
+                log.warning("%s: its handler has not returned", thread.name)
+
+    def _stop(self) -> None:
+        for merged in self._merged:
+            merged.stop()
+
+    # ---- a worker's thread
+
+    def _work(self, number: int) -> None:
+        try:
+            self._read(number)
+        except BaseException as e:  # noqa: BLE001 (whatever it is, the caller of run raises it)
+            with self._lock:
+                self._failures.append(e)
+            # on this thread, whose message is then known to be unfinished, and is not waited for
+            self._connector._shut_down(finished=False)
+            self._stop()
+        finally:
+            self._over.put(number)
+
+    def _read(self, number: int) -> None:
+        handler, messages, idle = self._handler, self._merged[number], False
+        while True:
+            try:
+                for message in messages:
+                    if idle:
+                        idle = False
+                        self._busy(number)
+                    try:
+                        handler(message)
+                    except BaseException as e:
+                        e.add_note(
+                            f"raised by the handler of {message.topic}-{message.partition} at offset {message.offset};"
+                            " this message is not committed"
+                        )
+                        raise
+                return
+            except ConsumerTimeoutException as e:
+                if getattr(e, "__notes__", None):  # the handler's own
+                    raise
+                idle = True
+                self._nothing_came(number, e)
+
+    def _busy(self, number: int) -> None:
+        with self._lock:
+            self._idle.discard(number)
+
+    def _nothing_came(self, number: int, error: ConsumerTimeoutException) -> None:
+        """No message within the timeout, for this worker. When that is so for all, the run is over."""
+        with self._lock:
+            self._idle.add(number)
+            over = len(self._idle) == len(self._threads)
+            if over:
+                self._timeout = error
+        if over:
+            self._stop()

@@ -1,0 +1,235 @@
+"""``spark.read``: ranges fixed when the query is planned, read by tasks.
+
+``partitions`` runs in a planner process that Spark reuses for others, ``read`` in the workers: neither keeps anything.
+The group is only looked at (``startingOffsets=group``); a batch registers nothing and commits nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from zkconsumer.errors import ConfigException, OffsetOutOfRangeError
+from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.filter_pushdown import Bounds
+from zkconsumer.spark.offset_ranges import (
+    EARLIEST,
+    LATEST,
+    LogSpan,
+    Offsets,
+    named_position,
+    out_of_log,
+    pieces,
+    within,
+)
+from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.range_partition import RangePartition, read_partition
+from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING
+from zkconsumer.spark.worker_memory import set_aside
+from zkconsumer.spark.zookeeper_cluster import Cluster, NoTimesError, describe
+
+log = logging.getLogger(__name__)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the options name, once."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """One range a partition, split for ``minPartitions``, small ones packed together.
+
+        Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
+        """
+        options = self._options
+        with cluster_of(options) as cluster:
+            partitions = selected(cluster, options)
+            leaders = cluster.leaders(partitions)
+            ranges = self._narrowed(cluster, plan(cluster, options, partitions).ranges)
+        set_aside()
+        return [RangePartition(piece, leaders) for piece in pieces(ranges, options.min_partitions)]
+
+    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The messages of one piece as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
+        return read_partition(self._options, self._schema, partition)
+
+
+class FilteringReader(BatchReader):
+    """The same with ``pushdown=true``: what a query's filters exclude by partition, offset or time is not fetched.
+
+    A class of its own, since Spark fails every query of a reader that has ``pushFilters`` while its setting
+    ``spark.sql.python.filterPushdown.enabled`` is off, as it is by default.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._bounds: Bounds | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bounds": None}  # of no use to tasks, which are told their ranges
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what can be used. Returns the filters that Spark must evaluate."""
+        self._bounds = Bounds()
+        return self._bounds.take(filters)
+
+    def _narrowed(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        bounds = self._bounds or Bounds()
+        partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
+        since: dict[TopicPartition, int] = {}
+        if bounds.since is not None:
+            with suppress(NoTimesError):  # then all is read, and Spark looks at the times
+                since = cluster.offsets_at(partitions, bounds.since)
+        return bounds.narrow(ranges, since)
+
+
+def selected(cluster: Cluster, options: ReadOptions) -> tuple[TopicPartition, ...]:
+    """The partitions to read. Raises ConfigException where one that was named does not exist."""
+    partitions, missing = cluster.partitions(options.selection)
+    check_existing(options, missing, sorted(set(options.selection.partitions) - set(partitions)))
+    return partitions
+
+
+def check_existing(options: ReadOptions, topics: Sequence[str], partitions: Sequence[TopicPartition]) -> None:
+    """Refuse topics and partitions that were named and do not exist, unless ``allowMissingTopics`` says otherwise.
+
+    Raises ConfigException.
+    """
+    if not topics and not partitions:
+        return
+    option = "assign" if options.selection.partitions else "subscribe"
+    what, names = ("topic", ", ".join(topics)) if topics else ("partition", describe(partitions))
+    problem = f"{names!r}: there is no such {what} in this cluster"
+    if not options.allow_missing_topics:
+        raise ConfigException(option, f"{problem}; allowMissingTopics=true reads nothing of it")
+    log.warning("%s: %s; nothing is read of it", option, problem)
+
+
+def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPartition, ...]) -> None:
+    """Offsets in JSON must name every partition, as in Spark's source. Raises ConfigException."""
+    if offsets is None or offsets.given is None:
+        return
+    missing = [tp for tp in partitions if tp not in offsets.given]
+    if missing:
+        raise ConfigException(option, f"its JSON must name every partition; {describe(missing)} is missing")
+    strange = sorted(set(offsets.given) - set(partitions))
+    if strange:
+        raise ConfigException(option, f"its JSON names {describe(strange)}, which is not read")
+
+
+def at_time(
+    cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPartition], *, begun: bool = False
+) -> dict[TopicPartition, int]:
+    """Where ``startingTimestamp`` lies, if it is given; in which partitions it lies nowhere the options say whether
+    that is an error, unless the query has ``begun``. Raises ConfigException.
+    """
+    time = None if options.starting is None else options.starting.time
+    found = _looked_up(cluster, "startingTimestamp", time, partitions)
+    if time is None:
+        return found
+    later = sorted(set(partitions).difference(found))
+    if later and not begun and not options.end_where_time_is_not_reached:
+        raise ConfigException(
+            "startingTimestamp",
+            f"{str(time)!r}: {describe(later)} has no message of that time or later; "
+            "startingOffsetsByTimestampStrategy=latest starts there at the end",
+        )
+    return found
+
+
+def _looked_up(
+    cluster: Cluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where the time of an option lies, if it is given. Raises ConfigException where the brokers cannot tell."""
+    if time is None:
+        return {}
+    try:
+        return cluster.offsets_at(partitions, time)
+    except NoTimesError as error:
+        raise ConfigException(option, f"{str(time)!r}: {error}; name offsets") from error
+
+
+class Plan(NamedTuple):
+    """The ranges of a batch.
+
+    Contents: ``ranges``, also empty ones; ``beyond`` are the group's offsets that lie beyond the ends of their logs,
+    which are read from their beginning.
+    """
+
+    ranges: list[OffsetRange]
+    beyond: Mapping[TopicPartition, int]
+
+
+def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> Plan:
+    """The ranges that the options name, as the logs are now.
+
+    Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
+    """
+    starting, ending = options.starting or EARLIEST, options.ending or LATEST
+    check_given("startingOffsets", starting, partitions)
+    check_given("endingOffsets", ending, partitions)
+    spans = cluster.log_spans(partitions)
+    asks_group = "group" in (starting.word, ending.word)
+    committed = cluster.committed(options.group, partitions) if asks_group else {}
+    start_times = at_time(cluster, options, partitions)
+    end_times = _looked_up(cluster, "endingTimestamp", ending.time, partitions)
+    lost, hidden = _beyond_their_logs(cluster, options, committed if starting.word == "group" else {}, spans)
+    ranges = []
+    for tp in partitions:
+        span = spans[tp]
+        if tp in hidden:
+            ranges.append(OffsetRange(*tp, hidden[tp], hidden[tp]))
+            continue
+        by_time = starting.time is not None
+        first = (start_times if by_time else committed).get(tp)
+        start = named_position(starting, tp, span, None if tp in lost else first, span.end if by_time else span.first)
+        by_time = ending.time is not None
+        last = (end_times if by_time else committed).get(tp)
+        end = named_position(ending, tp, span, last, span.end if by_time else start)
+        if end < start and ending.given is not None:
+            raise ConfigException("endingOffsets", f"{end!r} of {tp} is before its start {start}")
+        ranges.append(existing(OffsetRange(*tp, start, max(start, end)), span, fail=options.fail_on_data_loss))
+    return Plan(ranges, lost)
+
+
+def _beyond_their_logs(
+    cluster: Cluster,
+    options: ReadOptions,
+    committed: Mapping[TopicPartition, int],
+    spans: Mapping[TopicPartition, LogSpan],
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The group's offsets that their logs have not reached, and those that only consumers do not see yet.
+
+    Raises OffsetOutOfRangeError for the former where that is an error.
+    """
+    beyond = {tp: offset for tp, offset in committed.items() if offset > spans[tp].end}
+    written = cluster.written_ends(list(beyond)) if beyond else {}
+    lost = {tp: offset for tp, offset in beyond.items() if offset > written[tp]}
+    for tp, offset in lost.items():
+        problem = f"{tp}: group {options.group!r} has come to offset {offset}, but its log ends at {written[tp]}"
+        if options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+        log.warning("%s; %s offset %d", problem, FROM_BEGINNING, spans[tp].first)
+    return lost, {tp: offset for tp, offset in beyond.items() if tp not in lost}
+
+
+def existing(range_: OffsetRange, span: LogSpan, *, fail: bool) -> OffsetRange:
+    """What of a range the log has. Raises OffsetOutOfRangeError where that is not all and ``fail`` is set."""
+    problem = out_of_log(range_, span)
+    if problem is None:
+        return range_
+    if fail:
+        raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+    log.warning("%s; reading what is there", problem)
+    return within(range_, span)

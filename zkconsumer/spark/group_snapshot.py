@@ -1,0 +1,147 @@
+"""A batch whose ranges are known: to read it, and afterwards to move the group's offsets to where it ended.
+
+A DataFrame has no moment at which it "was read", so ``spark.read`` never commits. Here the ranges are fixed first, in
+the caller's process, and what is committed is exactly what was read, however often and by how many actions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError
+from zkconsumer.model import OffsetRange, TopicPartition
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.spark.batch_reader import plan, selected
+from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.options import ReadOptions, parse
+from zkconsumer.spark.schema import source_schema
+from zkconsumer.spark.zookeeper_cluster import describe
+from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROUNDS = 5
+_FIXED = (
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "startingoffsets",
+    "startingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+    "endingoffsets",
+    "endingtimestamp",
+)
+"""The options that the ranges take the place of, in lower case."""
+
+
+class Snapshot:
+    """What the options mean now, fixed: made by ``zkconsumer.spark.snapshot``.
+
+    ``ranges`` are the offsets [start, end) of every partition, also of those with nothing to read.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        options: ReadOptions,
+        ranges: list[OffsetRange],
+        beyond: Mapping[TopicPartition, int],
+    ) -> None:
+        self._beyond = beyond
+        self._given = {name: value for name, value in given.items() if name.lower() not in _FIXED}
+        self._options = options
+        self.ranges = tuple(ranges)
+
+    def load(self, spark: SparkSession, schema: str | None = None) -> DataFrame:
+        """A DataFrame of just these ranges; ``schema`` names columns to read, all unless given."""
+        if not self.ranges:  # a pattern that no topic matches yet; one that comes now is not of this snapshot
+            return spark.createDataFrame([], schema or source_schema(self._options.include_headers))
+        assigned: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for topic, partition, start, end in self.ranges:
+            assigned.setdefault(topic, []).append(partition)
+            starts.setdefault(topic, {})[str(partition)] = start
+            ends.setdefault(topic, {})[str(partition)] = end
+        reader = spark.read.format("zkconsumer").options(**self._given)
+        for name, value in (("assign", assigned), ("startingOffsets", starts), ("endingOffsets", ends)):
+            reader = reader.option(name, json.dumps(value))
+        return (reader.schema(schema) if schema is not None else reader).load()
+
+    def commit(self) -> None:
+        """Move the group's offsets on to the ends. One that is further already stays, unless the log ended before it
+        when the ranges were fixed.
+
+        A partition that a live member owns is its own to commit: it is refused, by ZooKeeper itself. With
+        ``group.coordination=kafka`` everything is, by the coordinator, while the group has members.
+        Raises OffsetCommitError naming what was not written and why; what it does not name is. RegistryError,
+        BrokerError.
+        """
+        options = self._options
+        todo = {TopicPartition(topic, number): end for topic, number, _, end in self.ranges}
+        with cluster_of(options) as cluster:
+            if options.config.coordinated_by_brokers:
+                stored = cluster.committed(options.group, list(self._beyond)) if self._beyond else {}
+                back = {tp: todo[tp] for tp, offset in stored.items() if offset == self._beyond[tp]}
+                cluster.set_back(options.group, back)
+                cluster.commit(options.group, todo)
+                return
+            outcomes: dict[TopicPartition, Outcome] = {}
+            for _ in range(_ROUNDS):
+                outcomes |= cluster.ask(partial(_write, group=options.group, offsets=todo, beyond=self._beyond))
+                todo = {tp: todo[tp] for tp in todo if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)}
+                if not todo:
+                    break
+        refused = {tp: CommitRefusedError(outcome) for tp, outcome in outcomes.items() if outcome is not Outcome.DONE}
+        if refused:
+            why = "; ".join(sorted({str(error) for error in refused.values()}))
+            raise OffsetCommitError(f"group {options.group}: not committed: {describe(sorted(refused))} ({why})")
+
+
+def make(given: Mapping[str, object]) -> Snapshot:
+    """Look at the logs, and fix the ranges. Raises as ``spark.read`` does, but here and now."""
+    texts = {name: _text(value) for name, value in given.items() if value is not None}
+    options = parse(texts)
+    options.check_batch()
+    with cluster_of(options) as cluster:
+        ranges, beyond = plan(cluster, options, selected(cluster, options))
+    return Snapshot(texts, options, ranges, beyond)
+
+
+def _text(value: object) -> str:
+    """An option's value as Spark hands it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _write(
+    session: Session,
+    deadline: Deadline,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    beyond: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, Outcome]:
+    """One try. The version of each node is the one with which its offset was read, so that none is ever set back but
+    those that were ``beyond`` the ends of their logs, and still are where they were.
+    """
+    topics = {tp.topic for tp in offsets}
+    session.ensure(sorted(path(group, topic) for topic in topics for path in _PARENTS), deadline)
+    offset_paths = [paths.offset(group, tp) for tp in offsets]
+    nodes = session.read(offset_paths, deadline)
+    outcomes, commits = {}, []
+    for (tp, offset), path, node in zip(offsets.items(), offset_paths, nodes, strict=True):
+        known = None if node is None else node_codecs.decode_offset(node.data, path)
+        if known is not None and known >= offset and known != beyond.get(tp):
+            outcomes[tp] = Outcome.DONE
+        else:
+            commits.append(Commit(tp, offset, ABSENT if node is None else KnownOffset(None, node.version)))
+    return {**outcomes, **fenced_writes.commit_unowned(session, group, commits, deadline)}
+
+
+_PARENTS = (paths.owner_topic, paths.offset_topic)

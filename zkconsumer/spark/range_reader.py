@@ -1,0 +1,298 @@
+"""Reads offset ranges from the brokers as Arrow batches: what a task does.
+
+One thread, the task's; nothing is kept between tasks. The next fetch is under way while an answer is decoded. When a
+leader moves or a broker is away, the leader is looked up (in ZooKeeper, or by the brokers where they coordinate the
+group) and reading goes on where it was; nobody is asked otherwise, since the planner sent the leaders along.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event
+from typing import Any, Final
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    BrokerAuthenticationError,
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+    ConfigException,
+    MessageSizeTooLargeException,
+    OffsetOutOfRangeError,
+    RegistryError,
+)
+from zkconsumer.kafka import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches
+from zkconsumer.kafka import error_codes as codes
+from zkconsumer.kafka.arrow_columns import ColumnBuilder
+from zkconsumer.kafka.compression import Expansion
+from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
+from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.offset_ranges import LogSpan, out_of_log, within
+from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.worker_memory import set_aside
+from zkconsumer.spark.zookeeper_cluster import Cluster, open_channel
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS: Final = 8192
+BATCH_BYTES: Final = 32 * 1024 * 1024
+_SMALLEST_FETCH: Final = 64 * 1024
+_GUESSED_RECORD: Final = 1024
+ADVICE: Final = "set failOnDataLoss=false to go on without what is missing"
+FROM_BEGINNING: Final = "its topic was made anew, or its log was cut: it is read from its beginning,"
+
+
+class _Moved(BrokerUnavailableError):
+    """The partition must be read from elsewhere."""
+
+
+class RangeReader:
+    """Reads ranges one after the other.
+
+    Arguments: ``leaders`` says where to begin with each partition; one that it lacks is looked up in what
+    ``open_cluster`` gives, by default ZooKeeper.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        leaders: Mapping[TopicPartition, Endpoint],
+        open_cluster: Callable[[], Cluster] | None = None,
+    ) -> None:
+        self._options = options
+        self._open_cluster = open_cluster or (lambda: cluster_of(options))
+        self._config = options.config
+        self._timeout = options.config.socket_timeout_ms / 1000
+        self._leaders = dict(leaders)
+        self._channels: dict[Endpoint, BrokerChannel] = {}
+        self._pause = Event()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    def sets(self, range_: OffsetRange) -> Iterator[tuple[FetchedPartition, int]]:
+        """What was fetched of a range, with the offset that was asked for, until its end is reached.
+
+        Raises BrokerError where it cannot be read in time, OffsetOutOfRangeError where it is gone.
+        """
+        where = TopicPartition(range_.topic, range_.partition)
+        position = range_.start
+        deadline = Deadline(self._timeout)
+        while position < range_.end:
+            try:
+                for part, asked, reached in self._fetches(where, position, range_.end):
+                    position = reached  # an error after this line does not fetch it again
+                    yield part, asked
+                    deadline = Deadline(self._timeout)  # from when Spark wants more, which may be much later
+            except _OutOfRange:
+                left = self._left(range_._replace(start=position))
+                if left.start == position and left.size and deadline.expired:
+                    raise BrokerUnavailableError(
+                        f"{where}: its leader denies offset {position}, which is in its log"
+                    ) from None
+                if left.start == position and left.size:
+                    self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
+                position, range_ = left.start, left
+            except (BrokerAuthenticationError, BrokerResponseError):
+                raise  # asking again cures neither
+            except BrokerError as error:
+                if deadline.expired and self._is_gone(range_._replace(start=position)):
+                    return
+                if deadline.expired:
+                    raise
+                log.warning("%s at offset %d: %s; looking for its leader", where, position, error)
+                self._forget(where)
+                self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
+
+    def _fetches(self, where: TopicPartition, position: int, end: int) -> Iterator[tuple[FetchedPartition, int, int]]:
+        """(fetched, offset asked for, next offset), each next fetch sent before the last is handed out."""
+        channel = self._channel(where)
+        largest = min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, (end - position) * _GUESSED_RECORD))
+        pending = self._send(channel, where, position, largest)
+        silent = Deadline(self._timeout)
+        while True:
+            part = self._answer(channel, pending, where)
+            reach = extent(part.records, where, position)
+            if reach.next_offset is None:
+                if reach.wanted > largest:
+                    largest = self._enough(where, position, reach.wanted)
+                elif silent.expired and 0 <= part.high_watermark <= position:
+                    raise _OutOfRange
+                elif silent.expired:
+                    raise _Moved(f"{where}: nothing came at offset {position} of a range that ends at {end}")
+                pending = self._send(channel, where, position, largest)
+                continue
+            asked, position = position, reach.next_offset
+            per_offset = len(part.records) // (position - asked) + 1
+            largest = min(
+                max(self._config.fetch_message_max_bytes, largest),
+                max(_SMALLEST_FETCH, (end - position) * per_offset * 5 // 4),
+            )
+            failure: BrokerError | None = None
+            if position < end:
+                try:
+                    pending = self._send(channel, where, position, largest)
+                except BrokerError as error:
+                    failure = error  # what has arrived is handed out first
+            yield part, asked, position
+            if failure is not None:
+                raise failure
+            if position >= end:
+                return
+            silent = Deadline(self._timeout)
+
+    def _send(self, channel: BrokerChannel, where: TopicPartition, position: int, size: int) -> int:
+        request = FetchRequest(
+            [FetchPosition(where.topic, where.partition, position, size)],
+            max_wait=self._config.fetch_wait_max_ms / 1000,
+            min_bytes=1,
+            max_bytes=max(size, self._config.fetch_max_bytes),
+            isolation_level=self._options.isolation_level,
+        )
+        return channel.send_fetch(request, Deadline(self._timeout))
+
+    def _answer(self, channel: BrokerChannel, pending: int, where: TopicPartition) -> FetchedPartition:
+        answer = channel.receive_fetch(pending, Deadline(self._timeout))
+        for part in answer.partitions:
+            if (part.topic, part.partition) != where:
+                continue
+            if part.error == codes.OFFSET_OUT_OF_RANGE:
+                raise _OutOfRange
+            if part.error != codes.NONE and not codes.retriable(part.error):
+                raise codes.error(part.error, f"fetching {where}")
+            if part.error != codes.NONE:
+                raise _Moved(f"{where}: the broker answered {codes.name(part.error)}")
+            return part
+        raise _Moved(f"{where}: the broker left it out of its answer")
+
+    def _enough(self, where: TopicPartition, position: int, wanted: int) -> int:
+        limit = max(self._config.fetch_max_bytes, self._config.fetch_message_max_bytes)
+        if wanted > limit:
+            raise MessageSizeTooLargeException(
+                f"the message at {where} offset {position} takes {wanted} bytes, the largest fetch allowed is {limit}: "
+                "raise fetch.max.bytes"
+            )
+        return wanted
+
+    def _is_gone(self, range_: OffsetRange) -> bool:
+        """Whether the whole partition exists no more. Raises OffsetOutOfRangeError where that is an error."""
+        where = TopicPartition(range_.topic, range_.partition)
+        try:
+            with self._open_cluster() as cluster:
+                gone = where in cluster.gone([where])
+        except (BrokerError, RegistryError):
+            return False  # what kept it from being read is to be told, not this
+        if gone and self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{where}: its topic was deleted, and offset {range_.start} with it; {ADVICE}")
+        if gone:
+            log.warning("%s: its topic was deleted; passing over offsets %d to %d", where, range_.start, range_.end)
+        return gone
+
+    def _left(self, range_: OffsetRange) -> OffsetRange:
+        """What of a range there still is. Raises OffsetOutOfRangeError where some is missing and that is an error."""
+        where = TopicPartition(range_.topic, range_.partition)
+        with self._open_cluster() as cluster:
+            span: LogSpan = cluster.log_spans([where])[where]
+            if max(range_.start, range_.end) > span.end:  # are they lost, or do consumers only not see them now?
+                span = LogSpan(span.first, max(span.end, cluster.written_ends([where])[where]))
+        problem = out_of_log(range_, span)
+        if problem is None:
+            return range_
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+        left = within(range_, span)
+        log.warning("%s; reading %d to %d instead of %d to %d", problem, *left[2:], *range_[2:])
+        return left
+
+    def _channel(self, where: TopicPartition) -> BrokerChannel:
+        endpoint = self._leaders.get(where)
+        if endpoint is None:
+            with self._open_cluster() as cluster:
+                self._leaders.update(cluster.leaders([where]))
+            endpoint = self._leaders.get(where)
+        if endpoint is None:
+            raise BrokerUnavailableError(f"{where} has no leader")
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = self._channels[endpoint] = open_channel(self._config, endpoint, Deadline(self._timeout))
+        return channel
+
+    def _forget(self, where: TopicPartition) -> None:
+        endpoint = self._leaders.pop(where, None)
+        channel = None if endpoint is None else self._channels.pop(endpoint, None)
+        if channel is not None:
+            channel.close()
+
+
+class _OutOfRange(Exception):
+    """The log does not have the offset that was asked for."""
+
+
+def read(
+    options: ReadOptions, ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, Endpoint], schema: Any
+) -> Iterator[Any]:
+    """The messages of some ranges as ``pyarrow.RecordBatch`` of thousands of rows.
+
+    Arguments: ``schema`` is the ``pyarrow.Schema`` that every batch has; its names are those of
+    ``kafka.arrow_columns``. Raises what ``RangeReader.sets`` does, and InvalidMessageException for corrupt data,
+    naming its position.
+    """
+    import pyarrow as pa
+
+    reader = RangeReader(options, leaders)
+    builder = ColumnBuilder(schema.names)
+    committed_only = options.isolation_level == 1
+    expansion = Expansion(options.config.batch_expanded_max_bytes)
+    with _without_gc():
+        try:
+            for range_ in ranges:
+                where = TopicPartition(range_.topic, range_.partition)
+                for part, asked in reader.sets(range_):
+                    for batch in batches(
+                        part.records,
+                        check_crc=options.config.check_crcs,
+                        where=where,
+                        fetch_offset=asked,
+                        aborted=part.aborted,
+                        read_committed=committed_only,
+                        expansion=expansion,
+                    ):
+                        builder.add_batch(batch, range_.end)
+                        if builder.rows >= BATCH_ROWS or builder.size >= BATCH_BYTES:
+                            yield _record_batch(pa, builder, schema)
+            if builder.rows:
+                yield _record_batch(pa, builder, schema)
+        finally:
+            reader.close()
+
+
+def _record_batch(pa: Any, builder: ColumnBuilder, schema: Any) -> Any:
+    arrays = builder.take()
+    for field, array in zip(schema, arrays, strict=True):
+        if not field.nullable and array.null_count:
+            raise ConfigException("schema", f"{field.name!r} is declared not null, but there are messages without one")
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Decoding makes millions of small objects and no cycles; looking for cycles takes as long as decoding.
+
+    The worker process is used by others afterwards, so it is put back.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+        set_aside()

@@ -1,0 +1,116 @@
+"""``spark.readStream``: Spark's calls, handed on to the query's run.
+
+The driver's process calls everything but ``read`` and keeps this object for the whole query; a second one is made by
+the planner, only to be pickled for the workers, which call ``read``. So the constructor does nothing, and what a run
+holds is neither pickled nor needed for reading.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from time import time
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConfigException
+from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.frame_lock import LEAVES_WITHIN, FrameLock
+from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.range_partition import read_partition
+from zkconsumer.spark.streaming_query import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
+
+_READ_TWICE = (
+    "another query reads this DataFrame, and each message of a group goes to one of its readers; load() a DataFrame "
+    "for each query: with a group.id of its own it gets all messages, with the same one a share of them"
+)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what the options name, batch after batch.
+
+    Arguments: ``frame`` names the DataFrame, which only one query at a time may read.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType, frame: str) -> None:
+        self._options = options
+        self._schema = schema
+        self._lock = FrameLock(frame, since=time())
+        self._run: StreamRun | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}
+
+    def _running(self) -> StreamRun:
+        run = self._run
+        if run is None:
+            end_cleanly_on_sigterm()
+            if not self._lock.acquire(Deadline(LEAVES_WITHIN)):
+                raise ConfigException("group.id", f"{self._options.group!r}: {_READ_TWICE}")
+            run = StreamRun(self._options, cluster_of(self._options))
+            atexit.register(self._close, run)  # a signal may come between any two lines, also of stop()
+            self._run = run
+            try:
+                run.open()
+            except BaseException:
+                self.stop()
+                raise
+        return run
+
+    def _close(self, run: StreamRun) -> None:
+        self._lock.leaving()
+        try:
+            run.close()
+        finally:
+            self._lock.release()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """A constant: Spark asks again when it replays the first batch, and must get the same answer."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger``, if given."""
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Settle what is finished and plan the next batch; see ``StreamRun.latest``."""
+        return self._running().latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The logs' ends, for the query's progress."""
+        return None if self._run is None else self._run.log_ends() or None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing that comes from now on is read."""
+        self._running().fix_targets()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a batch, which its end offset alone decides."""
+        return list(self._running().plan(end))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
+        return read_partition(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Batches up to here are finished."""
+        self._running().settle(end)
+
+    def stop(self) -> None:
+        """The query ends."""
+        run = self._run
+        if run is not None:
+            leave_sigterm_alone()
+            self._close(run)
+            self._run = None
+            atexit.unregister(self._close)

@@ -1,0 +1,332 @@
+"""One run of a streaming query, in its driver process: plans batches and settles finished ones.
+
+Spark starts one process a query and calls everything on its main thread; the run lives from the first call to
+``close``. What a batch reads stands in its end offset (see ``ranges.Progress``), so a replayed batch is the same
+whatever happened meanwhile, and nothing here has to survive a crash.
+
+Spark calls ``commit`` only when it plans the batch after, so never for the last one of availableNow and not while the
+stream is idle; but it asks for the latest offset at every trigger, with the end of the last finished batch. Both write.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from zkconsumer.errors import (
+    BrokerUnavailableError,
+    OffsetOutOfRangeError,
+    RegistryUnavailableError,
+    SessionLostError,
+)
+from zkconsumer.model import TopicPartition
+from zkconsumer.spark.batch_reader import at_time, check_existing, check_given
+from zkconsumer.spark.membership import Bystander, Membership
+from zkconsumer.spark.offset_ranges import (
+    LATEST,
+    LogSpan,
+    Progress,
+    Span,
+    advance,
+    decode_progress,
+    encode_progress,
+    is_news,
+    pieces,
+    ranges_of,
+    remembered,
+    stream_position,
+)
+from zkconsumer.spark.options import ReadOptions
+from zkconsumer.spark.query_member import GroupMember
+from zkconsumer.spark.range_partition import RangePartition
+from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING
+from zkconsumer.spark.replaced_logs import ShorterLogs
+from zkconsumer.spark.zookeeper_cluster import Cluster, describe
+
+log = logging.getLogger(__name__)
+
+
+class StreamRun:
+    """The run of one query. The constructor does no I/O."""
+
+    def __init__(self, options: ReadOptions, cluster: Cluster, membership: Membership | None = None) -> None:
+        self._options = options
+        self._cluster = cluster
+        self._membership = membership or _membership(options, cluster)
+        self._planned = False
+        self._targets: dict[TopicPartition, int] | None = None
+        self._ends: dict[TopicPartition, int] = {}
+        self._missing: tuple[str, ...] = ()
+        self._absent: tuple[TopicPartition, ...] = ()
+        self._gone: tuple[TopicPartition, ...] = ()
+        self._former: dict[TopicPartition, int] = {}  # how far those were read that are gone
+        self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
+        self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
+        self._shorter = ShorterLogs()
+        self._claimed: set[TopicPartition] = set()  # partitions that were ours once in this run
+
+    def open(self) -> None:
+        """Join. Raises ConfigException, RegistryError, ConsumerRebalanceFailedException."""
+        self._membership.join()
+
+    def close(self) -> None:
+        """Leave the group and close all connections."""
+        try:
+            self._membership.leave()
+        finally:
+            self._cluster.close()
+
+    def fix_targets(self) -> None:
+        """From now on nothing is read that is not in the logs now (availableNow)."""
+        partitions, missing = self._cluster.partitions(self._options.selection)
+        self._not_there = missing, tuple(sorted(set(self._options.selection.partitions).difference(partitions)))
+        self._targets = self._cluster.log_ends(partitions)
+
+    def _check_there(self, done: Progress) -> None:
+        """Refuse, with availableNow, a topic that does not exist: it would be read as an empty one, and nobody told.
+
+        A topic that the checkpoint knows has existed: its loss is another matter.
+        """
+        topics, partitions = self._not_there
+        known = {tp.topic for tp in done}
+        check_existing(
+            self._options,
+            [topic for topic in topics if topic not in known],
+            [tp for tp in partitions if tp.topic not in topics and tp not in done],
+        )
+        self._not_there = (), ()
+
+    def settle(self, offset: object) -> None:
+        """Batches up to this offset are finished."""
+        self._membership.settle(self._shorter.finished(decode_progress(offset)))
+
+    def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        """The end of the next batch, at most ``limit`` offsets long; ``start`` itself where there is nothing new.
+
+        A member waits for a ZooKeeper that is away, as every member of the group does, however long: there is no new
+        batch then. With availableNow that would mean that everything is read, so there it is an error.
+        Raises OffsetOutOfRangeError, ConfigException, RegistryError, BrokerError.
+        """
+        try:
+            return self._next(start, limit)
+        except (RegistryUnavailableError, SessionLostError) as error:
+            if not self._options.is_member or self._targets is not None:
+                raise
+            log.warning("no new batch for now: %s", error)
+            self._membership.reserve({})
+            return start
+
+    def _next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        done = decode_progress(start)
+        self._shorter.ended(done)
+        self._membership.settle(self._shorter.finished(done))
+        self._check_there(done)
+        existing = self._partitions()
+        self._check_gone(done, existing)
+        self._take_up_new_topics(done, existing)
+        claimed = self._membership.claim(existing, patient=self._targets is not None)
+        self._take_up_what_the_group_found(done, claimed)
+        partitions = [tp for tp in existing if tp in claimed and (self._targets is None or tp in self._targets)]
+        try:
+            self._ends = self._cluster.log_ends(partitions)
+        except BrokerUnavailableError:
+            if not self._cluster.gone(partitions):
+                raise
+            return self._next(start, limit)  # a topic was deleted just now: without it, or with the error that it is
+        positions = self._positions(partitions, existing, done)
+        targets = self._ends if self._targets is None else self._targets
+        # the end may be the smaller one where messages were lost since
+        ends = {tp: min(self._ends[tp], targets[tp]) for tp in positions}
+        progress = remembered(advance(positions, ends, limit), done, existing)
+        self._planned = True
+        news = is_news(progress, done)
+        if news and progress == done:  # a log from its beginning, as long as the last batch that began there
+            # Spark runs no batch whose end is the end of the one before: an empty batch comes first
+            progress = {tp: Span(span.start, span.start) for tp, span in progress.items()}
+        if news:
+            self._shorter.plan(progress)
+        self._membership.reserve(progress if news else {})
+        return encode_progress(progress) if news else start
+
+    def plan(self, end: dict[str, Any]) -> list[RangePartition]:
+        """The tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError, NoBrokersError."""
+        progress = decode_progress(end)
+        ranges = ranges_of(progress)
+        partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
+        if not self._planned:  # by the run before this one, which did not finish it
+            self._planned = True
+            self._membership.repeat(progress)
+        leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned
+        return [RangePartition(piece, leaders) for piece in pieces(ranges, self._options.min_partitions)]
+
+    def log_ends(self) -> dict[str, Any]:
+        """The logs' ends as last seen, as topic -> partition -> offset."""
+        topics: dict[str, dict[str, int]] = {}
+        for tp, end in sorted(self._ends.items()):
+            topics.setdefault(tp.topic, {})[str(tp.partition)] = end
+        return topics
+
+    # ---- inside ----
+
+    def _partitions(self) -> tuple[TopicPartition, ...]:
+        partitions, missing = self._cluster.partitions(self._options.selection)
+        if self._targets is not None:
+            return partitions  # what comes now is not waited for
+        if missing and missing != self._missing:
+            log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
+        self._missing = missing
+        absent = tuple(sorted(set(self._options.selection.partitions).difference(partitions)))
+        if absent and absent != self._absent:
+            log.warning("there is no partition %s (yet); waiting for it", describe(absent))
+        self._absent = absent
+        return partitions
+
+    def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
+        gone = tuple(sorted(set(done).difference(existing)))
+        problem = f"{describe(gone)} is in the checkpoint, but exists no more or is not selected any more"
+        if gone and self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
+        if gone and gone != self._gone:
+            log.warning("%s; going on without", problem)
+        self._gone = gone
+        self._former |= {tp: done[tp].end for tp in gone}
+
+    def _take_up_new_topics(self, done: Progress, existing: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Have those read from their beginning whose topics were deleted and made anew while the query runs. Returns
+        them.
+
+        Raises OffsetOutOfRangeError where that is an error; RegistryError, BrokerError.
+        """
+        topics = self._cluster.made_anew()
+        self._waiting = {tp: at for tp, at in self._waiting.items() if tp.topic not in topics}
+        known = {**self._former, **{tp: span.end for tp, span in done.items()}}
+        lost = [tp for tp in existing if tp.topic in topics and tp in known]
+        if lost:
+            self._read_from_beginning(lost, known)
+        return lost
+
+    def _take_up_what_the_group_found(self, done: Progress, claimed: Collection[TopicPartition]) -> None:
+        """The same for topics that were made anew before the query saw them, as the group's offsets tell a member when
+        it first claims their partitions. The checkpoint alone cannot tell.
+        """
+        first = sorted(set(claimed).difference(self._claimed))
+        lost = [tp for tp in self._membership.made_anew(first) if tp in done and tp not in self._shorter]
+        if lost:
+            self._read_from_beginning(lost, {tp: done[tp].end for tp in lost})
+        self._claimed.update(first)
+
+    def _read_from_beginning(self, lost: Sequence[TopicPartition], known: Mapping[TopicPartition, int]) -> None:
+        problem = f"{describe(lost)}: the topic was deleted and made anew"
+        if self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {known[lost[0]]}; {ADVICE}")
+        for tp, span in self._cluster.log_spans(lost).items():
+            self._shorter.add(tp, known[tp], known[tp], span.first)
+            self._former.pop(tp, None)
+        log.warning("%s; it is read from its beginning", problem)
+
+    def _positions(
+        self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress
+    ) -> dict[TopicPartition, int]:
+        """Where each partition is read on; without those whose start could not be stored yet."""
+        wanted = self._options.starting or LATEST
+        unknown = [tp for tp in partitions if tp not in done]
+        if unknown and not done:
+            check_given("startingOffsets", wanted, existing)
+        committed = self._membership.committed(partitions)
+        starting = [tp for tp in unknown if tp not in committed]
+        spans = self._cluster.log_spans(starting)
+        times = at_time(self._cluster, self._options, starting, begun=bool(done)) if starting else {}
+        positions = {}
+        for tp in partitions:
+            span = spans.get(tp, LogSpan(-1, self._ends[tp]))
+            position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
+            if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
+                position = max(self._waiting[tp], span.first)
+            positions[tp] = self._shorter.position(tp, position, committed.get(tp))
+        positions |= self._within_the_logs(positions, existing, done, committed)
+        back = self._shorter.waiting(positions)
+        waiting = {tp: position for tp, position in positions.items() if tp not in committed and tp not in back}
+        stored = {*self._membership.begin(waiting), *(self._membership.set_back(back) if back else ())}
+        # the end of a log, once it is taken for the start, stays it: what comes after it is to be read, also where we
+        # are without the partition for a while
+        away = {tp: at for tp, at in self._waiting.items() if tp in existing and tp not in positions}
+        self._waiting = {**away, **{tp: positions[tp] for tp in starting if tp not in stored}}
+        return {
+            tp: position for tp, position in positions.items() if tp in stored or (tp in committed and tp not in back)
+        }
+
+    def _within_the_logs(
+        self,
+        positions: Mapping[TopicPartition, int],
+        existing: Sequence[TopicPartition],
+        done: Progress,
+        committed: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, int]:
+        """Return the places of partitions whose logs end before them: the logs lost messages, or are of another topic.
+
+        Raises OffsetOutOfRangeError where that is an error.
+        """
+        beyond = [tp for tp, position in positions.items() if position > self._ends[tp]]
+        written = self._cluster.written_ends(beyond) if beyond else {}
+        lost = {tp: positions[tp] for tp in beyond if positions[tp] > written[tp]}
+        if not lost:
+            return {}
+        self._cluster.gone(list(lost))  # looks at the topics, of which a watch may tell only later, and then once more
+        anew = [tp for tp in self._take_up_new_topics(done, existing) if tp in positions]
+        places = {tp: self._shorter.position(tp, positions[tp], committed.get(tp)) for tp in anew}
+        problems = {
+            tp: f"{tp}: {self._who(tp, done, committed, position)} {position}, but its log ends at {written[tp]}"
+            for tp, position in lost.items()
+            if tp not in places
+        }
+        if problems and self._options.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{'; '.join(problems.values())}; {ADVICE}")
+        for tp, span in self._cluster.log_spans(list(problems)).items():
+            if tp in done or tp in committed or tp in self._shorter:
+                self._shorter.add(tp, lost[tp], done[tp].end if tp in done else None, span.first)
+                places[tp], told = span.first, FROM_BEGINNING
+            else:
+                places[tp], told = self._ends[tp], "it is read from its end,"
+            log.warning("%s; %s offset %d", problems[tp], told, places[tp])
+        return places
+
+    def _who(self, tp: TopicPartition, done: Progress, committed: Mapping[TopicPartition, int], position: int) -> str:
+        """Return, in words, the source of the offset at which a partition is to be read on."""
+        if tp in done and position == done[tp].end:
+            return "the query has come to offset"
+        if position == committed.get(tp):
+            return f"group {self._options.group!r} has come to offset"
+        return "the query is to go on at offset" if tp in self._shorter else "startingOffsets names offset"
+
+
+def _membership(options: ReadOptions, cluster: Cluster) -> Membership:
+    if options.is_member:
+        return GroupMember(options)
+    return Bystander(cluster, options.group, allow_live_members=options.allow_live_members)
+
+
+def end_cleanly_on_sigterm() -> None:
+    """Make Spark's way of ending the driver process reach ``stop()``.
+
+    Spark sends SIGTERM, twice; Python's default is to die at once, and what we hold in ZooKeeper would stay until its
+    session times out. Now the first one ends the process by SystemExit, and the second cannot cut that short. Does
+    nothing but on the main thread, where alone signals can be set.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def end(*_: object) -> None:
+        leave_sigterm_alone()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def leave_sigterm_alone() -> None:
+    """The process ends already: no signal of Spark's shall cut short what it still does. Only on the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,285 @@
+"""What a stream offers beside messages: batches of columns, tables, data frames.
+
+Threads: exactly one application thread at a time asks, for these or for messages.
+
+Whoever asks for columns throws :class:`TurnToColumns` into the generator that hands out messages, which lets go of its
+chunk and begins anew there when it is asked again; it costs messages nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from threading import get_native_id
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from zkconsumer.decoders import K, V
+from zkconsumer.errors import ConfigException, ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.streams.chunk_batches import (
+    ANY,
+    MAX_BYTES,
+    MAX_ROWS,
+    SPARK_COLUMNS,
+    SPARK_HEADERS,
+    Limits,
+    Piece,
+    arrow_schema,
+    one_table,
+)
+from zkconsumer.streams.chunk_reader import Ask, ChunkReader
+from zkconsumer.streams.column_reader import ColumnReader
+from zkconsumer.streams.message_iterator import MessageIterator, as_generator
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+
+class TurnToColumns(BaseException):
+    """Columns are asked for: what was handed out is finished, and whoever asks for messages again begins anew."""
+
+
+class _Batches(Iterator[Any]):
+    """What ``KafkaStream.batches`` returns."""
+
+    def __init__(
+        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: Limits, patience: float | None
+    ) -> None:
+        self._stream = stream
+        self._schema = schema
+        self._limits = limits
+        self._patience = patience
+
+    def __next__(self) -> pa.RecordBatch:
+        columns = self._stream._columns
+        before = self._stream._begin_columns()
+        try:
+            rows = self._stream._next_batch(self._schema, self._limits, self._patience)
+            columns.handed_out = True
+            return rows
+        except BaseException:
+            columns.take_back_unless(before)
+            raise
+
+
+class ColumnStream(MessageIterator[K, V]):
+    """The part of ``KafkaStream`` that hands out columns.
+
+    Arguments: ``timeout`` and ``ends_on_timeout`` as for :class:`MessageIterator`; ``ended`` is called at the end of
+    the stream.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: ChunkReader,
+        *,
+        timeout: float | None,
+        ends_on_timeout: bool,
+        ended: Callable[[], None],
+    ) -> None:
+        super().__init__(timeout, ends_on_timeout)
+        self.name = name
+        self.queue = reader.queue
+        self._reader = reader
+        self._columns = ColumnReader(reader)
+        self._ended = ended
+        self._asking: GeneratorType[Any, None, None] | None = None
+        self._holder = 0
+
+    @property
+    def _decodes(self) -> bool:
+        """Whether messages go through decoders."""
+        raise NotImplementedError
+
+    def batches(
+        self,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int = MAX_BYTES,
+        headers: bool = False,
+        timeout: float | Literal["configured"] | None = "configured",
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages as ``pyarrow.RecordBatch``, several times faster than one by one: a single pass together with
+        the messages, which may be taken in between.
+
+        The columns are those of Spark's Kafka source (``key``, ``value``: binary; ``topic``, ``partition``, ``offset``,
+        ``timestamp``: microseconds, UTC, null where the message has none; ``timestampType``: 0 by the producer, 1 by
+        the broker, -1 none). A batch holds messages of one partition in their order: what one fetch brought, or less.
+        It is finished when the next one (or the next message) is asked for; until then it is in the user's hands
+        as a message is: not committed but by ``commit_offsets()`` of this thread (or with ``consumed.on=return``), and
+        waited for, up to ``rebalance.drain.timeout.ms``, when its partition leaves. No batch is handed out, in whole
+        or part, of a partition that has left, or without a lease. What cannot be read is raised after a batch with all
+        that is good before it; :meth:`skip` goes on after it.
+
+        Arguments: at most ``max_rows`` rows and ``max_bytes`` bytes of keys and values a batch (a larger message is a
+        batch of its own); ``headers`` adds the column ``headers``, null for a message without any; ``timeout`` in
+        seconds (None waits for ever) in place of ``consumer.timeout.ms``, after which it raises
+        :class:`ConsumerTimeoutException` or, with ``consumer.timeout.action=end``, ends the loop; go on in either case.
+        Raises: :class:`ConfigException` for a stream with decoders, which columns cannot be given, and for a limit
+        below 1; :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
+        """
+        patience = self._timeout if timeout == "configured" else timeout
+        schema = self._schema(headers, patience, max_rows=max_rows, max_bytes=max_bytes)
+        return _Batches(self, schema, Limits(max_rows, max_bytes), patience)
+
+    def to_arrow(
+        self, max_messages: int | None = None, timeout: float | None = None, headers: bool = False
+    ) -> pa.Table:
+        """Collect messages into a ``pyarrow.Table`` with the columns of :meth:`batches`, each partition in its order.
+
+        All its rows are in the user's hands until the stream is asked again: nothing of them is committed before but
+        by ``connector.commit_offsets()`` of this thread, which counts them as finished. What is collected of a
+        partition that leaves meanwhile is left to its next owner. While it collects it takes about twice the memory
+        of the table: that, and what was fetched together with its rows.
+
+        Arguments: ends when there are ``max_messages``, when ``timeout`` seconds have passed in all (0: with what was
+        fetched already), when nothing came for ``consumer.timeout.ms``, or before what cannot be read, which the next
+        ask raises; one of the first two must be given. ``headers`` as for :meth:`batches`.
+        Returns: a table, without rows if nothing came.
+        Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of the stream.
+        """
+        columns = self._columns
+        before = self._begin_columns()
+        try:
+            table = self._collect(max_messages, timeout, headers, lambda table: table)
+            columns.handed_out = True
+            return table
+        except BaseException:
+            columns.take_back_unless(before)
+            raise
+
+    def to_dataframe(
+        self,
+        spark: SparkSession,
+        max_messages: int | None = None,
+        timeout: float | None = None,
+        headers: bool = False,
+    ) -> DataFrame:
+        """Collect messages into a Spark DataFrame with the schema of Spark's Kafka source; pandas is not needed.
+
+        The rows are copied to Spark before this returns. They are in the user's hands as with :meth:`to_arrow`: call
+        ``connector.commit_offsets()`` on this thread when what is made of them is safe. Where Spark fails to take them
+        they come again.
+
+        Arguments: ``spark`` is the session; the others as for :meth:`to_arrow`. Raises: as :meth:`to_arrow`, and what
+        Spark raises.
+        """
+        names = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
+        columns = self._columns
+        before = self._begin_columns()
+        try:
+            frame = self._collect(
+                max_messages, timeout, headers, lambda table: spark.createDataFrame(table, schema=names)
+            )
+            columns.handed_out = True
+            return frame
+        except BaseException:
+            columns.take_back_unless(before)
+            raise
+
+    def _begin_columns(self) -> Sequence[Piece]:
+        """Return the rows that are in hand before an ask. Raises RuntimeError where another thread is asking."""
+        if self._asked:
+            raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
+        return self._columns.in_hand
+
+    def _schema(self, headers: bool, timeout: float | None, **limits: int | None) -> pa.Schema:
+        for name, limit in limits.items():
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+                raise ConfigException(name, f"must be a whole number from 1 on, not {limit!r}")
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise ConfigException("timeout", f"must be a number of seconds, or None, not {timeout!r}")
+        if self._decodes:
+            raise ConfigException(
+                "key_decoder, value_decoder",
+                f"{self.name} was created with decoders, which see one message at a time; columns hold bytes: create "
+                "the stream without decoders and decode whole columns",
+            )
+        return arrow_schema(headers)
+
+    def _collect(
+        self, max_messages: int | None, timeout: float | None, headers: bool, make: Callable[[pa.Table], T]
+    ) -> T:
+        schema = self._schema(headers, timeout, max_messages=max_messages)
+        if max_messages is None and timeout is None:
+            raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
+        columns = self._columns
+        limit, quiet, patience = Ask(timeout), Ask(self._timeout), self._timeout
+        wanted = max_messages or ANY
+
+        def collect() -> T:
+            rows = self._or_pass_over(lambda: columns.collect(schema, wanted, limit, quiet, patience))
+            if not rows and self.queue.closed:
+                self._ended()
+                raise self._closed_error()
+            made = make(one_table(rows, schema))
+            columns.release()
+            return made
+
+        return self._ask(collect)
+
+    def _next_batch(self, schema: pa.Schema, limits: Limits, patience: float | None) -> pa.RecordBatch:
+        """For ``batches``. Raises: StopIteration at the end, and what it says there."""
+        limit = Ask(patience)
+        try:
+            rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
+        except ConsumerTimeoutException:
+            if self._ends_on_timeout:
+                raise StopIteration from None
+            raise
+        if rows is None:
+            self._ended()
+            raise StopIteration
+        return rows
+
+    def _or_pass_over(self, ask: Callable[[], T]) -> T:
+        while True:
+            try:
+                return ask()
+            except Exception as e:  # noqa: BLE001 (told apart by the reader)
+                error = self._reader.deal_with(e, in_hand=False)
+                if error is not None:
+                    raise error from error.__cause__
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """Columns are asked for: finish what is in hand, and get the next. They are handed out when the caller sets
+        ``handed_out``; until then the next ask takes them back.
+        """
+        made: list[T] = []
+        self._asking = as_generator(self._turn(ask, made))
+        next(self._asking, None)
+        return made[0]
+
+    def _turn(self, ask: Callable[[], T], made: list[T]) -> Generator[None, None, None]:
+        """A generator for its state only: Python itself knows whether it runs, and no interrupt leaves that behind."""
+        try:
+            self._holder = get_native_id()
+            self._finish_in_hand()
+            made.append(ask())
+        except BaseException:
+            self._columns.take_back()
+            raise
+        return
+        yield
+
+    def _finish_in_hand(self) -> None:
+        """What was handed out, as message or columns, is finished."""
+        if not self._returned:
+            self._take_back()
+        if self._yielded:
+            self._messages.throw(TurnToColumns())
+        self._columns.settle()
+
+    @property
+    def being_asked(self) -> bool:
+        """Whether its reader waits for it now."""
+        return self._asked
+
+    @property
+    def _asked(self) -> bool:
+        return self._messages.gi_running or (self._asking is not None and self._asking.gi_running)
+
+    def _closed_error(self) -> ConnectorClosedException:
+        return ConnectorClosedException(f"the stream {self.name} has ended: its connector was shut down")

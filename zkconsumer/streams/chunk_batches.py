@@ -1,0 +1,180 @@
+"""A chunk's records as Arrow columns, a piece at a time.
+
+Threads: the application's thread that reads the stream, nobody else. Nothing here hands anything out or moves a
+position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.errors import MissingExtraError, UnreadableMessageError
+from zkconsumer.kafka.arrow_columns import HEADERS, NAMES, ColumnBuilder, arrow_types, slabs
+from zkconsumer.kafka.record_batch import RecordBatch
+from zkconsumer.streams.chunk_reader import ChunkReader
+from zkconsumer.streams.stream_queue import Chunk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_ROWS = 65_536
+MAX_BYTES = 32 * 1024 * 1024
+ANY = 1 << 62
+"""A number of rows or bytes that is no limit."""
+
+SPARK_COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+)
+SPARK_HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class Limits(NamedTuple):
+    """How much one batch may be: ``rows``, and bytes of keys and values (one row may be more)."""
+
+    rows: int = MAX_ROWS
+    size: int = MAX_BYTES
+
+
+def arrow_schema(headers: bool) -> pa.Schema:
+    """The schema of Spark's Kafka source. Raises MissingExtraError without pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+    except ImportError:
+        raise MissingExtraError("reading a stream as columns", "arrow") from None
+    ColumnBuilder()  # imports what it needs
+    types = arrow_types()
+    return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
+
+
+class Piece(NamedTuple):
+    """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too.
+    ``whole`` says that nothing of the chunk is left.
+    """
+
+    chunk: Chunk
+    first: int
+    end: int
+    rows: pa.RecordBatch | None
+    whole: bool
+
+    @property
+    def position(self) -> PartitionPosition:
+        """Where the partition stands."""
+        return self.chunk.position
+
+
+class Decoding:
+    """What is made of a chunk from offset ``at`` on, a piece at a time. ``at`` is None after an interrupt: then nobody
+    knows how far it came, and the chunk is decoded anew.
+    """
+
+    def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, schema: pa.Schema) -> None:
+        self.chunk = chunk
+        self.at: int | None = at
+        self.schema = schema
+        self._reader = reader
+        self._batches: Iterator[RecordBatch] | None = None
+        self._rest: pa.RecordBatch | None = None
+        self._rest_end = at
+        self._exhausted = False
+        self.failure: UnreadableMessageError | None = None
+
+    @property
+    def fails(self) -> bool:
+        """Whether the next ask raises what cannot be read."""
+        return self.failure is not None and self._rest is None
+
+    def piece(self, limits: Limits) -> Piece:
+        """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
+        before what cannot be read, or what was before it was handed out last (``failure``).
+        """
+        first, self.at = self.at, None
+        assert first is not None
+        if self.failure is not None and self._rest is None:
+            raise self.failure
+        if self._rest is None:
+            self._rest, self._rest_end = self._decoded(first, limits)
+        rows, self._rest, end = self._rest, None, self._rest_end
+        if rows is not None and (rows.num_rows > limits.rows or rows.nbytes > limits.size):
+            count = _fitting(rows, limits)
+            if count < rows.num_rows:
+                self._rest = rows.slice(count)
+                rows = rows.slice(0, count)
+                # never back, where offsets (which have no checksum) do not ascend: it would begin anew for ever
+                end = max(first, rows.column(_OFFSET)[count - 1].as_py() + 1)
+        self.at = end
+        whole = self._rest is None and self.failure is None and (self._exhausted or end >= self.chunk.next_offset)
+        return Piece(self.chunk, first, end, rows, whole)
+
+    def _decoded(self, first: int, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
+        builder = ColumnBuilder(self.schema.names)
+        if self._batches is None:
+            self._batches = self._reader.batches(self.chunk, first)
+        end = first
+        try:
+            for batch in self._batches:
+                builder.add_batch(batch)
+                end = batch.next_offset
+                if builder.rows >= limits.rows or builder.size >= limits.size:
+                    break
+            else:
+                end = max(end, self.chunk.next_offset)  # what follows was compacted away
+                self._exhausted = True
+            return self._made(builder), end
+        except UnreadableMessageError as failed:
+            self._batches = None
+            interrupt = failed.__cause__
+        if isinstance(interrupt, MemoryError):
+            raise interrupt
+        made = self._decoded_carefully(first)
+        if self.failure is None and isinstance(interrupt, Exception):
+            raise interrupt  # all of it can be read: a signal handler has raised this
+        return made
+
+    def _decoded_carefully(self, first: int) -> tuple[pa.RecordBatch | None, int]:
+        """What can be read before the place that cannot, as whoever takes messages gets it; the place is the next."""
+        builder = ColumnBuilder(self.schema.names)
+        end = first
+        try:
+            for batch in self._reader.batches(self.chunk, first):
+                for slab in slabs(batch):
+                    builder.add(batch.where, slab)
+                    end = slab[-1].offset + 1
+                end = batch.next_offset
+        except UnreadableMessageError as failure:
+            if end == first:
+                raise
+            self.failure = failure
+        return self._made(builder), end
+
+    def _made(self, builder: ColumnBuilder) -> pa.RecordBatch | None:
+        import pyarrow as pa
+
+        if not builder.rows:
+            return None
+        rows = pa.RecordBatch.from_arrays(builder.take(), schema=self.schema)
+        return rows if rows.num_rows else None
+
+
+_OFFSET = NAMES.index("offset")
+
+
+def _fitting(rows: pa.RecordBatch, limits: Limits) -> int:
+    """How many of the rows are within the limits; at least one."""
+    import pyarrow.compute as pc
+
+    sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0).cast("int64") for name in ("key", "value")]
+    reached = pc.cumulative_sum(pc.add(*sizes))
+    within = pc.sum(pc.less_equal(reached, limits.size)).as_py()
+    return int(max(1, min(within, limits.rows)))
+
+
+def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """All rows as one table."""
+    import pyarrow as pa
+
+    # made of no batches it would have no chunks either, and Spark does not take headers without one
+    return pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()

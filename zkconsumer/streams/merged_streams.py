@@ -1,0 +1,253 @@
+"""Several streams as one: whoever reads them in one thread need not know where the next message comes from.
+
+Threads: one at a time iterates a :class:`MergedStreams`, and with it the streams that it is made of. What tells it that
+a chunk has come (``wake``) comes from fetchers; ``stop`` from any thread.
+
+The original has nothing like it: there each stream takes a thread of its own. Streams are served in turn. A turn lasts
+while there is something, but no longer than :data:`TURN` seconds where others wait, so that neither a busy stream nor a
+slow application keeps one of them waiting for ever; and it ends between two messages, with the last one finished, so
+that at any time at most one message is in the user's hands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from threading import get_native_id
+from time import monotonic
+from typing import Any, NoReturn
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.decoders import K, V
+from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
+from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.streams.kafka_stream import KafkaStream
+from zkconsumer.streams.loop_errors import public_names, read_already
+from zkconsumer.streams.message import MessageAndMetadata
+from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator
+
+TURN = 0.05
+"""Seconds. Going back to a chunk in its middle costs up to a millisecond, for its batch is decoded anew."""
+LOOK_AGAIN = 0.5
+"""Seconds after which who waits looks whether there are other streams now."""
+
+Streams = Callable[[], Sequence[KafkaStream[K, V]]]
+"""The streams to read now; those that have ended may be among them."""
+
+
+class _Raise:
+    """Yielded in place of a message: raises when the filter over the generator asks for its truth."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __bool__(self) -> NoReturn:
+        raise self._error
+
+
+class MergedStreams(MessageIterator[K, V]):
+    """The messages of several streams, in the order of each partition; iterate it like one stream.
+
+    A message is finished when the next one is asked for, from whichever stream that comes. Iteration raises
+    :class:`ConsumerTimeoutException` after ``consumer.timeout.ms`` without a message on any stream (or ends the loop,
+    with ``consumer.timeout.action=end``); iterate on in either case. It ends when the connector is shut down; made of
+    given streams, when all of them have ended.
+
+    Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams
+    themselves meanwhile.
+    """
+
+    def __init__(
+        self,
+        streams: Streams[K, V],
+        *,
+        timeout: float | None,
+        ends_on_timeout: bool = False,
+        ended: Callable[[], None] = lambda: None,
+        lasting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(timeout, ends_on_timeout)
+        self._lasting = lasting
+        self._streams = streams
+        self._ended = ended
+        self._wake = WakeFlag()
+        self._stopped = False
+        self._watched: Sequence[KafkaStream[K, V]] = ()
+        self._last: KafkaStream[K, V] | None = None
+        self._holder = 0
+        self._messages = as_generator(self._hand_out())
+
+    def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
+        if self._last is not None and self._returned:
+            self._last.tell_of_loop()
+        return self._begin()
+
+    def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
+        if self._messages.gi_running:
+            raise RuntimeError(read_already("messages()", self._holder))
+        if not self._returned:
+            self._take_back()
+        self._patience, self._ends = self._timeout, self._ends_on_timeout
+        self._holder = get_native_id()
+        if self._messages.gi_frame is None and not self._stopped:
+            self._messages = as_generator(self._hand_out())  # an interrupt ended it, or all streams had ended
+        return filter(None, self._messages)
+
+    def skip(self) -> int:
+        """Give up what the last ask raised, as :meth:`KafkaStream.skip` does."""
+        if self._last is None:
+            raise ValueError("nothing to skip: no stream was read yet")
+        return self._last.skip()
+
+    def stop(self) -> None:
+        """End the iteration when the next message is asked for, or at once where one is waited for. The streams are
+        none the worse for it.
+        """
+        self._stopped = True
+        self._wake.set()
+
+    def interrupted(self, thread: int) -> bool:
+        """Whether that thread, which calls this, is asking for a message: then a signal handler calls."""
+        return self._holder == thread and self._messages.gi_running
+
+    def returning(self, thread: int) -> bool:
+        """Whether that thread is in an ask whose message has not reached its caller yet."""
+        return self._holder == thread and not self._returned
+
+    def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
+        """Whether a message of that stream was read through this, and has not reached its caller yet."""
+        return self._last is stream and not self._returned
+
+    def left_to_parent(self) -> None:
+        """In a forked process: go on, to raise what the streams raise there."""
+        self._wake = WakeFlag()
+        if self._messages.gi_running:  # by a thread that does not exist here
+            self._messages, self._last = as_generator(self._hand_out()), None
+
+    def __dir__(self) -> list[str]:
+        return public_names(super().__dir__(), ("interrupted", "left_to_parent", "returning", "withholds"))
+
+    def __repr__(self) -> str:
+        return f"<MergedStreams of {len(self._watched)}>"
+
+    # ---- the generator
+
+    def _closed_error(self) -> ConnectorClosedException:
+        return ConnectorClosedException("all streams have ended: the connector was shut down")
+
+    def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
+        self._take_back_last()  # an interrupt may have ended the generator before this one
+        self._turned = False
+        deadline: Deadline | None = None
+        idle, got = 0, False
+        message = None  # what a stream has handed out and this has not yet
+
+        def wait_for_token(seconds: float) -> bool:
+            nonlocal deadline, idle, got
+            deadline = deadline or Deadline(self._patience)
+            if self._waited(seconds, deadline):
+                return True
+            idle, got = len(self._watched), False  # no other stream has a token either
+            return False
+
+        while not self._stopped:
+            failure: _Raise | None = None
+            try:
+                deadline = deadline or Deadline(self._patience)
+                stream = self._ready(deadline)
+                if stream is None:
+                    break
+                until, got = monotonic() + TURN, False
+                for message in stream.turn(wait_for_token):
+                    yield message
+                    message = None
+                    deadline, got = None, True
+                    if self._stopped or (monotonic() >= until and self._others_wait(stream)):
+                        break
+                stream.settle()
+                idle = 0 if got else idle + 1
+                if idle > len(self._watched):  # all have something, and none may hand it out
+                    stream.wait_at_gate(deadline or Deadline(self._patience))
+                    idle = 0
+                continue
+            except NotReturned:
+                self._take_back_last()
+            except BaseException as e:
+                if message is not None:
+                    self._take_back_last()
+                if not isinstance(e, Exception):
+                    raise
+                # whatever it is, the user's next ask raises it
+                ends = self._ends and isinstance(e, ConsumerTimeoutException)
+                failure = _Raise(StopIteration() if ends else e)
+            deadline, idle, message = None, 0, None
+            self._turned = True
+            yield failure
+            self._turned = False
+        self._unwatch(self._watched)
+        if not self._stopped:
+            self._ended()
+
+    def _take_back_last(self) -> None:
+        if self._last is not None:
+            self._last.take_back()
+
+    def _waited(self, seconds: float, deadline: Deadline) -> bool:
+        """In a turn only the pace is missing, which is that of all streams. So it is waited for in the turn: whoever
+        comes back to a stream decodes its batch anew, which for each message cost several times what all else does.
+        """
+        self._wake.clear()
+        if self._stopped or deadline.expired:
+            return False
+        for other in self._watched:
+            if other is not self._last:
+                other.queue.asks += 1  # their reader is here, and would take theirs if he might
+        self._wake.wait(deadline.bounded(seconds))
+        return True
+
+    def _ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
+        """The next stream that has something, or an error; None when all have ended, or ``stop`` was called.
+
+        Raises: ConsumerTimeoutException.
+        """
+        while not self._stopped:
+            self._wake.clear()
+            streams = self._current()
+            if not streams and not self._lasting():
+                return None
+            after = streams.index(self._last) + 1 if self._last in streams else 0
+            for ask in (False, True):  # none is asked while there is something, or all were fetched beyond the budget
+                for stream in (*streams[after:], *streams[:after]):
+                    queue = stream.queue
+                    if queue.taken is not None or (queue.ask() if ask else queue.ready):
+                        self._last = stream
+                        for other in streams:
+                            other.queue.asks_no_more()
+                        return stream
+            left = deadline.remaining()
+            if left is not None and left <= 0:
+                raise ConsumerTimeoutException(
+                    "no message within the timeout; the streams stay usable, and connector.state says why"
+                )
+            self._wake.wait(deadline.bounded(LOOK_AGAIN))
+        return None
+
+    def _current(self) -> list[KafkaStream[K, V]]:
+        streams = [stream for stream in self._streams() if not stream.queue.closed]
+        if streams != self._watched:
+            self._unwatch([stream for stream in self._watched if stream not in streams])
+            self._watched = streams
+        for stream in streams:  # each time: these may have been read through another object meanwhile
+            stream.queue.watch(self._wake.set)
+        return streams
+
+    @staticmethod
+    def _unwatch(streams: Sequence[KafkaStream[K, V]]) -> None:
+        for stream in streams:
+            stream.queue.watch(None)
+
+    def _others_wait(self, served: KafkaStream[K, V]) -> bool:
+        return any(
+            stream is not served and (stream.queue.taken is not None or len(stream.queue)) for stream in self._watched
+        )

@@ -1,0 +1,436 @@
+"""The chunks that wait for one stream.
+
+Threads: fetchers offer chunks and never wait; the group's thread revokes partitions; the application's thread takes.
+The queue's lock guards its chunks and the flags of their positions; nobody blocks, and nothing is called, while it is
+held. It is entered as itself and never through its condition, and the reader waits for a flag: see
+``zkconsumer.interruptible_wait``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from threading import Condition, RLock
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ConsumerTimeoutException, LogTruncatedError, OffsetConflictError, UnreadableMessageError
+from zkconsumer.interruptible_wait import WakeFlag
+from zkconsumer.kafka.batch_headers import is_compressed
+from zkconsumer.kafka.compression import Expansion
+from zkconsumer.kafka.record_batch import DECODED_BYTES, DECODED_RECORDS
+from zkconsumer.streams.byte_budget import QueueBudget
+
+log = logging.getLogger(__name__)
+
+NOTHING_CAME = "no message within the timeout; the stream stays usable, and connector.state says why"
+_CHUNK_BYTES = 512
+"""What a chunk takes beside its records, roughly."""
+
+
+class Chunk:
+    """One fetched run of messages of one partition.
+
+    ``fetch_offset`` is what was asked for and ``next_offset`` what follows; ``jump`` says that the position was moved
+    by ``auto.offset.reset`` and consumption continues here, whatever came before. ``error`` is raised in place of
+    messages. ``messages`` is how many there are, None where only offsets can be counted. ``expansion`` tells how much
+    of it is decompressed now, None before it is read.
+    """
+
+    __slots__ = (
+        "aborted",
+        "error",
+        "expansion",
+        "fetch_offset",
+        "jump",
+        "messages",
+        "next_offset",
+        "position",
+        "records",
+    )
+
+    def __init__(
+        self,
+        position: PartitionPosition,
+        records: bytes,
+        fetch_offset: int,
+        next_offset: int,
+        *,
+        aborted: tuple[tuple[int, int], ...] = (),
+        messages: int | None = None,
+        jump: bool = False,
+        error: UnreadableMessageError | OffsetConflictError | LogTruncatedError | None = None,
+    ) -> None:
+        self.position = position
+        self.records = records
+        self.fetch_offset = fetch_offset
+        self.next_offset = next_offset
+        self.aborted = aborted
+        self.messages = messages
+        self.jump = jump
+        self.error = error
+        self.expansion: Expansion | None = None
+
+    @property
+    def in_use(self) -> int:
+        """Bytes that it takes while it is read: what was fetched, what is decompressed of it, and about as much as is
+        decoded of it at a time.
+        """
+        size = len(self.records) + (self.expansion.held if self.expansion is not None else 0)
+        if not self.messages:
+            return size
+        each = size // self.messages
+        decoded = min(size, each * DECODED_RECORDS)
+        # what is compressed is in memory as a whole, and as at least so much
+        return size + (decoded if is_compressed(self.records) else min(decoded, max(DECODED_BYTES, each)))
+
+
+class StreamQueue:
+    """The chunks that wait for one stream.
+
+    Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``on_room`` is called when there is room again;
+    ``budget`` is shared with the other streams, and says how many bytes may wait although that are more chunks (a
+    fetcher that is late by some milliseconds should find its reader busy). Fetchers ask :meth:`has_room` before they
+    fetch, so an answer that carries several partitions may pass the capacity by one chunk
+    a partition; nobody ever blocks on a full queue, so a slow stream holds up no other (the original's fetcher thread
+    stands still with all partitions of its broker).
+    """
+
+    def __init__(self, capacity: int, on_room: Callable[[], None], budget: QueueBudget | None = None) -> None:
+        self._capacity = capacity
+        self._ample = 0 if budget is None else budget.ample(capacity)
+        self._on_room = on_room
+        self._budget = budget
+        self._chunks: deque[Chunk] = deque()
+        self._lock = RLock()
+        self._let_go = Condition(self._lock)
+        self._arrived = WakeFlag()  # for the reader: there is something to look at
+        self._closed = False
+        self._failure: Exception | None = None
+        self._taken: Chunk | None = None
+        self._hungry = False
+        self._watcher: Callable[[], None] | None = None
+        self._aside: dict[PartitionPosition, deque[Chunk]] = {}
+        self.asks = 0
+        """How often the reader has come: for a chunk, or to go on with one that it could not read on before."""
+        self.bytes = 0
+        self.skipped = 0
+        if budget is not None:
+            budget.enter(self)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    @property
+    def taken(self) -> Chunk | None:
+        """The chunk that the reader is at; it sets None when it is through."""
+        return self._taken
+
+    @taken.setter
+    def taken(self, chunk: Chunk | None) -> None:
+        self._taken = chunk
+        if chunk is None:
+            self._freed()
+
+    @property
+    def held_bytes(self) -> int:
+        """What waits, and what the reader is at."""
+        taken = self._taken
+        return self.bytes if taken is None else self.bytes + taken.in_use
+
+    def has_room(self, free: int | None = None) -> bool:
+        """Whether another fetch for this stream is welcome, where all streams together have ``free`` bytes left (None:
+        look).
+        """
+        if self._closed or self._full:
+            return False
+        if self._budget is None:
+            return True
+        # a reader that waits is always served, or streams that are not read could starve it
+        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._hungry
+
+    @property
+    def _full(self) -> bool:
+        waiting = len(self._chunks)
+        return waiting >= self._capacity and self.bytes + waiting * _CHUNK_BYTES >= self._ample
+
+    def _freed(self) -> None:
+        """Bytes were freed, or a reader began to wait: whoever was refused may look again."""
+        budget = self._budget
+        if budget is not None and budget.short:
+            budget.short = False
+            self._on_room()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the reader would get something now: a chunk, an error, the end of the stream."""
+        return bool(self._chunks) or self._closed or self._failure is not None
+
+    @property
+    def hungry(self) -> bool:
+        """Whether a reader has asked for something and not got it yet."""
+        return self._hungry
+
+    @property
+    def head(self) -> Chunk | None:
+        """The chunk that would be taken next, as it was a moment ago."""
+        try:
+            return self._chunks[0]
+        except IndexError:
+            return None
+
+    def asks_no_more(self) -> None:
+        """The reader has come, and got something from another stream, so that this one may wait for its share."""
+        self.asks += 1
+        self._hungry = False
+
+    def ask(self) -> bool:
+        """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
+        self.asks += 1
+        with self._lock:
+            if self.ready:
+                return True
+            self._hungry = True
+        self._freed()
+        return False
+
+    def deliver(
+        self,
+        position: PartitionPosition,
+        records: bytes,
+        span: tuple[int, int],
+        aborted: tuple[tuple[int, int], ...],
+        messages: int | None = None,
+    ) -> None:
+        """Queue what was fetched of a partition; ``span`` is (fetch offset, next offset), ``messages`` how many are in
+        it, where that is known.
+        """
+        self._offer(Chunk(position, records, *span, aborted=aborted, messages=messages))
+
+    def jump(self, position: PartitionPosition, offset: int) -> None:
+        """Consumption of the partition continues at ``offset`` after what is queued: by ``auto.offset.reset``, or where
+        a truncated log differs from what was read.
+        """
+        self._offer(Chunk(position, b"", offset, offset, jump=True))
+
+    def fail(
+        self, position: PartitionPosition, error: UnreadableMessageError | OffsetConflictError | LogTruncatedError
+    ) -> None:
+        """Raise ``error`` to the reader when it has come to this point of the partition."""
+        self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
+
+    def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
+        """The place that the error names is given up; consumption of the partition continues after it."""
+        self.count_skipped(error)
+        self.jump(position, error.next_offset)
+
+    def count_skipped(self, error: UnreadableMessageError) -> None:
+        """A place in a partition was given up: log and count it."""
+        with self._lock:
+            self.skipped += 1
+        log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
+
+    def read_again(self, position: PartitionPosition) -> None:
+        """Drop what was fetched of the partition, and have it fetched from where it is consumed.
+
+        Where a truncated log waits to be read from an earlier offset, that stays, and it is fetched from there: the
+        fetcher has found it already, and does not find it again.
+        """
+        with self._lock:
+            waiting = [self._taken] if self._taken is not None else []
+            for chunks in (self._chunks, *self._aside.values()):
+                waiting += chunks
+            jumps = [chunk for chunk in waiting if chunk.position is position and chunk.jump]
+            back = min(jumps, key=lambda chunk: chunk.fetch_offset, default=None)
+            if back is not None and position.consumed is not None and back.fetch_offset >= position.consumed:
+                back = None  # on by auto.offset.reset, or behind what is corrupt: found again from where it is consumed
+            # first: an interrupt after this line costs another fetch, one before it has changed nothing
+            position.fetch_from = position.consumed if back is None else back.fetch_offset
+            kept = [] if back is None else [back]
+            if kept and position.paused:
+                self._aside[position] = deque(kept)
+                kept = []
+            else:
+                self._aside.pop(position, None)
+            self._chunks = deque([*kept, *(chunk for chunk in self._chunks if chunk.position is not position)])
+            self._recount()
+            if self._taken is not None and self._taken.position is position:
+                self._taken = None
+        self._freed()
+        self._on_room()
+
+    def _offer(self, chunk: Chunk) -> None:
+        with self._lock:
+            if self._closed or chunk.position.revoked:
+                return
+            self.bytes += len(chunk.records)
+            if chunk.position.paused:
+                self._aside.setdefault(chunk.position, deque()).append(chunk)
+                return
+            self._chunks.append(chunk)
+            self._hungry = False
+        self._tell()
+
+    def watch(self, watcher: Callable[[], None] | None) -> None:
+        """Have this called when there may be something to take, for who reads several streams; None: no more."""
+        self._watcher = watcher
+
+    def _tell(self) -> None:
+        self._arrived.set()
+        watcher = self._watcher
+        if watcher is not None:
+            watcher()
+
+    def take(self, deadline: Deadline) -> Chunk | None:
+        """The next chunk, or None at the end of the stream; it stays in ``taken`` until the reader is through with it.
+
+        Raises: :class:`ConsumerTimeoutException` at the deadline; whatever made the connector fail.
+        """
+        self.asks += 1
+        if not self._chunks:
+            self.ask()
+        while True:
+            with self._lock:
+                if self.ready:
+                    was_full = self._full
+                    chunk = self._take()
+                    break
+                self._hungry = True  # also where what was there, or has woken us, was revoked or paused meanwhile
+                self._arrived.clear()
+            left = deadline.remaining()
+            if left is not None and left <= 0:
+                raise ConsumerTimeoutException(NOTHING_CAME)
+            self._arrived.wait(left)
+        if was_full:
+            self._on_room()
+        return chunk
+
+    def _take(self) -> Chunk | None:
+        """What there is. The caller holds the lock."""
+        if self._closed:
+            return None
+        if self._failure is not None:
+            raise self._failure
+        # in this order an interrupt between the two repeats the chunk and does not lose it
+        chunk = self._taken = self._chunks[0]
+        self._chunks.popleft()
+        # where nothing is left this is known, whatever an interrupt may have left undone before
+        self.bytes = self.bytes - len(chunk.records) if self._chunks or self._aside else 0
+        return chunk
+
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """The partition goes on at ``new``, paused where ``old`` is; hand out nothing more of ``old``. Whoever still
+        pauses or resumes ``old`` means ``new``.
+        """
+        with self._lock:
+            new.paused = new.halted = old.paused
+            old.successor = new
+            old.revoked = True
+            self._discard_revoked()
+
+    def revoke(self, positions: Collection[PartitionPosition]) -> None:
+        """These have ended: hand out nothing more of them, and drop what is queued."""
+        with self._lock:
+            for position in positions:
+                position.revoked = True
+            self._discard_revoked()
+
+    def _discard_revoked(self) -> None:
+        self._chunks = deque(chunk for chunk in self._chunks if not chunk.position.revoked)
+        self._aside = {position: chunks for position, chunks in self._aside.items() if not position.revoked}
+        self._recount()
+
+    def _recount(self) -> None:
+        self.bytes = sum(len(c.records) for chunks in (self._chunks, *self._aside.values()) for c in chunks)
+
+    def pause(self, position: PartitionPosition) -> None:
+        """Hand out nothing more of it until :meth:`resume`; what is queued waits aside and takes no room."""
+        with self._lock:
+            position = _latest(position)
+            position.paused = position.halted = True
+            mine = deque(chunk for chunk in self._chunks if chunk.position is position)
+            if mine:
+                self._aside[position] = mine + self._aside.get(position, deque())
+                self._chunks = deque(chunk for chunk in self._chunks if chunk.position is not position)
+        self._on_room()
+
+    def resume(self, position: PartitionPosition) -> None:
+        """Hand it out again, from where it stopped."""
+        with self._lock:
+            position = _latest(position)
+            position.paused = False
+            # under the lock, or a revocation at the same time could be undone
+            position.halted = position.revoked
+            self._chunks.extendleft(reversed(self._aside.get(position, ())))
+            self._aside.pop(position, None)  # after the line above: an interrupt between the two only repeats
+        self._tell()
+        self._on_room()
+
+    def put_back(self, chunk: Chunk) -> None:
+        """The reader was interrupted, perhaps by a pause: the chunk's rest comes first (once it is resumed). Of a
+        partition that has left, or of a closed stream, it is dropped.
+        """
+        position = chunk.position
+        with self._lock:
+            if not self._closed and not position.revoked:
+                waiting = self._aside.setdefault(position, deque()) if position.paused else self._chunks
+                waiting.appendleft(chunk)
+                self._recount()
+            # last: an interrupt before this line repeats the chunk, of which nothing is then handed out twice
+            if self._taken is chunk:
+                self._taken = None
+        self._freed()
+
+    def let_go(self) -> None:
+        """A revoked partition's message is no longer in the user's hands: wake who waits for that."""
+        with self._lock:
+            self._let_go.notify_all()
+
+    def wait_let_go(self, positions: Collection[PartitionPosition], deadline: Deadline) -> bool:
+        """Wait until no message of the given revoked partitions is in the user's hands; returns whether that is so."""
+        with self._lock:
+            return self._let_go.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
+
+    def fail_readers(self, error: Exception | None) -> None:
+        """Make every reader raise ``error`` from its next ask on; None takes it back."""
+        with self._lock:
+            self._failure = error
+        self._tell()
+
+    def left_to_parent(self, error: Exception) -> None:
+        """In a forked process, where no other thread is left and locks may be held by ones that are not: raise
+        ``error`` to readers, and never touch what this shares with its fetchers.
+        """
+        self._lock = RLock()
+        self._let_go = Condition(self._lock)
+        self._arrived = WakeFlag()
+        self._budget, self._watcher, self._on_room = None, None, lambda: None
+        self._chunks, self._aside = deque(), {}
+        self._failure = error
+        if self._taken is not None:
+            self._taken.position.revoked = True
+
+    def close(self) -> None:
+        """End the stream: waiting readers wake and end, what is queued is dropped."""
+        with self._lock:
+            self._closed = True
+            self._chunks.clear()
+            self._aside.clear()
+            self.bytes = 0
+        if self._budget is not None:
+            self._budget.leave(self)
+        self._freed()
+        self._tell()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream has ended."""
+        return self._closed
+
+
+def _latest(position: PartitionPosition) -> PartitionPosition:
+    """The position at which the partition goes on now. The caller holds the queue's lock."""
+    while position.successor is not None:
+        position = position.successor
+    return position

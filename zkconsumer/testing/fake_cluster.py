@@ -1,0 +1,467 @@
+"""A Kafka cluster in memory: brokers on loopback sockets, topics, groups, and what a test does to them.
+
+Threads: those of the brokers (``broker.py``), one that lets happen what falls due (``fake-cluster-clock``; none with a
+ManualClock), and the test's, from which everything here may be called. ``_lock`` guards topics and who coordinates
+what; it may be held while a group's locks are taken, never the other way round, and nothing waits under it.
+Differs from a real cluster on purpose: every broker has every message and group at once, so moving a leader or a
+coordinator loses nothing but what it must (who waited is told to look again), and what is never told to clients
+(replication, controllers) is not there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from threading import Condition, Event, RLock, Thread
+from types import TracebackType
+from typing import Self
+from zlib import crc32
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import TopicPartition
+from zkconsumer.testing import group_states as errors
+from zkconsumer.testing.broker_registration import Registration
+from zkconsumer.testing.clock import Clock, ManualClock, SystemClock
+from zkconsumer.testing.fake_broker import FakeBroker
+from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
+from zkconsumer.testing.faults import Faults, Parked, Recorded
+from zkconsumer.testing.group_members import GroupView
+from zkconsumer.testing.group_states import Rules
+from zkconsumer.testing.offsets_topic import Journal, Record
+from zkconsumer.testing.partition_log import PartitionLog, encode_batch
+from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
+
+VERSIONS = ("3.9", "1.1")
+_LONGEST_SLEEP = 60.0
+_JOIN_S = 10.0
+
+
+class FakeCluster:
+    """A cluster for tests; a context manager that starts and stops it.
+
+    Arguments: ``brokers`` is how many, with ids from 0; ``version`` "3.9" or "1.1": whose versions of requests and
+    whose rules for groups; ``clock`` a ManualClock for groups whose time passes by the test's hand only (sockets and
+    the long poll of fetches stay in real time), None for real time; ``zookeeper`` adds a ZooKeeper in memory in which
+    the brokers register, so that a ZookeeperConsumerConnector works on the cluster; ``initial_delay`` in seconds is
+    ``group.initial.rebalance.delay.ms``; ``min_session_timeout`` and ``max_session_timeout`` in seconds bound what
+    members may ask for; ``offsets_retention`` in seconds is how long offsets are kept (7 days, in 1.1 one day),
+    ``offsets_retention_check`` how long a group is that is empty and has no offsets; ``max_members`` of a group.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        version: str = "3.9",
+        clock: Clock | None = None,
+        zookeeper: bool = False,
+        initial_delay: float = 0.0,
+        min_session_timeout: float = 0.01,
+        max_session_timeout: float = 1800.0,
+        offsets_retention: float | None = None,
+        offsets_retention_check: float = 600.0,
+        max_members: int = 2**31 - 1,
+    ) -> None:
+        if version not in VERSIONS:
+            raise ValueError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
+        if brokers < 1:
+            raise ValueError(f"a cluster needs at least one broker, not {brokers}")
+        self.version = version
+        self.modern = version != "1.1"
+        self.cluster_id = "fake-cluster"
+        self.clock: Clock = clock or SystemClock()
+        self.rules = Rules(
+            modern=self.modern,
+            initial_delay=initial_delay,
+            min_session_timeout=min_session_timeout,
+            max_session_timeout=max_session_timeout,
+            retention=offsets_retention if offsets_retention is not None else (7 if self.modern else 1) * 86400.0,
+            retention_check=offsets_retention_check,
+            max_members=max_members,
+        )
+        self.faults = Faults()
+        self.journal_of_all = Journal()
+        self.brokers = {
+            number: FakeBroker(number, self, Groups(self.rules, self.clock, self.journal_of_all, self._wake))
+            for number in range(brokers)
+        }
+        self.zookeeper_server = FakeZooKeeperServer() if zookeeper else None
+        self._registration = None
+        if self.zookeeper_server is not None:
+            self._registration = Registration(self.zookeeper_server.zookeeper, self.modern)
+        self._lock = RLock()
+        self._topics: dict[str, list[PartitionLog]] = {}
+        self._coordinators: dict[str, int] = {}
+        self._loading: set[str] = set()
+        self._producer_ids = itertools.count(1000)
+        self._arrivals = 0
+        self._arrived = Condition()
+        self._due = Event()
+        self._stopping = Event()
+        self._thread: Thread | None = None
+
+    # ---- life ----
+
+    def start(self) -> Self:
+        """Start all brokers."""
+        self._stopping.clear()
+        if self.zookeeper_server is not None and self._registration is not None:
+            self.zookeeper_server.start()
+            self._registration.prepare()
+        if isinstance(self.clock, ManualClock):
+            self.clock.listen(self._tick)
+        elif self._thread is None:
+            self._thread = Thread(target=self._keep_time, name="fake-cluster-clock", daemon=True)
+            self._thread.start()
+        for broker_id in self.brokers:
+            self.start_broker(broker_id)
+        return self
+
+    def stop(self) -> None:
+        """Stop all brokers and end every thread."""
+        if self.zookeeper_server is not None:
+            self.zookeeper_server.stop()
+        for broker in self.brokers.values():
+            broker.stop()
+        if isinstance(self.clock, ManualClock):
+            self.clock.forget(self._tick)
+        self._stopping.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of all brokers that run, as in ``bootstrap.servers``."""
+        return ",".join(f"{host}:{port}" for _, host, port in self.addresses())
+
+    @property
+    def zookeeper(self) -> FakeZooKeeper:
+        """The nodes of the ZooKeeper. Raises ValueError where the cluster has none."""
+        return self._served().zookeeper
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """As in ``zookeeper.connect``. Raises ValueError where the cluster has no ZooKeeper."""
+        return self._served().connect
+
+    def _served(self) -> FakeZooKeeperServer:
+        if self.zookeeper_server is None:
+            raise ValueError("this cluster has no ZooKeeper: make it with zookeeper=True")
+        return self.zookeeper_server
+
+    # ---- topics ----
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Make a topic, its leaders spread over the brokers. Raises ValueError where it exists."""
+        with self._lock:
+            if name in self._topics:
+                raise ValueError(f"topic {name!r} exists")
+            self._topics[name] = []
+        self.add_partitions(name, partitions)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Enlarge a topic. Raises KeyError where there is none."""
+        with self._lock:
+            logs, alive = self._topics[name], [broker_id for broker_id, *_ in self.addresses()] or [-1]
+            for number in range(len(logs), total):
+                logs.append(PartitionLog(TopicPartition(name, number), alive[number % len(alive)]))
+            told = list(logs)
+        if self._registration is not None:
+            self._registration.topic(name, told)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, with the offsets of all groups there. Raises KeyError where there is none."""
+        with self._lock:
+            count = len(self._topics.pop(name))
+        for broker in self.brokers.values():
+            broker.groups.forget_places((name, number) for number in range(count))
+        if self._registration is not None:
+            self._registration.topic_deleted(name)
+        self.arrived()
+
+    def topics(self) -> list[str]:
+        """The names of the topics."""
+        with self._lock:
+            return sorted(self._topics)
+
+    def append(
+        self, topic: str, partition: int, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()
+    ) -> int:
+        """Put messages straight into a partition's log, as one batch. Returns: the first one's offset."""
+        log = self._existing(topic, partition)
+        done = log.append(encode_batch(values, int(self.clock.wall() * 1000), keys))
+        assert not done.error, done
+        self.arrived()
+        return done.offset
+
+    def values(self, topic: str, partition: int) -> list[bytes | None]:
+        """The values of all messages of a partition."""
+        return self._existing(topic, partition).values()
+
+    def end_offset(self, topic: str, partition: int) -> int:
+        """The offset of a partition's next message."""
+        return self._existing(topic, partition).end
+
+    def truncate_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete older messages, as retention does (whole batches only)."""
+        self._existing(topic, partition).truncate_before(offset)
+
+    def truncate(self, topic: str, partition: int, offset: int) -> None:
+        """Cut off a partition's end from ``offset`` on, as an unclean election of a leader does that was behind: the
+        messages are lost, and their offsets are given to others. The leader's epoch is the next one from there on.
+        """
+        log = self._existing(topic, partition)
+        log.truncate(offset)
+        self._lead_changed(log)
+
+    def recreate(self, topic: str, partitions: int | None = None) -> None:
+        """Delete a topic and make it again at once, empty, with as many ``partitions`` as before where none are given.
+        Offsets that groups keep in brokers go, those in ZooKeeper stay. Raises KeyError where there is none.
+        """
+        logs = self.logs(topic)
+        if logs is None:
+            raise KeyError(topic)
+        with self.zookeeper_server.zookeeper.at_once() if self.zookeeper_server is not None else nullcontext():
+            self.delete_topic(topic)
+            self.create_topic(topic, len(logs) if partitions is None else partitions)
+
+    def corrupt(self, topic: str, partition: int, offset: int) -> None:
+        """Change a byte of the batch that has ``offset``, so that its checksum is wrong. Raises KeyError where there is
+        no such batch.
+        """
+        self._existing(topic, partition).corrupt(offset)
+
+    def logs(self, topic: str) -> list[PartitionLog] | None:
+        """The logs of a topic, None where there is none."""
+        with self._lock:
+            logs = self._topics.get(topic)
+            return None if logs is None else list(logs)
+
+    def log(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition, None where there is none."""
+        logs = self.logs(topic)
+        return logs[partition] if logs is not None and 0 <= partition < len(logs) else None
+
+    def _existing(self, topic: str, partition: int) -> PartitionLog:
+        log = self.log(topic, partition)
+        if log is None:
+            raise KeyError(f"{topic}-{partition}")
+        return log
+
+    # ---- looking ----
+
+    def group(self, group_id: str) -> GroupView:
+        """A group as it stands, without asking over the wire; an unknown one is Dead."""
+        coordinator = self.coordinator(group_id)
+        return self.brokers[coordinator if coordinator is not None else 0].groups.view(group_id)
+
+    def committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group, by topic and partition."""
+        coordinator = self.coordinator(group_id)
+        kept = self.brokers[coordinator if coordinator is not None else 0].groups.committed(group_id)
+        return {place: committed.offset for place, committed in kept.items() if committed is not None}
+
+    def journal(self, group_id: str) -> list[Record]:
+        """What was written down of a group, oldest first, tombstones (value None) included."""
+        return self.journal_of_all.records(group_id)
+
+    @property
+    def requests(self) -> list[Recorded]:
+        """Every request so far, in the order of arrival."""
+        return self.faults.seen()
+
+    def requests_of(self, api: str, client_id: str | None = None) -> list[Recorded]:
+        """The requests of one kind, such as "JoinGroup", and of one client where that is given."""
+        return [r for r in self.requests if r.api == api and client_id in (None, r.client_id)]
+
+    # ---- staging ----
+
+    def fail(
+        self, api: str, code: int, times: int = 1, *, broker: int | None = None, client_id: str | None = None
+    ) -> None:
+        """Answer the next requests of a kind with an error, and do not do what they ask.
+
+        Arguments: ``api`` by name, such as "OffsetCommit"; ``code`` of the protocol; how many ``times``; only those to
+        a ``broker``, only those of a client.
+        """
+        self.faults.fail(api, code, times, broker, client_id)
+
+    def answer(
+        self,
+        api: str,
+        data: bytes | Callable[[bytes], bytes],
+        times: int = 1,
+        *,
+        broker: int | None = None,
+        client_id: str | None = None,
+        whole: bool = False,
+    ) -> None:
+        """Send chosen bytes in place of the answer to the next requests of a kind, which are done all the same.
+
+        Arguments: ``api`` by name, such as "Fetch"; ``data`` the bytes behind the answer's header, or a function that
+        makes them of the honest ones; how many ``times``; only those to a ``broker``, only those of a client.
+        ``whole``: the bytes are everything that is sent, so length and header are yours as well.
+        """
+        self.faults.forge(api, data, times, broker, client_id, whole=whole)
+
+    def park(self, api: str, *, at: str = "answer", broker: int | None = None, client_id: str | None = None) -> Parked:
+        """Let the next request of a kind stand still: ``at`` "request", before the broker has done anything, or
+        "answer", when it has and the client does not know. Its connection's later requests wait behind it.
+        """
+        return self.faults.park(api, at, broker, client_id)
+
+    def drop_connections(self, *, client_id: str | None = None, broker: int | None = None) -> int:
+        """Close connections: all, a client's, those to one broker. Returns how many."""
+        chosen = self.brokers.values() if broker is None else [self.brokers[broker]]
+        return sum(one.drop_connections(client_id) for one in chosen)
+
+    def move_leader(self, topic: str, partition: int, to: int) -> None:
+        """Let another broker lead a partition, -1 for none. The old one says so when it is asked."""
+        log = self._existing(topic, partition)
+        with self._lock:
+            log.move(to)
+        self._lead_changed(log)
+
+    def _lead_changed(self, log: PartitionLog) -> None:
+        if self._registration is not None:
+            self._registration.leader(log)
+        self.arrived()
+
+    def coordinator(self, group_id: str) -> int | None:
+        """The id of the broker that coordinates a group, None while none runs."""
+        with self._lock:
+            found = self._coordinators.get(group_id)
+            if found is None:
+                alive = [broker_id for broker_id, *_ in self.addresses()]
+                if not alive:
+                    return None
+                found = self._coordinators[group_id] = alive[crc32(group_id.encode()) % len(alive)]
+            return found
+
+    def move_coordinator(self, group_id: str, to: int, *, loading: bool = False) -> None:
+        """Let another broker coordinate a group, from what was written down: who waits is sent away, a rebalance under
+        way is lost, members of a stable group stay.
+
+        Arguments: ``loading`` leaves it in the state in which it answers that it is loading, until
+        :meth:`finish_loading`.
+        """
+        before = self.coordinator(group_id)
+        with self._lock:
+            self._coordinators[group_id] = to
+            self._loading.add(group_id)
+        if before is not None:
+            self.brokers[before].groups.unload(group_id)
+        if not loading:
+            self.finish_loading(group_id)
+
+    def finish_loading(self, group_id: str) -> None:
+        """Let the coordinator have loaded a group."""
+        coordinator = self.coordinator(group_id)
+        if coordinator is not None:
+            self.brokers[coordinator].groups.load(group_id)
+        with self._lock:
+            self._loading.discard(group_id)
+
+    def stop_broker(self, broker_id: int) -> None:
+        """Stop a broker. Others that run take over what it led and coordinated."""
+        self.brokers[broker_id].stop()
+        if self._registration is not None:
+            self._registration.broker_stopped(broker_id)
+        alive = [other for other, *_ in self.addresses()]
+        with self._lock:
+            led = [log for logs in self._topics.values() for log in logs if log.leader == broker_id]
+            groups = [group_id for group_id, other in self._coordinators.items() if other == broker_id]
+        for number, log in enumerate(led):
+            self.move_leader(*log.where, alive[number % len(alive)] if alive else -1)
+        for number, group_id in enumerate(groups):
+            if alive:
+                self.move_coordinator(group_id, alive[number % len(alive)])
+
+    def start_broker(self, broker_id: int) -> None:
+        """Start a broker again, on its old port; it leads what nobody leads."""
+        broker = self.brokers[broker_id]
+        broker.start()
+        if self._registration is not None:
+            self._registration.broker_started(broker_id, broker.host, broker.port)
+        with self._lock:
+            orphans = [log.where for logs in self._topics.values() for log in logs if log.leader < 0]
+        for where in orphans:
+            self.move_leader(*where, broker_id)
+
+    def expire_member(self, group_id: str, member_id: str) -> None:
+        """End a member's session now, as if no heartbeat had come. Raises KeyError where there is no such member."""
+        coordinator = self.coordinator(group_id)
+        if coordinator is None:
+            raise KeyError(group_id)
+        self.brokers[coordinator].groups.expire(group_id, member_id)
+
+    # ---- what the brokers ask ----
+
+    def addresses(self) -> list[tuple[int, str, int]]:
+        """(id, host, port) of the brokers that run."""
+        return [(broker.id, broker.host, broker.port) for broker in self.brokers.values() if broker.running]
+
+    def address(self, broker_id: int) -> tuple[str, int]:
+        """Where a broker listens."""
+        broker = self.brokers[broker_id]
+        return broker.host, broker.port
+
+    def group_error(self, broker_id: int, group_id: str, *, may_be_empty: bool = False) -> int:
+        """Why a broker has no say about a group now, 0 where it has."""
+        if not group_id and not may_be_empty:
+            return errors.INVALID_GROUP_ID
+        with self._lock:
+            if self.coordinator(group_id) != broker_id:
+                return errors.NOT_COORDINATOR
+            return errors.LOADING if group_id in self._loading else errors.NONE
+
+    def next_producer_id(self) -> int:
+        """An id that no producer has."""
+        return next(self._producer_ids)
+
+    def arrivals(self) -> int:
+        """A number that changes when something arrives."""
+        with self._arrived:
+            return self._arrivals
+
+    def arrived(self) -> None:
+        """Something arrived, or changed its leader: wake the fetches that wait."""
+        with self._arrived:
+            self._arrivals += 1
+            self._arrived.notify_all()
+
+    def await_arrival(self, since: int, deadline: Deadline) -> None:
+        """Wait until something arrives after ``since``, or the deadline."""
+        with self._arrived:
+            while self._arrivals == since and not deadline.expired:
+                self._arrived.wait(deadline.bounded(_LONGEST_SLEEP))
+
+    # ---- time ----
+
+    def _wake(self) -> None:
+        self._due.set()
+
+    def _tick(self) -> None:
+        for broker in self.brokers.values():
+            broker.groups.tick()
+
+    def _keep_time(self) -> None:
+        while not self._stopping.is_set():
+            self._due.clear()
+            times = [broker.groups.due() for broker in self.brokers.values()]
+            next_time = min((time for time in times if time is not None), default=None)
+            left = _LONGEST_SLEEP if next_time is None else min(next_time - self.clock.now(), _LONGEST_SLEEP)
+            if left > 0:
+                self._due.wait(left)
+            else:
+                self._tick()

@@ -1,0 +1,294 @@
+"""The groups that one broker coordinates: one lock a group, time, and what is written down.
+
+Any thread may call everything. ``_lock`` guards the table of groups, each group's own lock the group and its offsets;
+the table's may be taken within a group's, never the other way round. Answers are handed out after the locks are given
+back: a ticket is a callable that takes the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock, RLock
+from typing import Any
+from uuid import uuid4
+
+from zkconsumer.testing import group_states as errors
+from zkconsumer.testing.clock import Clock
+from zkconsumer.testing.committed_offsets import Committed, Offsets, Place, Standing
+from zkconsumer.testing.fake_group import Group
+from zkconsumer.testing.group_members import Delivery, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_states import Rules, State
+from zkconsumer.testing.offsets_topic import Journal
+
+Ticket = Callable[[Any], None]
+
+
+class _Kept:
+    """A group with its lock and its offsets."""
+
+    def __init__(self, group_id: str, rules: Rules) -> None:
+        self.lock = RLock()
+        self.group = Group(group_id, rules, lambda: str(uuid4()))
+        self.offsets = Offsets(rules)
+        self.stored = 0
+
+    @property
+    def standing(self) -> Standing:
+        """What decides how long the offsets live."""
+        group = self.group
+        return Standing(group.state, group.since, group.protocol_type, group.subscribed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody needs the group."""
+        return self.group.state is State.EMPTY and not self.offsets.places()
+
+    def due(self) -> float | None:
+        """When something happens by itself, None where nothing will."""
+        idle_until = self.group.since + self.group.rules.retention_check if self.idle else None
+        times = [self.group.due(), self.offsets.due(self.standing), idle_until]
+        return min((time for time in times if time is not None), default=None)
+
+
+class Groups:
+    """What one coordinator keeps.
+
+    Arguments: ``changed`` is called, under no lock, whenever something may fall due earlier than before.
+    """
+
+    def __init__(self, rules: Rules, clock: Clock, journal: Journal, changed: Callable[[], None]) -> None:
+        self.rules = rules
+        self._clock = clock
+        self._journal = journal
+        self._changed = changed
+        self._lock = Lock()
+        self._groups: dict[str, _Kept] = {}
+
+    # ---- requests ----
+
+    def join(self, group_id: str, request: JoinRequest, ticket: Ticket) -> None:
+        """JoinGroup; the ticket gets a JoinAnswer, now or later."""
+        low, high = self.rules.min_session_timeout, self.rules.max_session_timeout
+        refused = JoinAnswer(errors.NONE, request.member_id, -1 if self.rules.modern else 0)
+        if not group_id:
+            ticket(refused._replace(error=errors.INVALID_GROUP_ID))
+        elif not low <= request.session_timeout <= high:
+            ticket(refused._replace(error=errors.INVALID_SESSION_TIMEOUT))
+        else:
+            kept = self._get(group_id, create=not request.member_id)
+            if kept is None:
+                ticket(refused._replace(error=errors.UNKNOWN_MEMBER))
+                return
+            with self._using(kept) as out:
+                out += kept.group.join(self._clock.now(), request, ticket)
+
+    def sync(self, group_id: str, request: SyncRequest, ticket: Ticket) -> None:
+        """SyncGroup; the ticket gets a SyncAnswer, now or later."""
+        kept = self._get(group_id)
+        if kept is None:
+            ticket(SyncAnswer(errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID))
+            return
+        with self._using(kept) as out:
+            out += kept.group.sync(self._clock.now(), request, ticket)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """Heartbeat. Returns the error code."""
+        kept = self._get(group_id)
+        if kept is None:
+            return errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID
+        with self._using(kept):
+            return kept.group.heartbeat(self._clock.now(), member_id, instance_id, generation)
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
+        """LeaveGroup of one member. Returns the error code."""
+        kept = self._get(group_id)
+        if kept is None:
+            return errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID
+        with self._using(kept) as out:
+            error, deliveries = kept.group.leave(self._clock.now(), member_id, instance_id)
+            out += deliveries
+            return error
+
+    def commit(
+        self,
+        group_id: str,
+        who: tuple[str, str | None, int],
+        offsets: Mapping[Place, tuple[int, int, str]],
+        retention: float | None,
+        ages: Mapping[Place, float] | None = None,
+    ) -> dict[Place, int]:
+        """OffsetCommit. Arguments: ``who`` is member id, instance id and generation; ``offsets`` are offset, leader
+        epoch and metadata; ``retention`` in seconds, None for the broker's; ``ages`` how many seconds ago an offset was
+        committed that says so, else it is now. Returns the error code of each place.
+        """
+        kept = self._get(group_id, create=who[2] < 0)
+        if kept is None:
+            return dict.fromkeys(offsets, errors.ILLEGAL_GENERATION)
+        results = {}
+        with self._using(kept):
+            now = self._clock.now()
+            error = kept.group.commit(now, *who)
+            for place, (offset, epoch, metadata) in offsets.items():
+                results[place] = error
+                if not error and len(metadata) > self.rules.max_metadata:
+                    results[place] = errors.OFFSET_METADATA_TOO_LARGE
+                elif not error:
+                    expires = None if retention is None else now + retention
+                    at = now - (ages or {}).get(place, 0.0)
+                    committed = Committed(offset, epoch, metadata, at, expires)
+                    kept.offsets.commit(place, committed)
+                    self._journal.write_offset(group_id, place, committed)
+        return results
+
+    def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, Committed | None]:
+        """OffsetFetch: what is committed at each place, None where nothing is; without places, all there is."""
+        kept = self._get(group_id)
+        if kept is None:
+            return {} if places is None else dict.fromkeys(places)
+        with self._using(kept):
+            return {place: kept.offsets.get(place) for place in (kept.offsets.places() if places is None else places)}
+
+    def delete(self, group_id: str) -> int:
+        """DeleteGroups of one group, with its offsets. Returns the error code."""
+        kept = self._get(group_id)
+        if kept is None:
+            return errors.GROUP_NOT_FOUND
+        with kept.lock:
+            error = kept.group.delete()
+            if not error:
+                self._bury(kept)
+        return error
+
+    def forget_places(self, places: Iterable[Place]) -> None:
+        """Forget the offsets of partitions that are deleted, in all groups, and with them whatever group is idle."""
+        wanted = list(places)
+        for kept in self._all():
+            with kept.lock:
+                for place in kept.offsets.forget(wanted):
+                    self._journal.write_offset(kept.group.group_id, place, None)
+                if kept.idle:
+                    kept.group.delete()
+                    self._bury(kept)
+
+    # ---- looking ----
+
+    def view(self, group_id: str, *, everything: bool = True) -> GroupView:
+        """A group as it stands; one that is unknown is Dead, as DescribeGroups has it."""
+        kept = self._get(group_id)
+        if kept is None:
+            return GroupView(group_id, State.DEAD.value, 0, "", "", "", {})
+        with self._using(kept):
+            return kept.group.view(everything=everything)
+
+    def views(self) -> list[GroupView]:
+        """All groups."""
+        return [self.view(kept.group.group_id) for kept in self._all()]
+
+    # ---- time ----
+
+    def due(self) -> float | None:
+        """When something happens by itself, None where nothing will."""
+        times = []
+        for kept in self._all():
+            with kept.lock:
+                times.append(kept.due())
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self) -> None:
+        """Let happen what is due."""
+        for kept in self._all():
+            with self._using(kept):
+                pass  # it is done afterwards, as after every request
+
+    def expire(self, group_id: str, member_id: str) -> None:
+        """End a member's session now. Raises KeyError where there is no such group or member."""
+        kept = self._get(group_id)
+        if kept is None:
+            raise KeyError(group_id)
+        with self._using(kept) as out:
+            out += kept.group.expire(self._clock.now(), member_id)
+
+    # ---- moving ----
+
+    def unload(self, group_id: str) -> None:
+        """Give a group up, which another coordinator loads."""
+        with self._lock:
+            kept = self._groups.pop(group_id, None)
+        if kept is not None:
+            with self._using(kept) as out:
+                out += kept.group.unload()
+
+    def load(self, group_id: str) -> None:
+        """Take over a group from the journal; nothing happens where it left nothing there."""
+        written, offsets = self._journal.last(group_id)
+        if written is None and not offsets:
+            return
+        kept = _Kept(group_id, self.rules)
+        kept.group.since = now = self._clock.now()
+        if written is not None:
+            kept.group.load(now, written.view, [replace(member) for member in written.members], written.since)
+        for place, committed in offsets.items():
+            kept.offsets.commit(place, committed)
+        with self._lock:
+            self._groups[group_id] = kept
+        self._changed()
+
+    # ---- inside ----
+
+    def _all(self) -> list[_Kept]:
+        with self._lock:
+            return list(self._groups.values())
+
+    def _get(self, group_id: str, *, create: bool = False) -> _Kept | None:
+        with self._lock:
+            kept = self._groups.get(group_id)
+            if kept is None and create:
+                kept = self._groups[group_id] = _Kept(group_id, self.rules)
+                kept.group.since = self._clock.now()
+            return kept
+
+    @contextmanager
+    def _using(self, kept: _Kept) -> Iterator[list[Delivery]]:
+        """The group under its lock; afterwards what changed is written down, and answers go out under no lock."""
+        out: list[Delivery] = []
+        try:
+            with kept.lock:
+                try:
+                    yield out
+                finally:
+                    self._settle(kept, out)
+        finally:
+            for ticket, answer in out:
+                assert callable(ticket)
+                ticket(answer)
+            self._changed()
+
+    def _settle(self, kept: _Kept, out: list[Delivery]) -> None:
+        """Let happen, in the order of time, what is due, and write down what changed: whether an offset is too old
+        depends on what its group was at that moment.
+        """
+        now, group = self._clock.now(), kept.group
+        while group.state is not State.DEAD and (at := kept.due()) is not None and at <= now:
+            out += group.tick(at)
+            gone = kept.offsets.expire(at, kept.standing)
+            for place in gone:
+                self._journal.write_offset(group.group_id, place, None)
+            if kept.idle and (gone or group.since + self.rules.retention_check <= at):
+                group.delete()
+                self._bury(kept)
+        out += group.tick(now)  # also what the request itself has left to be answered
+        if group.state is not State.DEAD and kept.stored != group.stored:
+            kept.stored = group.stored
+            self._journal.write_group(group)
+
+    def _bury(self, kept: _Kept) -> None:
+        """A deleted group leaves tombstones."""
+        group_id = kept.group.group_id
+        for place in kept.offsets.forget(kept.offsets.places()):
+            self._journal.write_offset(group_id, place, None)
+        self._journal.bury(group_id)
+        with self._lock:
+            if self._groups.get(group_id) is kept:
+                del self._groups[group_id]

@@ -1,0 +1,335 @@
+"""ZooKeeper's requests and answers as bytes, performed on the tree of a :class:`FakeZooKeeper`.
+
+No socket, no thread: the server calls, one request at a time (its ``_order`` is held), and gives a place where answers
+and events are put, in the order in which the client has to see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zkconsumer.testing.fake_zookeeper import FakeZooKeeper, _Refused
+from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, TEXT, MalformedRequestError, Reader, Writer
+from zkconsumer.zookeeper.node_values import Node, NodeEvent, NodeEventKind
+from zkconsumer.zookeeper.transaction import NodeFailure
+
+_OK, _NO_NODE, _BAD_VERSION, _NODE_EXISTS, _NOT_EMPTY, _UNIMPLEMENTED = 0, -101, -103, -110, -111, -6
+_NO_CHILDREN_OF_EPHEMERALS, _INCONSISTENT, _NO_AUTH = -108, -2, -102
+_CODES = {
+    NodeFailure.NO_NODE: _NO_NODE,
+    NodeFailure.NODE_EXISTS: _NODE_EXISTS,
+    NodeFailure.BAD_VERSION: _BAD_VERSION,
+    NodeFailure.NO_AUTH: _NO_AUTH,
+}
+_EVENTS = {
+    NodeEventKind.CREATED: 1,
+    NodeEventKind.DELETED: 2,
+    NodeEventKind.CHANGED: 3,
+    NodeEventKind.CHILDREN: 4,
+}
+_CREATE, _DELETE, _EXISTS, _GET, _SET, _GET_ACL, _SET_ACL = 1, 2, 3, 4, 5, 6, 7
+_CHILDREN, _SYNC, _PING, _CHILDREN2, _CHECK, _MULTI, _CREATE2, _AUTH = 8, 9, 11, 12, 13, 14, 15, 100
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+_READ, _ALL_RIGHTS = 1, 31
+_CONNECTED = 3
+_EVENT_XID = -1
+
+
+class ZooKeeperError(Exception):
+    """A request fails with a code of the protocol."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"error {code}")
+        self.code = code
+
+
+class Tree:
+    """The nodes, by the operations of the protocol. Called under the server's ``_order``."""
+
+    def __init__(self, zookeeper: FakeZooKeeper) -> None:
+        self.zookeeper = zookeeper
+        self._made: dict[str, int] = {}
+
+    def node(self, path: str) -> Node:
+        """A node. Raises ZooKeeperError."""
+        node = self.zookeeper.node(path)
+        if node is None:
+            raise ZooKeeperError(_NO_NODE)
+        return node
+
+    def read(self, path: str) -> Node:
+        """A node whose contents may be read. Raises ZooKeeperError."""
+        node = self.node(path)
+        self._do(lambda: self.zookeeper._permit("read", path))
+        return node
+
+    def children(self, path: str) -> list[str]:
+        """The names of a node's children."""
+        prefix = path.rstrip("/") + "/"
+        return [p[len(prefix) :] for p in self.zookeeper.tree(path) if "/" not in p[len(prefix) :]]
+
+    def create(self, path: str, data: bytes, flags: int, session_id: int) -> str:
+        """Make a node; returns its path, which has a number where one was wanted. Raises ZooKeeperError."""
+        zookeeper = self.zookeeper
+        parent = path.rsplit("/", 1)[0] or "/"
+        if flags & _SEQUENTIAL:
+            path = f"{path}{self._made.get(parent, 0):010d}"
+        above = zookeeper.node(parent)
+        if above is not None and above.ephemeral_owner:
+            raise ZooKeeperError(_NO_CHILDREN_OF_EPHEMERALS)
+        self._do(lambda: zookeeper._permit("create", path))
+        self._do(lambda: zookeeper._create(path, data, session_id if flags & _EPHEMERAL else 0))
+        self._made[parent] = self._made.get(parent, 0) + 1
+        return path
+
+    def delete(self, path: str, version: int) -> None:
+        """Delete a node. Raises ZooKeeperError."""
+        self._do(lambda: self.zookeeper._permit("delete", path))
+        self._do(lambda: self.zookeeper._expect(path, version))
+        if self.children(path):
+            raise ZooKeeperError(_NOT_EMPTY)
+        self._do(lambda: self.zookeeper._delete(path, version))
+
+    def write(self, path: str, data: bytes, version: int) -> Node:
+        """Set a node's data. Raises ZooKeeperError."""
+        self._do(lambda: self.zookeeper._permit("write", path))
+        self._do(lambda: self.zookeeper._write(path, data, version))
+        return self.node(path)
+
+    def check(self, path: str, version: int) -> None:
+        """Look at a node's version. Raises ZooKeeperError."""
+        self._do(lambda: self.zookeeper._expect(path, version))
+
+    def _do(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except _Refused as refused:
+            raise ZooKeeperError(_CODES.get(refused.failure, _NOT_EMPTY)) from refused
+
+
+class Operations:
+    """What one connection asks. ``send`` takes an answer or event to be sent; it must not block."""
+
+    def __init__(self, tree: Tree, session_id: int, send: Callable[[bytes], None]) -> None:
+        self._tree = tree
+        self._zookeeper = tree.zookeeper
+        self._session_id = session_id
+        self._send = send
+        self._open = True
+        self._kinds: dict[int, Callable[[Reader, Writer], None]] = {
+            _CREATE: self._create,
+            _CREATE2: self._create2,
+            _DELETE: self._delete,
+            _EXISTS: self._exists,
+            _GET: self._get,
+            _SET: self._set,
+            _GET_ACL: self._get_acl,
+            _SET_ACL: self._set_acl,
+            _CHILDREN: self._get_children,
+            _CHILDREN2: self._get_children2,
+            _SYNC: self._sync,
+            _MULTI: self._multi,
+            _PING: self._nothing,
+            _AUTH: self._nothing,
+        }
+
+    def perform(self, xid: int, kind: int, reader: Reader) -> None:
+        """Perform a request and send its answer, after the events that it causes. Raises MalformedRequestError."""
+        body = Writer(0, flexible=False)
+        code = _OK
+        try:
+            with self._zookeeper._changing():
+                self._kinds.get(kind, self._unknown)(reader, body)
+        except ZooKeeperError as error:
+            code, body = error.code, Writer(0, flexible=False)
+        head = Writer(0, flexible=False)
+        INT32.write(head, xid)
+        INT64.write(head, self._zookeeper._zxid)
+        INT32.write(head, code)
+        self._send(bytes(head.data + body.data))
+
+    def forget_watches(self) -> None:
+        """The connection is gone, and with it whatever it watched."""
+        self._open = False
+        with self._zookeeper._lock:
+            for watches in self._zookeeper._watches.values():
+                watches.pop(self._event, None)
+
+    def _event(self, event: NodeEvent) -> None:
+        if self._open:
+            writer = Writer(0, flexible=False)
+            INT32.write(writer, _EVENT_XID)
+            INT64.write(writer, -1)
+            INT32.write(writer, _OK)
+            INT32.write(writer, _EVENTS[event.kind])
+            INT32.write(writer, _CONNECTED)
+            TEXT.write(writer, event.path)
+            self._send(bytes(writer.data))
+
+    def _watch(self, kind: str, path: str, wanted: bool) -> None:
+        if wanted:
+            self._zookeeper._watches.setdefault((kind, path), {})[self._event] = None  # type: ignore[assignment]
+
+    # ---- requests ----
+
+    def _unknown(self, reader: Reader, body: Writer) -> None:
+        del reader, body
+        raise ZooKeeperError(_UNIMPLEMENTED)
+
+    def _nothing(self, reader: Reader, body: Writer) -> None:
+        del reader, body
+
+    def _create(self, reader: Reader, body: Writer) -> None:
+        TEXT.write(body, self._created(reader))
+
+    def _create2(self, reader: Reader, body: Writer) -> None:
+        path = self._created(reader)
+        TEXT.write(body, path)
+        self._stat(body, path)
+
+    def _created(self, reader: Reader) -> str:
+        path, data = _path(reader), BYTES.read(reader) or b""
+        _acl(reader)
+        return self._tree.create(path, data, INT32.read(reader), self._session_id)
+
+    def _delete(self, reader: Reader, body: Writer) -> None:
+        del body
+        self._tree.delete(_path(reader), INT32.read(reader))
+
+    def _exists(self, reader: Reader, body: Writer) -> None:
+        path = _path(reader)
+        self._watch("data", path, BOOLEAN.read(reader))
+        self._tree.read(path)  # asking needs the right to read as well, since ZooKeeper 3.9
+        self._stat(body, path)
+
+    def _get(self, reader: Reader, body: Writer) -> None:
+        path, watched = _path(reader), BOOLEAN.read(reader)
+        node = self._tree.read(path)
+        self._watch("data", path, watched)
+        BYTES.write(body, node.data)
+        self._stat(body, path)
+
+    def _set(self, reader: Reader, body: Writer) -> None:
+        path, data = _path(reader), BYTES.read(reader) or b""
+        self._tree.write(path, data, INT32.read(reader))
+        self._stat(body, path)
+
+    def _get_acl(self, reader: Reader, body: Writer) -> None:
+        path = _path(reader)
+        self._tree.node(path)
+        INT32.write(body, 1)
+        INT32.write(body, _ALL_RIGHTS)
+        TEXT.write(body, "world")
+        TEXT.write(body, "anyone")
+        self._stat(body, path)
+
+    def _set_acl(self, reader: Reader, body: Writer) -> None:
+        path = _path(reader)
+        for_all = [permissions for permissions, scheme in _acl(reader) if scheme == "world"]
+        if not any(permissions & _READ for permissions in for_all):
+            self._zookeeper.refuse(path, "read")
+        self._stat(body, path)
+
+    def _get_children(self, reader: Reader, body: Writer) -> None:
+        path, watched = _path(reader), BOOLEAN.read(reader)
+        self._tree.read(path)
+        self._watch("child", path, watched)
+        names = self._tree.children(path)
+        INT32.write(body, len(names))
+        for name in names:
+            TEXT.write(body, name)
+
+    def _get_children2(self, reader: Reader, body: Writer) -> None:
+        path = _path(Reader(reader.rest, 0, flexible=False))
+        self._get_children(reader, body)
+        self._stat(body, path)
+
+    def _sync(self, reader: Reader, body: Writer) -> None:
+        TEXT.write(body, _path(reader))
+
+    def _multi(self, reader: Reader, body: Writer) -> None:
+        """All or nothing: where one fails, the tree is as before and each result is an error."""
+        zookeeper = self._zookeeper
+        before = dict(zookeeper._nodes), list(zookeeper._fired), zookeeper._zxid
+        watches = {key: dict(value) for key, value in zookeeper._watches.items()}
+        made = dict(self._tree._made)
+        codes: list[int] = []
+        results: list[tuple[int, bytes]] = []
+        while True:
+            kind, done = INT32.read(reader), BOOLEAN.read(reader)
+            INT32.read(reader)
+            if done:
+                break
+            result = Writer(0, flexible=False)
+            failed = bool(codes and codes[-1])
+            codes.append(_INCONSISTENT if failed else _OK)
+            try:
+                self._one(kind, reader, result, failed)
+            except ZooKeeperError as error:
+                codes[-1] = error.code
+            results.append((kind, bytes(result.data)))
+        if any(codes):
+            zookeeper._nodes, zookeeper._fired, zookeeper._zxid = before
+            zookeeper._watches, self._tree._made = watches, made
+            results = [(-1, code.to_bytes(4, "big", signed=True)) for code in codes]
+        for (kind, data), code in zip(results, codes, strict=True):
+            _multi_header(body, kind, done=False, code=code)
+            body.data += data
+        _multi_header(body, -1, done=True, code=-1)
+
+    def _one(self, kind: int, reader: Reader, result: Writer, skip: bool) -> None:
+        """One part of a transaction; read only where one before it has failed."""
+        if kind == _CHECK:
+            path, version = _path(reader), INT32.read(reader)
+            if not skip:
+                self._tree.check(path, version)
+        elif kind not in (_CREATE, _DELETE, _SET):
+            raise MalformedRequestError(f"operation {kind} in a transaction")
+        elif skip:
+            _skip(kind, reader)
+        else:
+            self._kinds[kind](reader, result)
+
+    def _stat(self, body: Writer, path: str) -> None:
+        node = self._tree.node(path)
+        count = len(self._tree.children(path))
+        for value in (node.czxid, node.mzxid, 0, 0):
+            INT64.write(body, value)
+        for value in (node.version, count, 0):
+            INT32.write(body, value)
+        INT64.write(body, node.ephemeral_owner)
+        INT32.write(body, len(node.data))
+        INT32.write(body, count)
+        INT64.write(body, node.mzxid)
+
+
+def _path(reader: Reader) -> str:
+    path: Any = TEXT.read(reader)
+    if not path or not path.startswith("/"):
+        raise MalformedRequestError(f"not a path: {path!r}")
+    return str(path)
+
+
+def _acl(reader: Reader) -> list[tuple[int, str]]:
+    """Permissions and the scheme of who has them."""
+    found = []
+    for _ in range(INT32.read(reader)):
+        found.append((int(INT32.read(reader)), str(TEXT.read(reader))))
+        TEXT.read(reader)
+    return found
+
+
+def _skip(kind: int, reader: Reader) -> None:
+    TEXT.read(reader)
+    if kind != _DELETE:
+        BYTES.read(reader)
+    if kind == _CREATE:
+        _acl(reader)
+    INT32.read(reader)
+
+
+def _multi_header(body: Writer, kind: int, *, done: bool, code: int) -> None:
+    INT32.write(body, kind)
+    BOOLEAN.write(body, done)
+    INT32.write(body, code)

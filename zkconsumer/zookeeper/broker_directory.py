@@ -1,0 +1,76 @@
+"""The brokers that are registered in ZooKeeper. Any thread.
+
+The original reads them anew each time it looks for a leader; over a slow link that takes longer than all else between
+the claim of a partition and its first message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from time import monotonic
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import MalformedNodeError
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.node_codecs import BrokerNode
+from zkconsumer.zookeeper.node_values import Node, NodeEvent, Watch
+from zkconsumer.zookeeper.session import Session
+
+log = logging.getLogger(__name__)
+
+BELIEVED = 30.0
+"""Seconds after which the brokers are read again though nothing was heard, against a watch that was lost."""
+
+
+class BrokerDirectory:
+    """The registered brokers, read again only after a watch, or the connection, said that they may be others."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._changes = 0  # counted by kazoo's callback thread alone
+        self._known: tuple[int, int, float, Sequence[BrokerNode]] | None = None
+
+    def brokers(self, deadline: Deadline) -> Sequence[BrokerNode]:
+        """As :func:`registered_brokers`."""
+        # as of before the reading: what changes while we read makes it old at once
+        changes, epoch = self._changes, self._session.lease.epoch
+        known = self._known
+        if known is not None and known[:2] == (changes, epoch) and monotonic() < known[2]:
+            return known[3]
+        found = registered_brokers(self._session, deadline, self._changed)
+        self._known = changes, epoch, monotonic() + BELIEVED, found
+        return found
+
+    def _changed(self, event: NodeEvent) -> None:
+        del event
+        self._changes += 1
+
+
+def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None = None) -> list[BrokerNode]:
+    """The brokers under ``/brokers/ids``, by id. One that cannot be read is left out and logged, not a failure for all.
+
+    Arguments: ``watch`` is told when another look may show something else.
+    Raises: RegistryError.
+    """
+    ids = broker_ids(session.children(paths.BROKER_IDS, deadline, watch))
+    nodes = session.read([paths.broker(broker_id) for broker_id in ids], deadline, watch, watch_missing=False)
+    return decode_brokers(ids, nodes)
+
+
+def broker_ids(names: Sequence[str] | None) -> list[int]:
+    """The ids of the registered brokers, from the names of their nodes."""
+    return sorted(int(name) for name in names or () if name.isascii() and name.isdecimal())
+
+
+def decode_brokers(ids: Sequence[int], nodes: Sequence[Node | None]) -> list[BrokerNode]:
+    """The brokers with these ids, from their nodes. One that cannot be read is left out and logged."""
+    found = []
+    for broker_id, node in zip(ids, nodes, strict=True):
+        if node is None:
+            continue  # it left just now (KAFKA-1010: that failed the whole rebalance)
+        try:
+            found.append(node_codecs.decode_broker(node.data, paths.broker(broker_id)))
+        except MalformedNodeError as e:
+            log.warning("%s; this broker is not used", e)
+    return found

@@ -1,0 +1,269 @@
+"""Claims, commits and releases that ZooKeeper itself refuses to anybody who no longer owns the partition.
+
+An owner node of ours carries data version 1 (it is written once more in the transaction that creates it; a Scala
+member's has 0), and every claim of ours writes the offset node, so that its version moves on. A commit checks the
+owner's version and names the offset's: whoever lost the partition, to one of ours or to a Scala member, is refused
+and has written nothing. A release checks the same, so that nobody's owner node but our own is ever deleted; the
+original deletes whatever stands there.
+
+Each function takes many partitions and does them in one transaction, split only by its size; partitions that make it
+fail are taken out and the others are done at once. Pure calls on a session: no state, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.session import Session
+from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
+
+OWNER_VERSION = 1
+"""The data version of an owner node of ours."""
+
+REQUEST_BYTES = 512 * 1024
+"""Largest transaction to send: half of a server's default jute.maxbuffer, for paths are longer with a chroot."""
+
+_OPERATION_OVERHEAD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOffset:
+    """An offset node as it was last read or written: content (negative: no valid offset) and data version; None: no
+    node.
+    """
+
+    offset: int | None
+    version: int | None
+
+
+ABSENT = KnownOffset(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition to claim for one of our threads, with the offset node as read before."""
+
+    partition: TopicPartition
+    thread: ThreadId
+    known: KnownOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An offset to write for a partition we own, with the offset node as last seen. ``offset`` None: write nothing,
+    only check.
+    """
+
+    partition: TopicPartition
+    offset: int | None
+    known: KnownOffset
+
+
+class Outcome(Enum):
+    """What became of one partition's part."""
+
+    DONE = "done"
+    OWNED = "another member's owner node exists"
+    NOT_OURS = "our owner node is gone or was replaced"
+    OFFSET_MOVED = "somebody else wrote the offset"
+    NO_PARENT = "a parent node is missing"
+    REFUSED = "ZooKeeper refused the operation"
+
+
+Build = Callable[[Transaction], Sequence[Outcome]]
+"""Adds one partition's operations and says, one entry an operation, what a failure there means."""
+
+Part = tuple[TopicPartition, int, Build]
+"""One partition's part in a transaction: its bytes, without what every operation has, and how to add it."""
+
+
+def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+    """Own partitions: create the owner nodes and move the versions of the offset nodes on.
+
+    Returns an outcome for each; :attr:`Outcome.DONE` also means that the offset was still the one that was read.
+    """
+
+    def build(wanted: Claim) -> Part:
+        owner, offset = paths.owner(group, wanted.partition), paths.offset(group, wanted.partition)
+        data = node_codecs.encode_owner(wanted.thread)
+
+        def add(transaction: Transaction) -> Sequence[Outcome]:
+            transaction.create(owner, data, ephemeral=True)
+            transaction.write(owner, data, 0)
+            if wanted.known.version is None:
+                return (Outcome.OWNED, Outcome.OWNED)
+            # the same content again, negative too: only the version shall move
+            transaction.write(offset, node_codecs.encode_offset(wanted.known.offset or 0), wanted.known.version)
+            return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
+
+        return wanted.partition, 2 * (len(owner) + len(data)) + len(offset), add
+
+    return _perform(session, [build(wanted) for wanted in claims], deadline)
+
+
+def commit(
+    session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Write offsets of partitions we own; a missing offset node is created."""
+    return _perform(session, [_committing(group, one, release=False) for one in commits], deadline)
+
+
+def commit_unowned(
+    session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Write offsets of partitions that nobody owns: refused, with :attr:`Outcome.OWNED`, where an owner node exists.
+
+    ZooKeeper cannot check that a node is absent, so the transaction makes the owner node and deletes it again.
+    """
+
+    def build(one: Commit) -> Part:
+        owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
+
+        def add(transaction: Transaction) -> Sequence[Outcome]:
+            transaction.create(owner, b"", ephemeral=True)
+            transaction.delete(owner)
+            if one.known.version is None:
+                transaction.create(offset, node_codecs.encode_offset(one.offset or 0))
+            else:
+                transaction.write(offset, node_codecs.encode_offset(one.offset or 0), one.known.version)
+            return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
+
+        return one.partition, 2 * len(owner) + len(offset) + 20, add
+
+    return _perform(session, [build(one) for one in commits], deadline)
+
+
+def release(
+    session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Give partitions up: the last commit and the deletion of the owner node, together or not at all."""
+    return _perform(session, [_committing(group, one, release=True) for one in commits], deadline)
+
+
+def _committing(group: str, one: Commit, *, release: bool) -> Part:
+    owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
+
+    def add(transaction: Transaction) -> Sequence[Outcome]:
+        meaning = [Outcome.NOT_OURS]
+        transaction.check(owner, OWNER_VERSION)
+        if one.offset is not None and one.known.version is None:
+            transaction.create(offset, node_codecs.encode_offset(one.offset))
+            meaning.append(Outcome.OFFSET_MOVED)
+        elif one.offset is not None:
+            transaction.write(offset, node_codecs.encode_offset(one.offset), one.known.version or 0)
+            meaning.append(Outcome.OFFSET_MOVED)
+        elif one.known.version is not None:
+            transaction.check(offset, one.known.version)
+            meaning.append(Outcome.OFFSET_MOVED)
+        if release:
+            transaction.delete(owner, OWNER_VERSION)
+            meaning.append(Outcome.NOT_OURS)
+        return meaning
+
+    return one.partition, 2 * len(owner) + len(offset) + 20, add
+
+
+def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+    """All parts that can be done, in as few transactions as their size and the others allow.
+
+    A transaction tells only of the first part that makes it fail. That one is taken out and the rest is sent again;
+    where that fails too, what stands in ZooKeeper tells all those that cannot be done, and where it does not tell (a
+    right that is missing), ever smaller transactions find them. To take out one after the other would send n parts n
+    times where many members claim the same partitions at once.
+    """
+    outcomes: dict[TopicPartition, Outcome] = {}
+    waiting = [(batch, 0) for batch in _batches(parts)]
+    while waiting:
+        batch, failures = waiting.pop()
+        offender = _transact(session, [add for _, _, add in batch], deadline)
+        if offender is None:
+            outcomes.update((partition, Outcome.DONE) for partition, _, _ in batch)
+            continue
+        index, outcome = offender
+        outcomes[batch.pop(index)[0]] = outcome
+        hopeless = _hopeless(session, batch, deadline) if failures else {}
+        outcomes.update(hopeless)
+        rest = [part for part in batch if part[0] not in hopeless]
+        half = len(rest) if hopeless or not failures else (len(rest) + 1) // 2
+        waiting += [(some, failures + 1) for some in (rest[half:], rest[:half]) if some]
+    return outcomes
+
+
+class _Needs(Transaction):
+    """Writes down what must stand where for the operations to succeed: a version, or None for no node at all."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.needs: list[tuple[str, int | None]] = []
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Needs that there is no node."""
+        self.needs.append((path, None))
+
+    def check(self, path: str, version: int) -> None:
+        """Needs a node of that version."""
+        self.needs.append((path, version))
+
+    def write(self, path: str, data: bytes, version: int = -1) -> None:
+        """Needs a node of that version."""
+        self.needs.append((path, version))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Needs a node of that version."""
+        self.needs.append((path, version))
+
+
+def _hopeless(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
+    """Those that cannot be done, by what stands in ZooKeeper now, and why."""
+    needs: list[tuple[TopicPartition, str, int | None, Outcome]] = []
+    for partition, _, add in parts:
+        recorded = _Needs()
+        first: dict[str, tuple[int | None, Outcome]] = {}  # what comes after depends on that
+        meanings = add(recorded)
+        for (path, version), meaning in zip(recorded.needs, meanings, strict=True):
+            first.setdefault(path, (version, meaning))
+        needs += [(partition, path, version, meaning) for path, (version, meaning) in first.items()]
+    found: dict[TopicPartition, Outcome] = {}
+    nodes = session.stat([path for _, path, _, _ in needs], deadline)
+    for (partition, _, version, meaning), node in zip(needs, nodes, strict=True):
+        if (None if node is None else node.version) != version:
+            found.setdefault(partition, meaning)
+    return found
+
+
+def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    batch: list[Part] = []
+    size = 0
+    for part in parts:
+        cost = part[1] + 3 * _OPERATION_OVERHEAD
+        if batch and size + cost > REQUEST_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(part)
+        size += cost
+    if batch:
+        yield batch
+
+
+def _transact(session: Session, builds: Sequence[Build], deadline: Deadline) -> tuple[int, Outcome] | None:
+    """Do it all, or say which part stands in the way and why."""
+    owners: list[tuple[int, Outcome]] = []
+
+    def build(transaction: Transaction) -> None:
+        for index, add in enumerate(builds):
+            owners.extend((index, meaning) for meaning in add(transaction))
+
+    for (index, meaning), failure in zip(owners, session.transact(build, deadline), strict=True):
+        if failure is None:
+            continue
+        if failure in (NodeFailure.NO_AUTH, NodeFailure.OTHER):
+            return index, Outcome.REFUSED
+        if failure is NodeFailure.NO_NODE and meaning is Outcome.OWNED:
+            return index, Outcome.NO_PARENT
+        return index, meaning
+    return None

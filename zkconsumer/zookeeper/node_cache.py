@@ -1,0 +1,114 @@
+"""What we have read of ZooKeeper and may still believe, because a watch would have told us otherwise.
+
+A node is read once and then only again after its watch fired, so a change costs what changed and not the size of the
+group. ZooKeeper's watches fire once: reading again arms them again. The owner of a :class:`NodeCache` is one thread
+(the group's); kazoo's callback thread only marks a path as stale and passes its name on.
+
+The original lists and reads everything again for every event; zkclient keeps the watches armed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.zookeeper.node_values import Look, Node, NodeEvent, NodeEventKind, Seen
+from zkconsumer.zookeeper.session import Session
+
+_UNKNOWN = Node(b"", -1, -1, -1, -1)
+
+
+class NodeCache:
+    """Contents and children of watched nodes.
+
+    Arguments: ``notify`` is called with a path from kazoo's callback thread when that path changed; it must not block.
+    """
+
+    def __init__(self, session: Session, notify: Callable[[str], None]) -> None:
+        self._session = session
+        self._notify = notify
+        self._nodes: dict[str, Node | None] = {}
+        self._children: dict[str, tuple[str, ...] | None] = {}
+        self._stale_nodes: set[str] = set()
+        self._stale_children: set[str] = set()
+        self._deleted: set[str] = set()
+
+    def look(self, wanted: Look, deadline: Deadline, *, believing: bool = False) -> Seen:
+        """What is wanted, in one round trip: of what is watched only what is not known, or changed since, is read.
+
+        ``existing`` that do not exist are not remembered: they are for nodes that we are about to make ourselves, whose
+        watches would only tell us of that. With ``believing`` one that was deleted, as a watch told, is not asked for:
+        only for who finds out otherwise where that is old, since watches tell on another thread than answers come, and
+        perhaps of a node that was made anew meanwhile.
+        """
+        nodes = [path for path in dict.fromkeys(wanted.nodes) if path not in self._nodes or path in self._stale_nodes]
+        gone = {path for path in wanted.existing if believing and path in self._deleted}
+        existing = [path for path in dict.fromkeys(wanted.existing) if path not in gone and not self.stands(path)]
+        children = [path for path in wanted.children if not self._lists(path)]
+        rare = [path for path in wanted.rare if not self._lists(path)]
+        asked = Look(nodes, existing, wanted.plain, wanted.stats, children, rare)
+        # a mark set while we read must survive, so it is taken away before the request is sent
+        self._stale_nodes.difference_update(nodes, existing)
+        self._stale_children.difference_update(children, rare)
+        self._deleted.difference_update(nodes, existing)
+        self.forget(existing)
+        try:
+            seen = self._session.look(asked, deadline, self._fired) if asked else Seen()
+        except BaseException:
+            self._stale_nodes.update(nodes)
+            self._stale_children.update((*children, *rare))
+            raise
+        self._nodes.update((path, seen.nodes[path]) for path in nodes)
+        self._nodes.update((path, node) for path in existing if (node := seen.nodes[path]) is not None)
+        self._children.update((path, seen.children[path]) for path in (*children, *rare))
+        found = {path: self._nodes[path] for path in wanted.nodes}
+        found |= {path: None if path in gone else self._nodes.get(path) for path in wanted.existing}
+        found |= {path: seen.nodes[path] for path in (*wanted.plain, *wanted.stats)}
+        return Seen(found, {path: self._children[path] for path in (*wanted.children, *wanted.rare)})
+
+    def nodes(self, paths: Iterable[str], deadline: Deadline) -> Mapping[str, Node | None]:
+        """The nodes at ``paths`` (None: missing); only those not known, or changed since, are read."""
+        return self.look(Look(nodes=list(dict.fromkeys(paths))), deadline).nodes
+
+    def stands(self, path: str) -> bool:
+        """Whether a node is known to exist, and nothing was heard of it since. Asks nothing."""
+        return self._nodes.get(path) is not None and path not in self._stale_nodes
+
+    def _lists(self, path: str) -> bool:
+        return path in self._children and path not in self._stale_children
+
+    def known(self, paths: Iterable[str]) -> Mapping[str, Node | None]:
+        """What is known of these without asking; those of which nothing is are left out."""
+        return {path: self._nodes[path] for path in paths if path in self._nodes}
+
+    def children(self, path: str, deadline: Deadline) -> tuple[str, ...] | None:
+        """The names of a node's children, or None where it is missing."""
+        return self.look(Look(children=[path]), deadline).children[path]
+
+    def refresh(self, but: Collection[str] = ()) -> None:
+        """Believe nothing any more (the connection was away, or a reconciliation is due) ``but`` these nodes."""
+        self._nodes = {path: node for path in but if (node := self._nodes.get(path, _UNKNOWN)) is not _UNKNOWN}
+        self._children.clear()
+        # in this order: a mark that is made meanwhile is for something to be read anyway, or stays. Without it those of
+        # nodes that will never be read again, as of members that left, would be kept for ever
+        self._stale_nodes.intersection_update(but)
+        self._stale_children.clear()
+        self._deleted.clear()
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Read these again at the next request."""
+        for path in paths:
+            self._nodes.pop(path, None)
+            self._children.pop(path, None)
+            self._deleted.discard(path)
+
+    def _fired(self, event: NodeEvent) -> None:
+        if event.kind is not NodeEventKind.CHANGED:
+            self._stale_children.add(event.path)
+        if event.kind is not NodeEventKind.CHILDREN:
+            self._stale_nodes.add(event.path)
+        if event.kind is NodeEventKind.DELETED:
+            self._deleted.add(event.path)
+        elif event.kind is NodeEventKind.CREATED:
+            self._deleted.discard(event.path)
+        self._notify(event.path)

@@ -1,0 +1,280 @@
+"""What can be asked of ZooKeeper, each with a deadline; lists of paths are sent in one go and answered in one round
+trip (pipelined).
+
+Any thread may call the operations; nothing is kept here but the watches' form. Each sends at once, waits no longer than
+its deadline, and raises one of this package's errors. Kazoo's callback thread runs the watches, which must not block.
+
+The original (zkclient) retries every operation without limit across connection loss and even expiry, so that a claim
+begun in one session could be executed in the next. Here an operation fails, and who owns the group's state looks again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionClosedRequireSaslError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    NotPermittedError,
+    RegistryAuthenticationError,
+    RegistryError,
+    RegistryUnavailableError,
+    SessionLostError,
+)
+from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, NodeEvent, NodeEventKind, Seen, Watch
+from zkconsumer.zookeeper.security import RegistrySecurity
+from zkconsumer.zookeeper.transaction import NodeFailure, Transaction, failure_of
+
+PARENT_DATA = b""
+
+_KINDS = {
+    EventType.CREATED: NodeEventKind.CREATED,
+    EventType.DELETED: NodeEventKind.DELETED,
+    EventType.CHANGED: NodeEventKind.CHANGED,
+    EventType.CHILD: NodeEventKind.CHILDREN,
+}
+
+
+class Requests(ABC):
+    """The operations on one ZooKeeper, over whatever client there is at the time.
+
+    Arguments: ``hosts`` names the servers in errors; ``security`` tells the rights on what is created.
+    """
+
+    def __init__(self, hosts: str, security: RegistrySecurity) -> None:
+        self.hosts = hosts
+        self._security = security
+        self._watchers: dict[Watch, Callable[[WatchedEvent], None]] = {}
+
+    @abstractmethod
+    def _connected_client(self) -> KazooClient:
+        """The client to ask. Raises RegistryError where there is none that could answer."""
+
+    def read(
+        self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
+    ) -> list[Node | None]:
+        """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, on the
+        missing ones only with ``watch_missing``. One whose rights forbid us to read it is :data:`FORBIDDEN`, and not
+        watched: it is not to keep anybody from reading the others.
+        """
+        if watch is None:
+            wanted = Look(plain=paths)
+        else:
+            wanted = Look(nodes=paths) if watch_missing else Look(existing=paths)
+        found = self.look(wanted, deadline, watch).nodes
+        return [found[path] for path in paths]
+
+    def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
+        """The names of a node's children, None where it does not exist; a watch is left in either case."""
+        return self.look(Look(children=[path]), deadline, watch).children[path]
+
+    def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
+        """Read several things in one round trip; in a second one where what is missing has to be watched, or where
+        there is something of which that is rare.
+        """
+        client = self._connected_client()
+        watcher = self._watcher(watch)
+        contents = [(path, client.get_async(path, watcher)) for path in (*wanted.nodes, *wanted.existing)]
+        contents += [(path, client.get_async(path)) for path in wanted.plain]
+        contents += [(path, client.exists_async(path)) for path in wanted.stats]
+        names = [(path, client.get_children_async(path, watcher)) for path in wanted.children]
+        rare = [(path, client.exists_async(path, watcher)) for path in wanted.rare]
+        _last(contents + names + rare, deadline)
+        found = {path: self._content(result, deadline, path) for path, result in contents}
+        listed = {path: self._await(result, deadline, path) for path, result in names}
+        present = [path for path, result in rare if self._await(result, deadline, path) is not None]
+        listed |= {path: None for path, _ in rare if path not in present}
+        # a missing node takes no data watch: leave one for its creation, and look again where it just came
+        missing = [path for path in wanted.nodes if found[path] is None] if watch is not None else []
+        childless = [path for path, _ in names if listed[path] is None] if watch is not None else []
+        armed = [(path, client.exists_async(path, watcher)) for path in missing]
+        parents = [(path, client.exists_async(path, watcher)) for path in childless]
+        late = [(path, client.get_children_async(path, watcher)) for path in present]
+        _last(armed + parents + late, deadline)
+        for path, result in armed:
+            if self._await(result, deadline, path) is not None:
+                found[path] = self._content(client.get_async(path, watcher), deadline, path)
+        for path, result in parents:
+            if self._await(result, deadline, path) is not None:
+                listed[path] = self._await(client.get_children_async(path, watcher), deadline, path)
+        listed |= {path: self._await(result, deadline, path) for path, result in late}
+        return Seen(found, {path: None if known is None else tuple(known) for path, known in listed.items()})
+
+    def _content(self, result: Any, deadline: Deadline, path: str) -> Node | None:
+        """A node's content and stat, or its stat alone, as they are answered."""
+        try:
+            answer = self._await(result, deadline, path)
+        except NotPermittedError:
+            return FORBIDDEN
+        if answer is None:
+            return None
+        data, stat = (b"", answer) if hasattr(answer, "czxid") else answer
+        return _node(data, stat)
+
+    def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
+        """Like :meth:`read` without the contents."""
+        client = self._connected_client()
+        watcher = self._watcher(watch)
+        pending = [(path, client.exists_async(path, watcher)) for path in paths]
+        _last(pending, deadline)
+        return [self._content(result, deadline, path) for path, result in pending]
+
+    def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
+        """Create a node whose parents exist; returns False where it exists already."""
+        client = self._connected_client()
+        try:
+            request = client.create_async(path, data, acl=self._security.acl(path), ephemeral=ephemeral)
+            self._await(request, deadline, path, missing_is_none=False)
+        except NodeExistsError:
+            return False
+        except NoNodeError as e:
+            raise RegistryError(f"{path}: its parent does not exist") from e
+        return True
+
+    def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
+        """Make persistent nodes, and their parents, where they are missing."""
+        for error in self.ensure_each(paths, deadline).values():
+            raise error
+
+    def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
+        """As :meth:`ensure`, in as many round trips, but returns those of ``paths`` that we may not make, with what
+        was refused: it is not to keep anybody from having the others.
+        """
+        client = self._connected_client()
+        levels: dict[int, set[str]] = {}
+        for path in paths:
+            parts = path.strip("/").split("/")
+            for depth in range(1, len(parts) + 1):
+                levels.setdefault(depth, set()).add("/" + "/".join(parts[:depth]))
+        missing = [p for p, node in zip(paths, self.stat(paths, deadline), strict=True) if node is None]
+        refused: dict[str, NotPermittedError] = {}
+        for depth in sorted(levels) if missing else ():
+            for path in levels[depth]:
+                if (parent := path.rpartition("/")[0]) in refused:
+                    refused[path] = refused[parent]
+            pending = [
+                (path, client.create_async(path, PARENT_DATA, acl=self._security.acl(path)))
+                for path in sorted(levels[depth] - refused.keys())
+            ]
+            doubtful: dict[str, NotPermittedError] = {}
+            for path, result in pending:
+                try:
+                    self._await(result, deadline, path, missing_is_none=False)
+                except NodeExistsError:
+                    continue
+                except NotPermittedError as e:
+                    doubtful[path] = e
+                except NoNodeError as e:
+                    raise RegistryError(f"{path}: its parent vanished while it was made") from e
+            # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
+            nodes = zip(doubtful, self.stat(list(doubtful), deadline), strict=True)
+            refused.update((path, doubtful[path]) for path, node in nodes if node in (None, FORBIDDEN))
+        return {path: refused[path] for path in paths if path in refused}
+
+    def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
+        """Set a node's content if its version still is ``version`` (-1: any); returns False where it is not, or the
+        node is gone.
+        """
+        client = self._connected_client()
+        try:
+            return self._await(client.set_async(path, data, version), deadline, path) is not None
+        except BadVersionError:
+            return False
+
+    def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
+        """Delete a node if its version still is ``version`` (-1: any); returns whether it was deleted by this call."""
+        client = self._connected_client()
+        try:
+            self._await(client.delete_async(path, version), deadline, path, missing_is_none=False)
+        except (NoNodeError, BadVersionError, NotEmptyError):
+            return False
+        return True
+
+    def transact(self, build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
+        """Do all operations or none.
+
+        Returns one entry an operation: all None when everything was done; otherwise the cause at the operation that
+        failed, and None at the others (which were then rolled back).
+        """
+        client = self._connected_client()
+        request = client.transaction()
+        build(Transaction(request, self._security.acl))
+        if not request.operations:
+            return []
+        results = self._await(request.commit_async(), deadline)
+        return [failure_of(result) for result in results]
+
+    def _watcher(self, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
+        """Kazoo's form of a watch: always the same one for the same watch, so that setting it twice fires it once."""
+        if watch is None:
+            return None
+        known = self._watchers.get(watch)
+        if known is None:
+
+            def fired(event: WatchedEvent) -> None:
+                # the other kind of event says that the connection changed, which the session reports by itself
+                kind = _KINDS.get(event.type)
+                if kind is not None:
+                    watch(NodeEvent(kind, event.path))
+
+            known = self._watchers.setdefault(watch, fired)
+        return known
+
+    def _await(self, result: Any, deadline: Deadline, path: str = "/", *, missing_is_none: bool = True) -> Any:
+        try:
+            return result.get(timeout=deadline.remaining())
+        except NoNodeError:
+            if missing_is_none:
+                return None
+            raise
+        except (NodeExistsError, BadVersionError, NotEmptyError):
+            raise
+        except (SessionExpiredError, ConnectionClosedError) as e:
+            raise SessionLostError(f"{path}: the ZooKeeper session ended during the request") from e
+        except SessionClosedRequireSaslError as e:
+            raise RegistryAuthenticationError(
+                f"ZooKeeper at {self.hosts!r} demands a login of another kind than ours ({self._security})"
+            ) from e
+        except (NoAuthError, AuthFailedError) as e:
+            raise NotPermittedError(
+                f"{path}: ZooKeeper refused the operation ({type(e).__name__}); check the node's ACL"
+            ) from e
+        except (ConnectionLoss, KazooTimeoutError) as e:
+            raise RegistryUnavailableError(f"{path}: ZooKeeper did not answer in time ({type(e).__name__})") from e
+        except KazooException as e:
+            raise RegistryError(f"{path}: {type(e).__name__} {e}") from e
+
+
+def _last(requests: Sequence[tuple[str, Any]], deadline: Deadline) -> None:
+    """Requests sent at once are answered in order, so wait for the last one: waking up for each costs more than the
+    answers themselves.
+    """
+    if requests:
+        requests[-1][1].wait(deadline.remaining())
+
+
+def _node(data: bytes, stat: Any) -> Node:
+    return Node(data, stat.version, stat.czxid, stat.mzxid, signed(stat.ephemeralOwner))
+
+
+def signed(session_id: int) -> int:
+    """A session's id as ``ephemeralOwner`` shows it: signed, where kazoo shows some unsigned."""
+    return session_id - (1 << 64) if session_id >= 1 << 63 else session_id

@@ -1,0 +1,341 @@
+"""One ZooKeeper session: connecting, the lease, what happened to the session as events, and another client in place of
+one that is of no use. What can be asked of it is in ``zookeeper.requests``.
+
+Any thread may call the operations. Kazoo's own threads run our two callbacks, which only pass an event on or renew
+the lease: nothing there blocks, nothing there decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from time import monotonic
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavailableError, SessionLostError
+from zkconsumer.zookeeper.kazoo_handler import NamedHandler
+from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.requests import Requests, signed
+from zkconsumer.zookeeper.security import NoSecrets, RegistrySecurity
+from zkconsumer.zookeeper.server_connection import Retired, ServerConnection
+
+log = logging.getLogger(__name__)
+
+RECONNECT_DELAY = 0.05
+RECONNECT_DELAY_MAX = 1.0
+NEVER = float("inf")
+HEAD_START = 2 * RECONNECT_DELAY_MAX
+"""Seconds that the old client has to connect after a server has accepted a new one."""
+CONTESTED_WITHIN = 5.0
+CONTESTED_AFTER = 4
+"""So many connections granted and taken away again within so many seconds: another client has our session."""
+
+
+class SessionState(Enum):
+    """What ZooKeeper's client knows of the session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChanged:
+    """The session's state changed. ``session_id`` is that of the session as of then (0: none), ``epoch`` the
+    lease's.
+    """
+
+    state: SessionState
+    session_id: int
+    epoch: int
+
+
+class Session(Requests):
+    """A connection to ZooKeeper that lives as long as the connector.
+
+    Arguments: ``hosts`` is ``h1:p1,h2:p2/chroot``; ``timeout`` the session timeout to ask for, in seconds;
+    ``on_change`` is called with :class:`SessionChanged` from kazoo's connection thread and must not block;
+    ``security`` is how to log in, and the rights on what is created.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout: float,
+        on_change: Callable[[SessionChanged], None],
+        security: RegistrySecurity | None = None,
+    ) -> None:
+        super().__init__(hosts, security or RegistrySecurity())
+        self.lease = Lease()
+        self._requested = timeout
+        self._on_change = on_change
+        self._client: KazooClient | None = None
+        self._connection: ServerConnection | None = None
+        self._closed = False
+        self._told: SessionState | None = None
+        self._candidate: tuple[KazooClient, ServerConnection] | None = None
+        self._accepted = NEVER
+        self._retired: list[Retired] = []
+        self._former: set[int] = set()
+        self._last_id = 0
+        self._evictions: deque[tuple[float, int]] = deque(maxlen=64)
+
+    # ---- life ----
+
+    def open(self, deadline: Deadline) -> None:
+        """Connect, and see that the chroot exists.
+
+        Raises: :class:`RegistryUnavailableError` when no server answered in time, :class:`ChrootMissingError`,
+        :class:`RegistryAuthenticationError`.
+        """
+        client, connection = self._start_client()
+        self._client, self._connection = client, connection
+        client.start_async()
+        while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
+            pass  # in slices, for whoever closes us meanwhile must not touch the event: he may be a signal handler
+        if connection.refusal is not None or not client.connected:
+            self.close(Deadline(1.0))
+            raise connection.refusal or RegistryUnavailableError(
+                f"no ZooKeeper server of {self.hosts!r} answered within the connection timeout "
+                "(zookeeper.connection.timeout.ms); is the address right and the server up?"
+                + (f" The last try: {connection.trouble}" if connection.trouble else "")
+            )
+        try:
+            chroot_exists = self._await(client.exists_async("/"), deadline) is not None
+        except RegistryError:
+            self.close(Deadline(1.0))
+            raise
+        if not chroot_exists:
+            self.close(Deadline(1.0))
+            raise ChrootMissingError(
+                f"the chroot of zookeeper.connect {self.hosts!r} does not exist; "
+                "it is created by the brokers, so this is probably not their ZooKeeper path"
+            )
+        self.touch()
+
+    def _start_client(self) -> tuple[KazooClient, ServerConnection]:
+        """A client of kazoo's and its connection, not yet started. What it has to tell counts once it is ours."""
+        options = self._security.options()
+        retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
+        try:
+            client = KazooClient(
+                hosts=self.hosts,
+                timeout=self._requested,
+                read_only=False,
+                connection_retry=retry,
+                command_retry=KazooRetry(max_tries=0),
+                logger=_kazoo_log(),
+                **{"handler": NamedHandler(), **options},
+            )
+        except (ValueError, KazooException) as e:
+            raise RegistryError(f"zookeeper.connect {self.hosts!r} is not usable: {e}") from e
+
+        def changed(state: str) -> None:
+            if self._client is client:
+                self._changed(state)
+
+        connection = ServerConnection(
+            client, retry.copy(), logger=client.logger, sasl_options=options.get("sasl_options")
+        )
+        logs_in = bool(options.get("sasl_options") or options.get("auth_data"))
+        connection.prepare(
+            f"ZooKeeper at {self.hosts!r}, {self._security}",
+            (lambda: changed(KazooState.CONNECTED)) if logs_in else None,
+        )
+        client._connection = connection
+        client.add_listener(changed)
+        return client, connection
+
+    def close(self, deadline: Deadline) -> None:
+        """End the session; its ephemeral nodes vanish at once where ZooKeeper is reachable. Never waits beyond the
+        deadline.
+        """
+        self._closed = True
+        self.lease.void()
+        client, connection = self._client, self._connection
+        if client is None or connection is None:
+            return
+        self._client = None
+        self._drop_candidate()
+        self._retired.append(Retired(client, connection))
+        for retired in reversed(self._retired):  # ours first: of what was given up before nothing is left to end
+            retired.join(deadline)
+
+    @property
+    def session_id(self) -> int:
+        """The current session's id as the servers show it (``ephemeralOwner``); 0 without one."""
+        client = self._client
+        identity = client.client_id if client is not None else None
+        return signed(identity[0]) if identity is not None else 0
+
+    @property
+    def timeout(self) -> float:
+        """The negotiated session timeout in seconds (the requested one before the first connection)."""
+        return (self._connection.negotiated if self._connection is not None else 0.0) or self._requested
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be answered now, by a server that also takes writes."""
+        client = self._client
+        connection = self._connection
+        ready = connection is not None and connection.ready
+        return ready and client is not None and client.client_state == KeeperState.CONNECTED
+
+    # ---- another client in place of one that is of no use ----
+
+    @property
+    def contested(self) -> bool:
+        """Whether somebody else uses our session: connections are granted and taken away again, many in a few
+        seconds, while hardly one fails to come about (as it does with a bad network).
+        """
+        since = monotonic() - CONTESTED_WITHIN
+        recent = [failures for at, failures in self._evictions if at >= since]
+        return len(recent) >= CONTESTED_AFTER and recent[-1] - recent[0] < len(recent) / 2
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether servers take our connections and answer nothing on them: that alone keeps the session alive at a
+        server whose answers do not reach us.
+        """
+        return self._connection is not None and self._connection.unanswered > 0
+
+    def is_former(self, session_id: int) -> bool:
+        """Whether this session was ours and given up by ourselves: what is left of it nobody uses any more."""
+        return session_id in self._former
+
+    def look_for_replacement(self) -> bool:
+        """While our client gets no connection: try with another one beside it, and take that once a server has accepted
+        it and still not ours. Call it again every now and then; returns whether the client was replaced.
+
+        Servers whose data was wiped or set back never accept a client again that has seen later data, and kazoo never
+        says so. Where they were only away, the old client has its chance first, since its session may live on.
+        """
+        if self._client is None or self.connected:
+            self._drop_candidate()
+            return False
+        if self._candidate is None:
+            client, connection = self._start_client()
+            self._candidate, self._accepted = (client, connection), NEVER
+            client.start_async()
+            return False
+        client, connection = self._candidate
+        if not (client.connected and connection.ready):
+            self._accepted = NEVER
+        elif self._accepted == NEVER:
+            self._accepted = monotonic()
+        elif monotonic() >= self._accepted + HEAD_START:
+            log.warning(
+                "ZooKeeper accepts a new client and not ours (was its data set back?): going on with the new one"
+            )
+            self._candidate = None
+            self._take(client, connection)
+            return True
+        return False
+
+    def abandon(self) -> None:
+        """Give the session up and go on with a new one. Returns at once; the state's change is told as always."""
+        if self._client is None:
+            return
+        self._drop_candidate()
+        client, connection = self._start_client()
+        self._take(client, connection)
+        client.start_async()
+
+    def _take(self, client: KazooClient, connection: ServerConnection) -> None:
+        self.lease.void()
+        old = self._client, self._connection
+        if self._last_id:
+            self._former.add(self._last_id)  # kazoo knows of none while it is not connected
+        self._evictions.clear()
+        self._told = SessionState.LOST
+        self._client, self._connection = client, connection
+        self._retire(*old)
+        if client.connected:
+            self._changed(KazooState.CONNECTED)
+
+    def _drop_candidate(self) -> None:
+        if self._candidate is not None:
+            candidate, self._candidate = self._candidate, None
+            self._retire(*candidate)
+
+    def _retire(self, client: KazooClient | None, connection: ServerConnection | None) -> None:
+        self._retired = [retired for retired in self._retired if retired.alive]
+        if client is not None and connection is not None:
+            self._retired.append(Retired(client, connection))
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, as far as it is known; empty while there is one."""
+        return self._connection.trouble if self._connection is not None else ""
+
+    @property
+    def local_address(self) -> str | None:
+        """Our own IP address on the way to ZooKeeper, None while not connected."""
+        sock = self._connection._socket if self._connection is not None else None
+        try:
+            return str(sock.getsockname()[0]) if sock is not None else None
+        except OSError:
+            return None
+
+    def touch(self) -> None:
+        """Ask for something cheap, so that its answer renews the lease. Returns at once."""
+        client = self._client
+        if client is None or not self.connected:
+            return
+        sent_at = monotonic()
+        session_id = self.session_id
+
+        def answered(result: Any) -> None:
+            if result.successful() and not self._closed and self.session_id == session_id:
+                self.lease.renew(sent_at, self.timeout)
+
+        client.exists_async("/").rawlink(answered)
+
+    def _changed(self, state: str) -> None:
+        # kazoo's connection thread: pass it on, decide nothing
+        if state == KazooState.CONNECTED:
+            if self._client is not None and self._client.client_state == KeeperState.CONNECTED_RO:
+                return  # a server without a quorum: reads are old and writes refused, so this is no connection
+            if self._connection is not None and not self._connection.ready:
+                return  # the login is still to come
+            event = SessionState.CONNECTED
+            self._last_id = self.session_id
+        elif state == KazooState.SUSPENDED:
+            self.lease.suspend()
+            if self._connection is not None:
+                self._evictions.append((monotonic(), self._connection.failures))
+            if self._told is SessionState.SUSPENDED:
+                return  # a login failed, so what was told is still so
+            event = SessionState.SUSPENDED
+        else:
+            self.lease.void()
+            event = SessionState.LOST
+        self._told = event
+        if not self._closed:
+            self._on_change(SessionChanged(event, self.session_id, self.lease.epoch))
+
+    def _connected_client(self) -> KazooClient:
+        client = self._client
+        if client is None:
+            raise SessionLostError("the ZooKeeper session is closed")
+        if not self.connected:
+            raise RegistryUnavailableError(f"not connected to ZooKeeper ({self.hosts}); the client keeps trying")
+        return client
+
+
+def _kazoo_log() -> logging.Logger:
+    """Where kazoo writes, with a filter against secrets."""
+    kazoo_log = logging.getLogger("zkconsumer.zookeeper.kazoo")
+    if not any(isinstance(present, NoSecrets) for present in kazoo_log.filters):
+        kazoo_log.addFilter(NoSecrets())
+    return kazoo_log
