@@ -29,7 +29,7 @@ class Chroot:
 
     def get(self, path: str) -> bytes | None:
         """The content of a node; None where there is none."""
-        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None  # type: ignore[no-any-return]
+        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None
 
     def delete(self, path: str) -> None:
         """Deletes a node."""

@@ -115,7 +115,7 @@ def produce_to(
         eventually(lambda: len(producer.list_topics(topic, 5).topics[topic].partitions) >= partitions, 20, topic)
     count = 0
     for number, value in enumerate(values):
-        where = {} if partitions is None else {"partition": number % partitions}
+        where: dict[str, Any] = {} if partitions is None else {"partition": number % partitions}
         while True:
             try:
                 producer.produce(topic, value, key(number) if key else None, on_delivery=delivered, **where)

@@ -76,7 +76,7 @@ class RecordingDelivery:
     def __init__(self) -> None:
         self.flowing: dict[TopicPartition, PartitionPosition] = {}
         self.log: list[tuple[str, tuple[TopicPartition, ...]]] = []
-        self.failed: dict[TopicPartition, OffsetConflictError] = {}
+        self.failed: dict[TopicPartition, OffsetConflictError | LogTruncatedError] = {}
         self.ended = False
 
     def start(self, positions: Sequence[PartitionPosition]) -> None:

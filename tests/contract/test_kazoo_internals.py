@@ -17,9 +17,9 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
-from zkconsumer.registry import security
-from zkconsumer.registry.connection import ServerConnection
-from zkconsumer.registry.handler import NamedHandler
+from zkconsumer.zookeeper import security
+from zkconsumer.zookeeper.kazoo_handler import NamedHandler
+from zkconsumer.zookeeper.server_connection import ServerConnection
 
 CONNECT = "_connect"
 
@@ -58,7 +58,11 @@ USED = {
 }
 """Methods of kazoo's connection, and names that their code must use for our overrides to work."""
 
-OURS = [ServerConnection, NamedHandler, *(kind for kind in vars(security).values() if inspect.isclass(kind))]
+OURS: list[type] = [
+    ServerConnection,
+    NamedHandler,
+    *(kind for kind in vars(security).values() if inspect.isclass(kind)),
+]
 
 
 def _names(owner: type, method: str) -> set[str]:

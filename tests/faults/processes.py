@@ -62,11 +62,16 @@ class Recorded:
 
     def wait_for(self, kind: str, seconds: float = READY_S) -> Event:
         """Waits until it has written down an event of a kind, and returns the latest."""
-        return eventually(lambda: self.tail.last(kind) or self._or_dead(kind), seconds, f"{kind} of {self.name}")
+        found = eventually(lambda: self._last_or_dead(kind), seconds, f"{kind} of {self.name}")
+        assert found is not None
+        return found
 
-    def _or_dead(self, kind: str) -> None:
-        if not self.running and self.tail.last(kind) is None:
+    def _last_or_dead(self, kind: str) -> Event | None:
+        ended = not self.running  # before the look, or its last words are missed
+        found = self.tail.last(kind)
+        if found is None and ended:
             raise RuntimeError(f"{self.name} ended without {kind}:\n{self.errors_text()}")
+        return found
 
     def errors_text(self, lines: int = 60) -> str:
         """The end of what it said on its standard error."""

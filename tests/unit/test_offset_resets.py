@@ -72,6 +72,7 @@ def write(cluster: FakeCluster, offset: int) -> None:
     """What an operator's tool does; in a group with members, what one of them may do."""
     broker = BrokerChannel(Endpoint(*cluster.addresses()[0]), client_id="tool", socket_timeout=scaled(5))
     channel: Any
+    who: Any
     group = cluster.group("g")
     if group.members:
         channel, who = GroupChannel(broker), Membership("g", group.generation, next(iter(group.members)))
@@ -91,12 +92,12 @@ def in_zookeeper(cluster: FakeCluster) -> int | None:
     return None if node is None else int(node.data)
 
 
-def nothing_comes(stream: KafkaStream) -> None:
+def nothing_comes(stream: KafkaStream[Any, Any]) -> None:
     with pytest.raises(ConsumerTimeoutException):
         stream.get(timeout=0)
 
 
-def read_all(stream: KafkaStream) -> None:
+def read_all(stream: KafkaStream[Any, Any]) -> None:
     """Read to the end, so that the last message is finished."""
     while stream.get(timeout=scaled(10)).offset < MESSAGES - 1:
         pass

@@ -169,7 +169,7 @@ class Silence:
         self.began: float | None = None
         self.limit = 0.0
         self.waits: list[str] = []
-        self._of = REQUESTS
+        self._of: tuple[str, ...] = REQUESTS
         delivery = member.delivery
         revoke = delivery.revoke
 
@@ -209,7 +209,7 @@ class Silence:
         self.waits.append(what)
         self.clock.now += seconds
 
-    def _wait(self, inbox: Inbox, seconds: float) -> Event | None:
+    def _wait(self, inbox: Inbox[Event], seconds: float) -> Event | None:
         """Only who waits for the listener waits here: the tests step without waiting for events."""
         if seconds:
             self._on("listener")

@@ -187,9 +187,9 @@ class KafkaStream(ColumnStream[K, V]):
         # one function for speed: whatever it calls for each message costs more than all it does itself
         #
         # This path relies on CPython's GIL: it takes no lock for a message. Other threads must see the stores to
-        # ``consumed`` and ``held_until`` in this order, and before ``halted`` is read (core/positions.py). Otherwise
-        # the group's thread and this one miss each other, and a commit passes a message that nobody has seen. So
-        # version.py refuses free-threaded builds.
+        # ``consumed`` and ``held_until`` in this order, and before ``halted`` is read (core/partition_position.py).
+        # Otherwise the group's thread and this one miss each other, and a commit passes a message that nobody has seen.
+        # So version.py refuses free-threaded builds.
         queue, lease, reader = self.queue, self._lease, self._reader
         ask: Ask | None = None
         # The first offset of a batch of which something was handed out, so that another ask has begun since ``ask`` was

@@ -25,6 +25,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
 from zkconsumer.offsets.commit_tracker import Ledger
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
+from zkconsumer.streams.chunk_reader import ChunkReader
 
 
 @pytest.fixture
@@ -691,7 +692,7 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
         some.queue.pause(some.where)
         return False
 
-    where, name = (arrow_api, "one_table") if event == "not made" else (column_reader.ChunkReader, "lets_through")
+    where, name = (arrow_api, "one_table") if event == "not made" else (ChunkReader, "lets_through")
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(where, name, happens)
         assert some.stream.to_arrow(timeout=0).num_rows == 0

@@ -180,7 +180,7 @@ def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(mon
     coming = Coming(0.05)
     coming.message(2)
     made = ChunkReader.lets_through
-    monkeypatch.setattr(ChunkReader, "lets_through", lambda self: coming.lease.suspend() or made(self))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(ChunkReader, "lets_through", lambda self: coming.lease.suspend() or made(self))
     found: list[int] = []
     reader = Thread(target=lambda: found.append(coming.stream.to_arrow(max_messages=2).num_rows), name="reader")
     reader.start()
@@ -215,7 +215,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[StreamQueue] = []
     begin = StreamQueue.__init__
-    monkeypatch.setattr(StreamQueue, "__init__", lambda self, *a: made.append(self) or begin(self, *a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(StreamQueue, "__init__", lambda self, *a: made.append(self) or begin(self, *a))
     yield
     for queue in made:
         queue.close()

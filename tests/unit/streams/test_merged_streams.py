@@ -271,7 +271,7 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     three.lease.suspend()
     asked: list[int] = []
     real = KafkaStream.turn
-    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))
     begin = monotonic()
     with pytest.raises(ConsumerTimeoutException):
         three.merged.get(timeout=0.3)

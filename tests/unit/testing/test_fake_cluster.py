@@ -12,7 +12,7 @@ import pytest
 from tests.contract.group_client import NEWEST, OLD, Connection, Target
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import WHERE
-from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer import Phase, ZookeeperConsumerConnector
 from zkconsumer.kafka import CorruptRecordsError
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.testing import FakeCluster, ManualClock
@@ -87,7 +87,7 @@ def test_every_request_can_be_refused(cluster: FakeCluster) -> None:
     bodies = {name: {"topics": [topic], "groups": ["g"], "groups_names": ["g"], "topic_names": ["t"]} for name in APIS}
     bodies["OffsetFetch"]["topics"] = [{"name": "t", "partition_indexes": [0]}]
     bodies["Metadata"]["topics"] = [{"name": "t"}]
-    bodies["Produce"]["acks"] = [1]  # type: ignore[assignment]
+    bodies["Produce"]["acks"] = [1]
     connection = Connection(cluster.address(0), NEWEST)
     for name in APIS:
         cluster.fail(name, 58)
@@ -229,7 +229,7 @@ def test_librdkafka_works_on_it(version: str) -> None:
         assert {value for n in range(4) for value in cluster.values("t", n)} == {b"%d" % n for n in range(100)}
         consumer = Consumer({**quiet, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["t"])
-        seen: list[bytes] = []
+        seen: list[bytes | None] = []
 
         def all_came() -> bool:
             message = consumer.poll(0.1)
@@ -272,13 +272,15 @@ def test_the_connector_works_on_it_and_survives_a_lost_session(
         (stream,) = connector.create_message_streams({"t": 1})["t"]
         messages = iter(stream)
         assert next(messages).value == b"a"
-        (session,) = cluster.zookeeper_server.sessions if cluster.zookeeper_server else ()
         assert cluster.zookeeper_server is not None
-        assert cluster.zookeeper_server.expire() == 1
+        server = cluster.zookeeper_server
+        (session,) = server.sessions
+        assert server.expire() == 1
         cluster.append("t", 1, [b"b"])
         cluster.append("t", 1, [b"b"])
         assert b"b" in (next(messages).value, next(messages).value)  # what was not committed may come again
-        assert session not in cluster.zookeeper_server.sessions
+        eventually(lambda: server.sessions and session not in server.sessions, 10, "another session")
+        eventually(lambda: connector.state.phase is Phase.OWNING, 10, "its partitions")
         connector.shutdown()
         assert cluster.zookeeper.tree("/consumers/g/ids") == {}
 

@@ -77,7 +77,7 @@ def test_the_first_to_die_is_due_and_only_what_is_due_dies() -> None:
 def test_a_subscription_of_any_version_is_understood(version: int) -> None:
     owned = (TopicPartition("gone", 1),)
     said = MemberSubscription(("t", "u"), user_data=b"x", owned=owned, generation=7, rack="r")
-    assert subscribed_topics(encode_subscription(said, version)) == {"t", "u"}
+    assert subscribed_topics(encode_subscription(said, version)) == frozenset({"t", "u"})
     assert subscribed_topics(encode_subscription(MemberSubscription(()), version)) == frozenset()
 
 

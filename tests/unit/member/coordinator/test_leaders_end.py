@@ -79,6 +79,7 @@ def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(ve
             lambda: cluster.requests_of("Fetch", "leader"), 10, "the end of the search for the partitions' leader"
         )
         (name,) = cluster.group("g").members
+        assert leader._member is not None
         lease = leader._member.lease
         with cluster.park("Metadata", at="request", client_id="leader") as parked:
             joining = threading.Thread(target=other.create_message_streams, args=({"t": 1},), name="joining")
