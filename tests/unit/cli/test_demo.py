@@ -84,6 +84,7 @@ def test_the_file_is_read_as_it_is() -> None:
     assert totals.by_carrier.keys() <= airlines().keys()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.timeout(60)
 def test_the_file_has_as_many_flights_as_we_say() -> None:
     assert sum(1 for _ in flights()) == ALL_FLIGHTS

@@ -215,6 +215,7 @@ def test_time_passes_by_hand() -> None:
         target.close()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.parametrize("version", ["3.9", "1.1"])
 def test_librdkafka_works_on_it(version: str) -> None:
     from confluent_kafka import Consumer, Producer

@@ -65,6 +65,7 @@ def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits
         other.shutdown()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.parametrize("version", ["3.9", "1.1"])
 def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(version: str) -> None:
     """3.9 takes it out when its SyncGroup is late; up to 2.5 a heartbeat before that is answered and does not count."""
