@@ -58,3 +58,7 @@ def test_only_test_files_are_left_out() -> None:
 @pytest.mark.tier("all")
 def test_a_marker_raises_a_test(request: pytest.FixtureRequest) -> None:
     assert tier_of_item(request.node) is Tier.ALL
+
+
+def test_ci_runs_every_tier() -> None:
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith('exec scripts/test "${@:---all}"')
