@@ -1,4 +1,4 @@
-"""A streaming query as a live member of its group, beside others: the rows of README's table, one test each.
+"""A streaming query as a live member of its group, beside others: the cases of docs/spark-guarantees.md, one test each.
 
 Two things are asked everywhere: no message is missing in the group, and none is twice in the query.
 """

@@ -1,7 +1,7 @@
 """The table of properties, and the object that holds their values in effect.
 
 One declaration a property: the field's name with dots for underscores is the key, the rest says type, default, limits
-and note, and the table in README is rendered from it. Immutable, so any thread may read it.
+and note, and the tables in the docs are rendered from it. Immutable, so any thread may read it.
 """
 
 from __future__ import annotations

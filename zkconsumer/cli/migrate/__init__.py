@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--rolling",
         action="store_true",
-        help='with --to: members may live that coordinate through the other side; see "Leaving ZooKeeper" in README',
+        help='with --to: members may live that coordinate through the other side; see "Leaving ZooKeeper" in the docs',
     )
     how.add_argument("--force", action="store_true", help="with --rollback: also what was changed since")
     how.add_argument(

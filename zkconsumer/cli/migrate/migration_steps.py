@@ -167,7 +167,7 @@ def _decide(group: GroupOffsets, plan: MovePlan, options: Options, lived: list[s
     live = lived or _live(group, plan.target, options)
     if live:
         complain("members of the group live:\n  " + "\n  ".join(live))
-        complain('stop them, or move the group member by member: see "Leaving ZooKeeper" in README')
+        complain('stop them, or move the group member by member: see "Leaving ZooKeeper" in the docs')
         code = LIVE
     if plan.undecided:
         complain(f"{len(plan.undecided)} partitions have to be decided first, see UNDECIDED above")

@@ -1,8 +1,7 @@
-"""The Python in README runs as it stands there, but for the address of the cluster."""
+"""The Python examples of README and the docs run unchanged, except the address of the cluster and the topic."""
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -15,16 +14,9 @@ from kazoo.client import KazooClient
 
 from tests.cluster.conftest import produce_to, unique
 from tests.cluster.in_process import offsets_of
+from tests.documents import ROOT, example
 from tests.timing import scaled
 from zkconsumer.devcluster import DevCluster, java_home_for_spark
-
-README = Path(__file__).parents[2] / "README.md"
-
-
-def block(marker: str) -> str:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    (found,) = [text for text in blocks if marker in text]
-    return str(found)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +48,7 @@ def run(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) 
             "JAVA_HOME": str(java_home_for_spark()),
             # Spark lists the modules of the path, and those of an editable installation are not to be listed; that it
             # finds the installed one is tested with a wheel
-            "PYTHONPATH": str(README.parent / "zkconsumer" / "spark" / "discovered"),
+            "PYTHONPATH": str(ROOT / "zkconsumer" / "spark" / "discovered"),
         },
     )
     assert done.returncode == 0, done.stderr
@@ -65,27 +57,27 @@ def run(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) 
 
 def test_what_is_made_without_docker_is_there_to_be_read(cluster: DevCluster) -> None:
     topic = unique("events")
-    run(block("NewTopic("), cluster, topic)
-    printed = run(block("for message in stream:"), cluster, topic).splitlines()
+    run(example("produce"), cluster, topic)
+    printed = run(example("first read"), cluster, topic).splitlines()
     assert {line.split()[-1] for line in printed[:-1]} == {repr(b"%d" % n) for n in range(1000)}
     assert {line.split()[1] for line in printed[:-1]} == {"0", "1", "2", "3"}
 
 
 def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
-    printed = run(block("for message in stream:"), cluster, events).splitlines()
+    printed = run(example("first read"), cluster, events).splitlines()
     values = {line.split()[-1] for line in printed[:-1]}
     assert values == {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 
 def test_a_group_that_the_brokers_coordinate(cluster: DevCluster, events: str) -> None:
-    printed = run(block('group_coordination="kafka"'), cluster, events).splitlines()
+    printed = run(example("brokers"), cluster, events).splitlines()
     assert {line.split()[-1] for line in printed[:-1]} >= {repr(b"%d" % n) for n in range(100)}
     assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
 
 
 def test_columns(cluster: DevCluster, events: str) -> None:
-    printed = run(block("stream.batches()"), cluster, events).splitlines()
+    printed = run(example("columns"), cluster, events).splitlines()
     words = [line.split() for line in printed]
     assert sum(int(line[0]) for line in words) == 100, printed
     assert {line[4] for line in words} == {"0", "1", "2", "3"}
@@ -93,12 +85,12 @@ def test_columns(cluster: DevCluster, events: str) -> None:
 
 def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
     produce(events, [b"%d" % n for n in range(1000, 1100)])
-    printed = run(block("connector.run("), cluster, events).splitlines()
+    printed = run(example("many streams"), cluster, events).splitlines()
     assert {line.split()[-1] for line in printed} >= {repr(b"%d" % n) for n in range(1000, 1100)}
 
 
 def test_ending_a_service(cluster: DevCluster, events: str, zookeeper: KazooClient) -> None:
-    code = block("shutdown_on_signal").replace("127.0.0.1:2181", cluster.zookeeper_connect)
+    code = example("shutdown").replace("127.0.0.1:2181", cluster.zookeeper_connect)
     code = code.replace('"events"', repr(events))
     with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True) as process:
         watchdog = threading.Timer(scaled(60), process.kill)
@@ -116,7 +108,7 @@ def test_ending_a_service(cluster: DevCluster, events: str, zookeeper: KazooClie
 
 @pytest.mark.spark
 def test_a_dataframe_in_ten_lines(cluster: DevCluster, events: str) -> None:
-    printed = run(block("SparkSession"), cluster, events)
+    printed = run(example("dataframe"), cluster, events)
     assert "partition" in printed
     assert printed.count("|") > 20
 
@@ -130,7 +122,7 @@ print("once", spark.read.parquet("events-once").count(), "live", spark.read.parq
 
 @pytest.mark.spark
 def test_a_snapshot_and_a_query_that_is_a_member(cluster: DevCluster, events: str, tmp_path: Path) -> None:
-    blocks = [block("SparkSession"), block("spark.snapshot("), block("spark.readStream"), WAIT]
+    blocks = [example("dataframe"), example("snapshot"), example("query"), WAIT]
     printed = run("\n".join(blocks), cluster, events, tmp_path)
     once, live = (int(word) for word in printed.splitlines()[-1].split() if word.isdigit())
     assert once == live >= 100
