@@ -37,7 +37,7 @@ class SecurityConfig:
     """The security part of :class:`~zkconsumer.config.ConsumerConfig`."""
 
     security_protocol: str = choice(
-        "which of a broker's listeners to use: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, in any case",
+        "a broker's listener to use: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, in upper or lower case",
         {name.lower(): name for name in _PROTOCOLS},
         any_case=True,
         default="PLAINTEXT",
@@ -54,7 +54,7 @@ class SecurityConfig:
     )
     ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
     ssl_certificate_location: str | None = text(
-        "PEM file of our own certificate and its chain, where brokers ask for one",
+        "PEM file of our certificate and its chain, if brokers ask for one",
         check=not_empty,
         default_text="unset",
         ours=True,
@@ -62,13 +62,13 @@ class SecurityConfig:
     ssl_key_location: str | None = text(
         "PEM file of its private key", check=not_empty, default_text="`ssl.certificate.location`", ours=True
     )
-    ssl_key_password: str | None = text("of the private key", default_text="unset", ours=True)
+    ssl_key_password: str | None = text("password of the private key", default_text="unset", ours=True)
     ssl_keystore_location: str | None = text(
         "PEM file of certificate, chain and private key together", check=not_empty, default_text="unset", ours=True
     )
     ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
     ssl_endpoint_identification_algorithm: str = choice(
-        "`https`: a broker's certificate must name its host; empty: any name will do",
+        "`https`: a broker's certificate must name its host. Empty: any name is accepted",
         _HOST_CHECK,
         any_case=True,
         default="https",
@@ -109,15 +109,15 @@ class SecurityConfig:
     )
     zookeeper_ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
     zookeeper_ssl_keystore_location: str | None = text(
-        "PEM file of our certificate, its chain and private key, where ZooKeeper asks for one (it does by default)",
+        "PEM file of our certificate, its chain and private key, if ZooKeeper asks for one (by default it does)",
         check=not_empty,
         default_text="unset",
         ours=True,
     )
     zookeeper_ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
-    zookeeper_ssl_keystore_password: str | None = text("of the private key", default_text="unset", ours=True)
+    zookeeper_ssl_keystore_password: str | None = text("password of the private key", default_text="unset", ours=True)
     zookeeper_ssl_endpoint_identification_algorithm: str = choice(
-        "`https`: a server's certificate must name its host; empty: any name will do",
+        "`https`: a server's certificate must name its host. Empty: any name is accepted",
         _HOST_CHECK,
         any_case=True,
         default="https",
@@ -126,11 +126,11 @@ class SecurityConfig:
     zookeeper_digest_username: str | None = text(
         "log in with ZooKeeper's scheme `digest`", check=not_empty, default_text="unset", ours=True
     )
-    zookeeper_digest_password: str | None = text("its password", default_text="unset", ours=True)
+    zookeeper_digest_password: str | None = text("the password for it", default_text="unset", ours=True)
     zookeeper_sasl_username: str | None = text(
         "log in by SASL `DIGEST-MD5`", check=not_empty, default_text="unset", ours=True
     )
-    zookeeper_sasl_password: str | None = text("its password", default_text="unset", ours=True)
+    zookeeper_sasl_password: str | None = text("the password for it", default_text="unset", ours=True)
     zookeeper_sasl_mechanism: str | None = choice(
         "`DIGEST-MD5` or `GSSAPI`",
         {"digest-md5": "DIGEST-MD5", "gssapi": "GSSAPI"},
@@ -143,7 +143,7 @@ class SecurityConfig:
         "for `GSSAPI`: the servers' service", check=not_empty, default="zookeeper", ours=True
     )
     zookeeper_set_acl: bool = boolean(
-        "only whoever logged in as we did may change our owner and offset nodes; others read them",
+        "only members with the same login may change this group's owner and offset nodes; others can read them",
         default=False,
         ours=True,
     )
