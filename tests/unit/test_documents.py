@@ -91,8 +91,8 @@ def test_a_page_names_only_existing_files_and_tests(page: Path) -> None:
     modules = [path for path in re.findall(r"`([\w/]+\.py)`", text) if not path.startswith(("tests/", "zkconsumer/"))]
     assert [path for path in modules if not (ROOT / "zkconsumer" / path).exists()] == []
     written = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
-    told = re.findall(r"`([a-z]+(?:_[a-z]+){5,})`", text)
-    assert [name for name in told if f"def test_{name}(" not in written] == []
+    told = re.findall(r"`(?:tests/[\w/]+\.py::)?(test_\w+)`", text)
+    assert [name for name in told if f"def {name}(" not in written] == []
     assert len(told) > 15 or page.name != "spark-guarantees.md"
 
 
