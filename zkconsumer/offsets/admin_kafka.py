@@ -7,7 +7,6 @@ deadline: what is written is the same each time, and nobody else writes.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import sleep
 from typing import TypeVar
@@ -16,23 +15,21 @@ from zkconsumer.core.migration.model import Entry, Store
 from zkconsumer.core.migration.planning import Step, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
-    BrokerAuthenticationError,
     BrokerError,
     BrokerResponseError,
     BrokerUnavailableError,
-    CoordinatorUnavailableError,
     NoBrokersError,
     RegistryUnavailableError,
 )
 from zkconsumer.kafka import BrokerChannel, error_codes
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
-from zkconsumer.kafka.offset_requests import StoredOffset
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import GroupChannel, Membership, StoredOffset
+from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 
 T = TypeVar("T")
 
 _PAUSE = 0.2
-_CONNECT_WITHIN = 5.0
 _OLDEST = 2
 """The node version of brokers of 0.9, the first that coordinate groups."""
 
@@ -55,32 +52,25 @@ class KafkaSide:
     ) -> None:
         self._group = group
         self._brokers = brokers
-        self._channel = channel
         self._partitions = partitions
-        self._coordinator: GroupChannel | None = None
+        self._known: Sequence[Endpoint] = ()
+        self._client = OffsetClient(CoordinatorSearch(group, lambda _: self._known, channel))
 
     def close(self) -> None:
-        """Close the connection."""
-        coordinator, self._coordinator = self._coordinator, None
-        if coordinator is not None:
-            coordinator.close()
+        """Close the connections, for good."""
+        self._client.close()
 
     def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
         """All offsets of the group. Raises BrokerError where that of any partition is unknown."""
-        answered = self._ask(lambda coordinator: self._offsets(coordinator, deadline), deadline)
+        found = self._ask(lambda coordinator: self._offsets(coordinator, deadline), deadline)
         return {
             tp: Entry(stored.offset, metadata=stored.metadata, leader_epoch=stored.leader_epoch)
-            for tp, stored in sorted(answered.items())
-            if stored.offset >= 0
+            for tp, stored in sorted(found.items())
         }
 
     def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, StoredOffset]:
         wanted = None if coordinator.versions["OffsetFetch"] >= 2 else self._partitions(deadline)
-        answered = coordinator.offsets(self._group, wanted, deadline)
-        for tp, stored in answered.items():
-            if stored.error:
-                raise error_codes.error(stored.error, f"the offset of {tp} in group {self._group!r}")
-        return answered
+        return self._client.fetch(wanted, deadline)
 
     def members(self, deadline: Deadline) -> list[str]:
         """The members, each by its client.id and host, as the coordinator describes them."""
@@ -94,11 +84,11 @@ class KafkaSide:
             if step.verdict is Verdict.WRITE and step.after is not None and step.after.offset is not None
         }
         removed = [step.partition for step in steps if step.verdict is Verdict.REMOVE]
-        codes: dict[TopicPartition, int] = {}
+        refused: dict[TopicPartition, str] = {}
         if wanted:
             nobody = Membership(self._group)
-            codes.update(self._ask(lambda coordinator: coordinator.commit(nobody, wanted, deadline), deadline))
-        refused = {tp: error_codes.name(code) for tp, code in codes.items() if code}
+            codes = self._ask(lambda coordinator: coordinator.commit(nobody, wanted, deadline), deadline)
+            refused = {tp: error_codes.name(code) for tp, code in codes.items() if code}
         if removed:
             refused |= self._remove(removed, deadline)
         return refused
@@ -115,69 +105,35 @@ class KafkaSide:
 
         return dict(self._ask(remove, deadline))
 
-    # ---- the coordinator ----
-
     def _ask(self, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
-        """Ask the coordinator, and again what may pass. Raises the last trouble at the deadline."""
+        """Ask the coordinator, and ask again what may pass. Raises the last error at the deadline."""
         trouble: BrokerError | None = None
         while True:
             try:
-                return question(self._found(deadline))
-            except BrokerAuthenticationError:
-                raise
+                self._known = self._known or self._registered(deadline)
+                return self._client.ask(question, deadline)
             except BrokerResponseError as e:
-                self.close()
                 if not error_codes.retriable(e.code):
                     raise
                 trouble = e
             except (BrokerUnavailableError, NoBrokersError) as e:
-                self.close()
                 trouble = e
             except RegistryUnavailableError:
                 if trouble is None:
                     raise
+            self._known = ()  # others may be there by now
             sleep(deadline.bounded(_PAUSE))
             if deadline.expired:
                 raise trouble
 
-    def _found(self, deadline: Deadline) -> GroupChannel:
-        if self._coordinator is None:
-            self._coordinator = self._find(deadline)
-        return self._coordinator
-
-    def _find(self, deadline: Deadline) -> GroupChannel:
-        brokers = list(self._brokers(deadline))
-        trouble: BrokerError = NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
-        for endpoint in random.sample(brokers, len(brokers)):
-            try:
-                asked = self._connect(endpoint, deadline)
-            except BrokerUnavailableError as e:
-                trouble = e
-                continue
-            try:
-                coordinator = asked.find_coordinator(self._group, deadline).broker_id
-            except BaseException:
-                asked.close()
-                raise
-            if coordinator == endpoint.broker_id:
-                return asked
-            asked.close()
-            for other in brokers:
-                if other.broker_id == coordinator:
-                    return self._connect(other, deadline)
-            trouble = CoordinatorUnavailableError(f"broker {coordinator}, which coordinates, is not registered")
-        raise trouble
-
-    def _connect(self, endpoint: Endpoint, deadline: Deadline) -> GroupChannel:
-        if endpoint.generation < _OLDEST:
-            raise BrokerError(
-                f"broker {endpoint.broker_id} is of 0.8, which cannot say whether a group has members; there, let the"
-                " members themselves move the offsets, with offsets.storage=kafka and dual.commit.enabled=true"
-            )
-        channel = GroupChannel(self._channel(endpoint))
-        try:
-            channel.connect(Deadline(deadline.bounded(_CONNECT_WITHIN)))
-        except BaseException:
-            channel.close()
-            raise
-        return channel
+    def _registered(self, deadline: Deadline) -> Sequence[Endpoint]:
+        brokers = self._brokers(deadline)
+        if not brokers:
+            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
+        for endpoint in brokers:
+            if endpoint.generation < _OLDEST:
+                raise BrokerError(
+                    f"broker {endpoint.broker_id} is of 0.8, which cannot say whether a group has members; there, let"
+                    " the members themselves move the offsets, with offsets.storage=kafka and dual.commit.enabled=true"
+                )
+        return brokers

@@ -169,7 +169,6 @@ class BridgeMember(Member):
         return OwnedOffsets(
             ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
             _BridgeOffsets(
-                config.group_id,
                 self._search(),
                 _Identity(self._generation),
                 refused,

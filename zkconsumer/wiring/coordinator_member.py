@@ -135,7 +135,6 @@ class KafkaMember(MemberParts):
             self.events.put(HeartbeatFailed(who, error))
 
         store = GroupOffsets(
-            config.group_id,
             self._search(),
             self._generation,
             refused,

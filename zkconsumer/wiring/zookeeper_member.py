@@ -15,6 +15,7 @@ from zkconsumer.errors import (
     ConsumerIdInUseError,
     ZkConsumerError,
 )
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.member.events import NodeChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
 from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
@@ -102,11 +103,10 @@ class Member(MemberParts):
         return OwnedOffsets(
             ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
             KafkaOffsets(
-                self.group,
-                self._brokers,
-                self._coordinator_channel,
+                CoordinatorSearch(
+                    self.group, self._brokers, self._coordinator_channel, self.fetching.load, offsets_only=True
+                ),
                 self._meter("KafkaCommitsPerSec").mark,
-                self.fetching.load,
             )
             if in_kafka
             else self._offset_store,

@@ -36,6 +36,7 @@ class Coordinator:
     """Is its own search and channel; ``first`` happens to the first commit."""
 
     first: Callable[[], None]
+    group: str = "g"
     commits: list[Membership] = field(default_factory=list)
     offsets: list[Mapping[TopicPartition, int]] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ class Coordinator:
 
 
 def owned(identity: Identity, coordinator: Coordinator) -> OwnedOffsets:
-    store = GroupOffsets("g", cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
+    store = GroupOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
     made = OwnedOffsets(NoOwnerNodes(identity), store, backoff=0.001)
     made.track(TP, ABSENT)
     made.track(KEPT, ABSENT)
