@@ -33,7 +33,7 @@ from zkconsumer.member.zookeeper.message_model import ModelMembership
 from zkconsumer.member.zookeeper.planner import GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
@@ -139,10 +139,11 @@ class SteppedMember:
         self.session.open(Deadline(1))
         self.delivery = RecordingDelivery()
         self.retired: list[str] = []
+        nodes = ZooKeeperOffsets(self.session, group)
         self.committer = InlineCommitter(
             name,
-            OwnedOffsets(
-                ZooKeeperOffsets(self.session, group), store, dual=dual, expires=expires, backoff=0.0, max_retries=0
+            DualStore(
+                nodes, nodes if store is None or dual else None, store, expires=expires, backoff=0.0, max_retries=0
             ),
             self.session.lease,
             interval=None,

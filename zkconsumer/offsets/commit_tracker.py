@@ -13,7 +13,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.dual_store import Failures, OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore, Failures
 from zkconsumer.offsets.start_offsets import Barred, Starts
 from zkconsumer.offsets.start_writer import Stored
 from zkconsumer.offsets.store import CommitRefusedError
@@ -38,7 +38,7 @@ class Ledger:
 
     def __init__(
         self,
-        store: OwnedOffsets,
+        store: DualStore,
         lease: Lease,
         *,
         timeout: float,

@@ -28,7 +28,7 @@ from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavaila
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.commit_tracker import Ledger, Moved, Refused
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_offsets import NEVER, Barred, Found
 from zkconsumer.offsets.start_writer import Stored
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
@@ -62,7 +62,7 @@ class Committer:
     def __init__(
         self,
         name: str,
-        store: OwnedOffsets,
+        store: DualStore,
         lease: Lease,
         *,
         interval: float | None,

@@ -60,7 +60,7 @@ class Identity(Protocol):
         """
 
 
-class GroupOffsets:
+class CoordinatorOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
 
     Arguments: ``search`` is this store's alone; ``refused`` is told, on the committer's thread, as whom we were
@@ -170,11 +170,11 @@ class Holding(Protocol):
         """Our stays with partitions, as of now."""
 
 
-class NoOwnerNodes:
-    """Stands for ZooKeeper's part in the offsets of a group that ZooKeeper knows nothing of.
+class EpochFence:
+    """Knows by their ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
 
-    The coordinator lets any member of its generation commit any partition, so what was lost or handed over is not tried
-    again here: the next try would be one of our next life, or generation.
+    The coordinator lets any member of its generation commit any partition. So a partition that was lost or handed over
+    is not tried again: the next try would be one of our next life, or generation.
     """
 
     def __init__(self, holding: Holding) -> None:
@@ -182,40 +182,22 @@ class NoOwnerNodes:
         self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """It is ours, in this stay; in none where the group has gone on since."""
+        """Note a partition in its present stay; in none if the group has gone on since. There is no offset node."""
         self._stays[partition] = self._holding.held.stays.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """There is no offset node."""
+        """Forget a partition. There is no offset node."""
         self._stays.pop(partition, None)
         return ABSENT
-
-    def known(self, partition: TopicPartition) -> int | None:
-        """There is no offset node."""
-        return None
 
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
-        """Those that were lost or handed over since; the coordinator itself refuses the rest of what is not ours."""
+        """Return those that were lost or handed over since; the coordinator itself refuses others that are not ours."""
         held, stays = self._holding.held, self._stays
         return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
-        """Whether anybody owns them only the group's leader knows: nobody writes what is not his."""
+        """Return all: only the group's leader knows whether they have owners."""
         reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
         return {tp: OffsetCommitError(reason) for tp in partitions}
-
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
-        """Never asked for."""
-        raise OffsetCommitError("offsets of a group that the brokers coordinate are not written to ZooKeeper")
-
-    def release(
-        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
-        """Never asked for."""
-        raise OffsetCommitError("partitions of a group that the brokers coordinate have no owner nodes")
-
-    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Nobody else writes offsets of ours."""
-        return ()

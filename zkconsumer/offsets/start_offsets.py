@@ -15,7 +15,7 @@ from zkconsumer.core.backoff import backoff
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.dual_store import OwnedOffsets, may_pass
+from zkconsumer.offsets.dual_store import DualStore, may_pass
 from zkconsumer.offsets.start_writer import Settle, Stored, Storing
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Starts:
 
     def __init__(
         self,
-        store: OwnedOffsets,
+        store: DualStore,
         *,
         timeout: float,
         retry: float,

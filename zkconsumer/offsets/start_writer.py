@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ZkConsumerError
-from zkconsumer.offsets.dual_store import Failures, OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore, Failures
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.zookeeper.fenced_writes import Outcome
 
@@ -33,7 +33,7 @@ Settle = Callable[[Mapping[PartitionPosition, int], Failures], None]
 class Storing:
     """The starts that are to be stored. Arguments: ``timeout`` in seconds for one call."""
 
-    def __init__(self, store: OwnedOffsets, timeout: float, settle: Settle) -> None:
+    def __init__(self, store: DualStore, timeout: float, settle: Settle) -> None:
         self._store = store
         self._timeout = timeout
         self._settle = settle

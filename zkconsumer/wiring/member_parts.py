@@ -49,7 +49,7 @@ from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
 from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
 from zkconsumer.streams.rate_limit import Gate
@@ -165,7 +165,7 @@ class MemberParts:
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
         raise NotImplementedError
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         raise NotImplementedError
 
     def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:

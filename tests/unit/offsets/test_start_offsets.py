@@ -14,7 +14,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.start_writer import MISSES, TOGETHER, Storing
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
@@ -224,7 +224,8 @@ class Denying:
 def test_what_is_denied_waits_unless_another_store_has_it_now(zookeeper_first: bool) -> None:
     """In a bridge nobody has it: read again, it would be resolved and denied again and again without a pause."""
     elsewhere = MemoryStore()
-    store = OwnedOffsets(Denying(), elsewhere, dual=True, zookeeper_first=zookeeper_first)  # type: ignore[arg-type]
+    nodes: Any = Denying()
+    store = DualStore(nodes, nodes, elsewhere, zookeeper_first=zookeeper_first)
     storing = Storing(store, 1.0, lambda *_: None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"))
     told: dict[PartitionPosition, bool] = {}
