@@ -19,6 +19,7 @@ from zkconsumer.member.zookeeper.group_thread import Rebalancer
 from zkconsumer.member.zookeeper.group_warnings import Reports
 from zkconsumer.member.zookeeper.message_model import ModelMembership
 from zkconsumer.model import ConsumerId
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.version import VERSION
@@ -76,9 +77,7 @@ class OurMember:
             self.consumer,
             DualStore(nodes, nodes),
             self.session.lease,
-            interval=None,
-            timeout=REQUEST_TIMEOUT,
-            count_held=False,
+            CommitSettings(interval=None, timeout=REQUEST_TIMEOUT),
             refused=lambda outcomes: self._events.put(CommitsRefused(outcomes)),
         )
         return Rebalancer(

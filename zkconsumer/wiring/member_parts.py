@@ -48,6 +48,7 @@ from zkconsumer.member.events import (
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
@@ -406,14 +407,16 @@ class MemberParts:
             self.consumer,
             self._offsets(),
             self.lease,
-            interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
-            timeout=self.request_timeout,
-            count_held=config.consumed_on == "return",
+            CommitSettings(
+                interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
+                timeout=self.request_timeout,
+                count_held=config.consumed_on == "return",
+                retry=config.offsets_channel_backoff_ms / 1000,
+                refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+            ),
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
-            retry=config.offsets_channel_backoff_ms / 1000,
-            refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
-            barred=self.delivery.refuse,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
+            barred=self.delivery.refuse,
         )
 
     def _coordinator_channel(self, endpoint: Endpoint) -> BrokerChannel:

@@ -20,6 +20,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.zookeeper import paths
@@ -44,25 +45,19 @@ class Stepped:
             "c",
             offsets,
             group.session.lease,
-            interval=interval,
-            timeout=1.0,
-            count_held=False,
+            CommitSettings(interval, timeout=1.0, retry=0.0, refresh=refresh),
             refused=lambda outcomes: self.refused.update({p.tp: outcome for p, outcome in outcomes.items()}),
-            retry=0.0,
-            refresh=refresh,
             barred=self.barred.append,
             moved=self.moved.update,
         )
-        self.committer._schedule()
+        self.committer.schedule.start(monotonic())
 
     def step(self) -> None:
         """Serve the timers, whatever else there is to do."""
-        self.committer._ask(lambda: None)
-        self.committer.step()
+        self.committer.step(waiting=False)
 
     def own(self, tp: TopicPartition, offset: int | None = None) -> PartitionPosition:
-        self.group.claim(tp, offset)
-        known = self.group.zookeeper._known[tp]
+        known = self.group.claim(tp, offset)
         position = PartitionPosition(tp, THREAD, None if self.committer.asks else known.offset)
         self.committer.track([(position, known)])
         self.committer.step()
@@ -88,16 +83,12 @@ class Stepped:
         return starts
 
     def commit(self) -> None:
-        asked = self.committer._ask(
-            lambda: self.committer._ledger.commit(
-                self.committer._ledger.positions.values(), lambda _: False, soon(), patient=True
-            )
-        )
+        asked = self.committer.submit(lambda: self.committer.tracker.commit(lambda _: False, soon(), patient=True))
         self.committer.step()
         asked.result(0)
 
     def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
-        asked = self.committer._ask(lambda: self.committer._ledger.commit_given(offsets, soon()))
+        asked = self.committer.submit(lambda: self.committer.tracker.commit_given(offsets, soon()))
         self.committer.step()
         asked.result(0)
 
@@ -126,11 +117,11 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
     group.store.offsets = {T0: 7}
     group.store.trouble = failing(CoordinatorUnavailableError("loading"), KeyError("a bug of the user's store"))
     position = member.own(T0)
-    member.committer._ledger.starts._retry = 60.0
+    member.committer.tracker.starts.retry = 60.0
     assert member.committer.find_starts([position], member.found.put) == ()
     member.committer.step()
     assert member.committer.trouble == "loading"
-    member.committer._ledger.starts._retry = member.committer._ledger.starts.due = 0.0
+    member.committer.tracker.starts.retry = member.committer.tracker.starts.due = 0.0
     member.step()
     assert "a bug of the user's store" in member.committer.trouble
     assert member.found.empty()
@@ -144,18 +135,18 @@ def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more
     member = Stepped(group.owned(), group)
     denied = error_codes.error(error_codes.GROUP_AUTHORIZATION_FAILED, "offsets")
     group.store.trouble = failing(denied, denied, denied)
-    member.committer._ledger.starts._retry = 4.0
+    member.committer.tracker.starts.retry = 4.0
     position = member.own(T0)
     member.committer.find_starts([position], member.found.put)
     member.committer.step()
     pauses = []
     for _ in range(2):
-        pauses.append(round(member.committer._ledger.starts.due - monotonic()))
-        member.committer._timers(float("inf"))
-    pauses.append(round(member.committer._ledger.starts.due - monotonic()))
+        pauses.append(round(member.committer.tracker.starts.due - monotonic()))
+        member.committer.run_timers(float("inf"))
+    pauses.append(round(member.committer.tracker.starts.due - monotonic()))
     assert pauses == [8, 16, 30]
     assert member.barred == [denied]
-    member.committer._timers(float("inf"))
+    member.committer.run_timers(float("inf"))
     assert member.barred == [denied, None]
     assert member.found.get_nowait() == {position: None}
 
@@ -392,7 +383,7 @@ def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
 
     monkeypatch.setattr(offsets, "commit_unowned", away)
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
-        stepped.committer._ledger.commit_given({T0: 9, T1: 3}, soon())
+        stepped.committer.tracker.commit_given({T0: 9, T1: 3}, soon())
     assert position.committed == 9
 
 

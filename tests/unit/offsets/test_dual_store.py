@@ -46,7 +46,8 @@ class Group:
         session.open(soon())
         return session
 
-    def claim(self, tp: TopicPartition, offset: int | None = None, session: FakeSession | None = None) -> None:
+    def claim(self, tp: TopicPartition, offset: int | None = None, session: FakeSession | None = None) -> KnownOffset:
+        """Own a partition, with this offset in its node. Returns the node as of the claim."""
         known = ABSENT
         if offset is not None:
             self.server.put(paths.offset("g", tp), str(offset).encode())
@@ -55,8 +56,10 @@ class Group:
             known = KnownOffset(offset, node.version)
         done = fenced_writes.claim(session or self.session, "g", [Claim(tp, THREAD, known)], soon())
         assert done == {tp: Outcome.DONE}
+        claimed = ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1)
         if session is None:
-            self.zookeeper.track(tp, ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1))
+            self.zookeeper.track(tp, claimed)
+        return claimed
 
     def lose(self, tp: TopicPartition) -> None:
         """Somebody else owns it, and we have not heard of it."""
