@@ -12,15 +12,15 @@ fail are taken out and the others are done at once. Pure calls on a session: no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 ANY_VERSION = -1
 OWNER_VERSION = 1
@@ -291,3 +291,32 @@ def _transact(session: Session, builds: Sequence[Build], deadline: Deadline) -> 
             return index, Outcome.NO_PARENT
         return index, meaning
     return None
+
+
+class ClaimSessions:
+    """The session in which each partition of one group was claimed. Used by one thread.
+
+    Guards a node that a later session of this member does not own. Versions alone do not tell it: the owner nodes of
+    all our members look alike, and the versions of an offset node begin anew after an operator deleted it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._claimed_in: dict[TopicPartition, int] = {}
+
+    def claiming(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note a claim in the present session, whatever was before."""
+        self._claimed_in.update(dict.fromkeys(partitions, self._session.session_id))
+
+    def claimed(self, partition: TopicPartition) -> None:
+        """Note a claim in the present session, unless an earlier claim is known."""
+        self._claimed_in.setdefault(partition, self._session.session_id)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Forget a partition that is ours no longer."""
+        self._claimed_in.pop(partition, None)
+
+    def ended(self, partition: TopicPartition) -> bool:
+        """Return whether the session of the claim has ended, and the owner node with it; False if one is unknown."""
+        now, then = self._session.session_id, self._claimed_in.get(partition)
+        return bool(now and then) and now != then
