@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.testing.group_states import NONE
-from zkconsumer.testing.wire_types import BYTES, INT16, STRING, Array, Field, MalformedRequestError, Reader, Struct
+from zkconsumer.testing.wire_types import BYTES, INT16, STRING, Array, Field, MalformedRequestError, Struct, WireReader
 
 Protocols = tuple[tuple[str, bytes], ...]
 """What a member offers: names of protocols in the order of its liking, each with the member's metadata."""
@@ -25,7 +25,7 @@ _SUBSCRIPTION = Struct(Field("version", INT16), Field("topics", Array(STRING)), 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """The topics that a consumer says it subscribes to, None where its bytes are no subscription."""
     try:
-        topics = _SUBSCRIPTION.read(Reader(metadata, version=0, flexible=False))["topics"]
+        topics = _SUBSCRIPTION.read(WireReader(metadata))["topics"]
     except MalformedRequestError:
         return None
     return None if topics is None or None in topics else frozenset(topics)

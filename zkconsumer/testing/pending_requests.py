@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zkconsumer.testing.wire_types import Api, Message
+from zkconsumer.testing.wire_types import Body
 
 if TYPE_CHECKING:
     from zkconsumer.testing.fake_cluster import FakeCluster
@@ -57,17 +57,15 @@ class Call:
     cluster: FakeCluster
     broker_id: int
     groups: Groups
-    api: Api
     version: int
     client_id: str
     client_host: str
-    body: Message
+    body: Body
     stop: End
 
 
 class Handler(NamedTuple):
     """How a kind of request is answered: what it does, and what it says where a test wants an error instead."""
 
-    api: Api
-    answer: Callable[[Call], Message | None]
-    refusal: Callable[[Call, int], Message]
+    answer: Callable[[Call], Body | None]
+    refusal: Callable[[Call, int], Body]
