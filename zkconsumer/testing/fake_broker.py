@@ -13,11 +13,11 @@ from struct import Struct
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.faults import Fate, Forged, Recorded
 from zkconsumer.testing.group_handlers import GROUP_HANDLERS
 from zkconsumer.testing.log_handlers import LOG_HANDLERS
-from zkconsumer.testing.pending_requests import BrokerStopped, Call
+from zkconsumer.testing.pending_requests import BrokerStopped, PendingRequest
 from zkconsumer.testing.request_schemas import APIS, supported
 from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, Body, MalformedRequestError, WireReader
 
@@ -43,7 +43,7 @@ class FakeBroker:
     Arguments: ``groups`` are those that it coordinates.
     """
 
-    def __init__(self, broker_id: int, cluster: FakeCluster, groups: Groups) -> None:
+    def __init__(self, broker_id: int, cluster: FakeCluster, groups: GroupCoordinator) -> None:
         self.id = broker_id
         self.host = HOST
         self.port = 0
@@ -205,7 +205,7 @@ class _Connection:
         if not self._pass(request, "request"):
             return False
         handler = _HANDLERS[request.api]
-        call = Call(
+        call = PendingRequest(
             self._cluster,
             self._broker.id,
             self._broker.groups,

@@ -16,11 +16,16 @@ from uuid import uuid4
 
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.clock import Clock
-from zkconsumer.testing.committed_offsets import Committed, Offsets, Place, Standing
-from zkconsumer.testing.fake_group import Group
-from zkconsumer.testing.group_members import Delivery, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.group_states import Rules, State
-from zkconsumer.testing.offsets_topic import Journal
+from zkconsumer.testing.committed_offsets import (
+    CommittedOffset,
+    CommittedOffsets,
+    ExpiryBasis,
+    OffsetsTopic,
+    PartitionId,
+)
+from zkconsumer.testing.fake_group import FakeGroup
+from zkconsumer.testing.group_members import DueAnswer, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_states import CoordinatorRules, GroupState
 
 Ticket = Callable[[Any], None]
 
@@ -28,22 +33,22 @@ Ticket = Callable[[Any], None]
 class _Kept:
     """A group with its lock and its offsets."""
 
-    def __init__(self, group_id: str, rules: Rules) -> None:
+    def __init__(self, group_id: str, rules: CoordinatorRules) -> None:
         self.lock = RLock()
-        self.group = Group(group_id, rules, lambda: str(uuid4()))
-        self.offsets = Offsets(rules)
+        self.group = FakeGroup(group_id, rules, lambda: str(uuid4()))
+        self.offsets = CommittedOffsets(rules)
         self.stored = 0
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ExpiryBasis:
         """What decides how long the offsets live."""
         group = self.group
-        return Standing(group.state, group.since, group.protocol_type, group.subscribed)
+        return ExpiryBasis(group.state, group.since, group.protocol_type, group.subscribed)
 
     @property
     def idle(self) -> bool:
         """Whether nobody needs the group."""
-        return self.group.state is State.EMPTY and not self.offsets.places()
+        return self.group.state is GroupState.EMPTY and not self.offsets.places()
 
     def due(self) -> float | None:
         """When something happens by itself, None where nothing will."""
@@ -52,13 +57,15 @@ class _Kept:
         return min((time for time in times if time is not None), default=None)
 
 
-class Groups:
+class GroupCoordinator:
     """What one coordinator keeps.
 
     Arguments: ``changed`` is called, under no lock, whenever something may fall due earlier than before.
     """
 
-    def __init__(self, rules: Rules, clock: Clock, journal: Journal, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, rules: CoordinatorRules, clock: Clock, journal: OffsetsTopic, changed: Callable[[], None]
+    ) -> None:
         self.rules = rules
         self._clock = clock
         self._journal = journal
@@ -115,10 +122,10 @@ class Groups:
         self,
         group_id: str,
         who: tuple[str, str | None, int],
-        offsets: Mapping[Place, tuple[int, int, str]],
+        offsets: Mapping[PartitionId, tuple[int, int, str]],
         retention: float | None,
-        ages: Mapping[Place, float] | None = None,
-    ) -> dict[Place, int]:
+        ages: Mapping[PartitionId, float] | None = None,
+    ) -> dict[PartitionId, int]:
         """OffsetCommit. Arguments: ``who`` is member id, instance id and generation; ``offsets`` are offset, leader
         epoch and metadata; ``retention`` in seconds, None for the broker's; ``ages`` how many seconds ago an offset was
         committed that says so, else it is now. Returns the error code of each place.
@@ -137,12 +144,14 @@ class Groups:
                 elif not error:
                     expires = None if retention is None else now + retention
                     at = now - (ages or {}).get(place, 0.0)
-                    committed = Committed(offset, epoch, metadata, at, expires)
+                    committed = CommittedOffset(offset, epoch, metadata, at, expires)
                     kept.offsets.commit(place, committed)
                     self._journal.write_offset(group_id, place, committed)
         return results
 
-    def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, Committed | None]:
+    def committed(
+        self, group_id: str, places: Iterable[PartitionId] | None = None
+    ) -> dict[PartitionId, CommittedOffset | None]:
         """OffsetFetch: what is committed at each place, None where nothing is; without places, all there is."""
         kept = self._get(group_id)
         if kept is None:
@@ -161,7 +170,7 @@ class Groups:
                 self._bury(kept)
         return error
 
-    def forget_places(self, places: Iterable[Place]) -> None:
+    def forget_places(self, places: Iterable[PartitionId]) -> None:
         """Forget the offsets of partitions that are deleted, in all groups, and with them whatever group is idle."""
         wanted = list(places)
         for kept in self._all():
@@ -178,7 +187,7 @@ class Groups:
         """A group as it stands; one that is unknown is Dead, as DescribeGroups has it."""
         kept = self._get(group_id)
         if kept is None:
-            return GroupView(group_id, State.DEAD.value, 0, "", "", "", {})
+            return GroupView(group_id, GroupState.DEAD.value, 0, "", "", "", {})
         with self._using(kept):
             return kept.group.view(everything=everything)
 
@@ -250,9 +259,9 @@ class Groups:
             return kept
 
     @contextmanager
-    def _using(self, kept: _Kept) -> Iterator[list[Delivery]]:
+    def _using(self, kept: _Kept) -> Iterator[list[DueAnswer]]:
         """The group under its lock; afterwards what changed is written down, and answers go out under no lock."""
-        out: list[Delivery] = []
+        out: list[DueAnswer] = []
         try:
             with kept.lock:
                 try:
@@ -265,12 +274,12 @@ class Groups:
                 ticket(answer)
             self._changed()
 
-    def _settle(self, kept: _Kept, out: list[Delivery]) -> None:
+    def _settle(self, kept: _Kept, out: list[DueAnswer]) -> None:
         """Let happen, in the order of time, what is due, and write down what changed: whether an offset is too old
         depends on what its group was at that moment.
         """
         now, group = self._clock.now(), kept.group
-        while group.state is not State.DEAD and (at := kept.due()) is not None and at <= now:
+        while group.state is not GroupState.DEAD and (at := kept.due()) is not None and at <= now:
             out += group.tick(at)
             gone = kept.offsets.expire(at, kept.standing)
             for place in gone:
@@ -279,7 +288,7 @@ class Groups:
                 group.delete()
                 self._bury(kept)
         out += group.tick(now)  # also what the request itself has left to be answered
-        if group.state is not State.DEAD and kept.stored != group.stored:
+        if group.state is not GroupState.DEAD and kept.stored != group.stored:
             kept.stored = group.stored
             self._journal.write_group(group)
 

@@ -1,4 +1,4 @@
-"""How a fake broker answers the requests about groups: between the protocol's messages and ``Groups``.
+"""How a fake broker answers the requests about groups: between the protocol's messages and ``GroupCoordinator``.
 
 Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
-from zkconsumer.testing.pending_requests import Answer, Call, Handler
+from zkconsumer.testing.pending_requests import Handler, PendingAnswer, PendingRequest
 from zkconsumer.testing.wire_types import Body
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -23,7 +23,7 @@ _OLD_RETENTION = -1
 _NOW = -1  # the time of a commit that does not say when it was
 
 
-def find_coordinator(call: Call) -> Body:
+def find_coordinator(call: PendingRequest) -> Body:
     """Who coordinates a group."""
     if call.body["key_type"] != 0:  # transactions: nobody
         return {"error_code": errors.NOT_AVAILABLE}
@@ -34,7 +34,7 @@ def find_coordinator(call: Call) -> Body:
     return {"node_id": found, "host": host, "port": port}
 
 
-def join_group(call: Call) -> Body:
+def join_group(call: PendingRequest) -> Body:
     """JoinGroup; waits for the others."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"]):
@@ -53,12 +53,12 @@ def join_group(call: Call) -> Body:
         needs_member_id=call.version >= _NEEDS_MEMBER_ID,
         skips_assignment=call.version >= _SKIPS_ASSIGNMENT,
     )
-    answer = Answer()
+    answer = PendingAnswer()
     call.groups.join(body["group_id"], request, answer)
     return _joined(call, answer.wait(call.stop))
 
 
-def _joined(call: Call, answer: JoinAnswer) -> Body:
+def _joined(call: PendingRequest, answer: JoinAnswer) -> Body:
     null = call.version >= _PROTOCOL_MAY_BE_NULL
     return {
         "error_code": answer.error,
@@ -75,7 +75,7 @@ def _joined(call: Call, answer: JoinAnswer) -> Body:
     }
 
 
-def sync_group(call: Call) -> Body:
+def sync_group(call: PendingRequest) -> Body:
     """SyncGroup; waits for the leader."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
@@ -93,7 +93,7 @@ def sync_group(call: Call) -> Body:
         body["protocol_type"],
         body["protocol_name"],
     )
-    answer = Answer()
+    answer = PendingAnswer()
     call.groups.sync(body["group_id"], request, answer)
     return _synced(answer.wait(call.stop))
 
@@ -107,7 +107,7 @@ def _synced(answer: SyncAnswer) -> Body:
     }
 
 
-def heartbeat(call: Call) -> Body:
+def heartbeat(call: PendingRequest) -> Body:
     """Heartbeat. While the group is being loaded every one is taken for good."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
@@ -120,7 +120,7 @@ def heartbeat(call: Call) -> Body:
     return {"error_code": error}
 
 
-def leave_group(call: Call) -> Body:
+def leave_group(call: PendingRequest) -> Body:
     """LeaveGroup, of one member or of several."""
     body = call.body
     group_id = body["group_id"]
@@ -135,7 +135,7 @@ def leave_group(call: Call) -> Body:
     return {"members": members}
 
 
-def describe_groups(call: Call) -> Body:
+def describe_groups(call: PendingRequest) -> Body:
     """DescribeGroups: the members' own data only of a stable group."""
     groups = []
     for group_id in call.body["groups"]:
@@ -168,7 +168,7 @@ def _described_member(member: MemberView) -> Body:
     }
 
 
-def list_groups(call: Call) -> Body:
+def list_groups(call: PendingRequest) -> Body:
     """ListGroups: those that this broker coordinates."""
     wanted = call.body["states_filter"]
     return {
@@ -180,7 +180,7 @@ def list_groups(call: Call) -> Body:
     }
 
 
-def delete_groups(call: Call) -> Body:
+def delete_groups(call: PendingRequest) -> Body:
     """DeleteGroups."""
     results = []
     for group_id in call.body["groups_names"]:
@@ -189,7 +189,7 @@ def delete_groups(call: Call) -> Body:
     return {"results": results}
 
 
-def offset_commit(call: Call) -> Body:
+def offset_commit(call: PendingRequest) -> Body:
     """OffsetCommit. What is said of a partition that does not exist is refused, the rest written."""
     body = call.body
     wanted = {
@@ -222,7 +222,7 @@ def offset_commit(call: Call) -> Body:
     return _by_topic(body["topics"], dict.fromkeys(wanted, _UNKNOWN_TOPIC_OR_PARTITION) | results)
 
 
-def _exists(call: Call, place: tuple[str, int]) -> bool:
+def _exists(call: PendingRequest, place: tuple[str, int]) -> bool:
     """Whether offsets can be kept there: 1.1 looks at the topic only."""
     if call.cluster.modern:
         return call.cluster.log(*place) is not None
@@ -247,7 +247,7 @@ def _by_topic(topics: Iterable[Body], results: dict[tuple[str, int], int]) -> Bo
     }
 
 
-def offset_fetch(call: Call) -> Body:
+def offset_fetch(call: PendingRequest) -> Body:
     """OffsetFetch, of some partitions or of all."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
@@ -271,7 +271,7 @@ def offset_fetch(call: Call) -> Body:
 # ---- errors instead of answers ----
 
 
-def _refuse_offset_fetch(call: Call, code: int) -> Body:
+def _refuse_offset_fetch(call: PendingRequest, code: int) -> Body:
     """Before version 2 an error of the group stands with each partition."""
     if call.version >= _ERROR_AT_TOP:
         return {"error_code": code}
@@ -286,26 +286,26 @@ def _refuse_offset_fetch(call: Call, code: int) -> Body:
     }
 
 
-def _refuse_offset_commit(call: Call, code: int) -> Body:
+def _refuse_offset_commit(call: PendingRequest, code: int) -> Body:
     topics = call.body["topics"]
     places = [(t["name"], p["partition_index"]) for t in topics for p in t["partitions"]]
     return _by_topic(topics, dict.fromkeys(places, code))
 
 
-def _refuse(call: Call, code: int) -> Body:
+def _refuse(call: PendingRequest, code: int) -> Body:
     del call
     return {"error_code": code}
 
 
-def _refuse_join(call: Call, code: int) -> Body:
+def _refuse_join(call: PendingRequest, code: int) -> Body:
     return _joined(call, JoinAnswer(code, call.body["member_id"]))
 
 
-def _refuse_describe(call: Call, code: int) -> Body:
+def _refuse_describe(call: PendingRequest, code: int) -> Body:
     return {"groups": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups"]]}
 
 
-def _refuse_delete(call: Call, code: int) -> Body:
+def _refuse_delete(call: PendingRequest, code: int) -> Body:
     return {"results": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups_names"]]}
 
 

@@ -83,7 +83,7 @@ class SyncAnswer(NamedTuple):
     assignment: bytes = b""
 
 
-class Delivery(NamedTuple):
+class DueAnswer(NamedTuple):
     """An answer that is due now, to whoever holds the ticket."""
 
     ticket: object
@@ -91,7 +91,7 @@ class Delivery(NamedTuple):
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One member. ``deadline`` is when its session ends unless it is heard of, None while nothing is expected of it;
     the tickets are of its requests that wait, None where there is none.
     """

@@ -11,21 +11,28 @@ from collections import Counter
 from collections.abc import Callable
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_members import CONSUMERS, Delivery, JoinAnswer, Member, SyncAnswer, subscribed_topics
-from zkconsumer.testing.group_states import MOVES, Action, Request, Rules, State, Step
+from zkconsumer.testing.group_members import (
+    CONSUMERS,
+    DueAnswer,
+    GroupMember,
+    JoinAnswer,
+    SyncAnswer,
+    subscribed_topics,
+)
+from zkconsumer.testing.group_states import MOVES, CoordinatorRules, GroupAction, GroupRequest, GroupState, TableEntry
 
 
-class Rebalance:
+class GroupRebalance:
     """The members of one group and the round that they are in.
 
     Arguments: ``new_id`` makes the unique part of member ids. ``stored`` counts how often the group became worth
     writing down: the performer writes it when that changes.
     """
 
-    def __init__(self, group_id: str, rules: Rules, new_id: Callable[[], str]) -> None:
+    def __init__(self, group_id: str, rules: CoordinatorRules, new_id: Callable[[], str]) -> None:
         self.group_id = group_id
         self.rules = rules
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.since = 0.0
         self.generation = 0
         self.protocol_type: str | None = None
@@ -33,7 +40,7 @@ class Rebalance:
         self.leader: str | None = None
         self.subscribed: frozenset[str] | None = None
         """The topics that the members of this generation subscribe to, None where that is unknown."""
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         self.stored = 0
         self._new_id = new_id
         self._pending: dict[str, float] = {}
@@ -44,7 +51,7 @@ class Rebalance:
         """Seconds by which the first join of all may still be put off, None in any other."""
         self._came_late = False
         self._sync_due: float | None = None
-        self._out: list[Delivery] = []
+        self._out: list[DueAnswer] = []
 
     # ---- time ----
 
@@ -71,7 +78,7 @@ class Rebalance:
     def _sync_time(self, now: float) -> None:
         """Who has not asked for its assignment in time is taken for dead."""
         self._sync_due = None
-        if self._unsynced and self.state in (State.AWAITING, State.STABLE):
+        if self._unsynced and self.state in (GroupState.AWAITING, GroupState.STABLE):
             for member_id in self._unsynced.copy():
                 self._forget(member_id)
             self._prepare(now)
@@ -80,13 +87,13 @@ class Rebalance:
         for member in [member for member in self.members.values() if member.deadline == now]:
             member.deadline = None
             if not member.excused and member.member_id in self.members:
-                self._remove(now, member, self.rules.step(self.state, Request.LEAVE))
+                self._remove(now, member, self.rules.step(self.state, GroupRequest.LEAVE))
 
     # ---- joining ----
 
     def _prepare(self, now: float) -> None:
         """Call everybody to join again."""
-        if self.state is State.AWAITING:
+        if self.state is GroupState.AWAITING:
             for member in self.members.values():
                 member.assignment = b""
                 if self._answer_sync(member, SyncAnswer(errors.REBALANCING)):
@@ -94,18 +101,18 @@ class Rebalance:
         self._unsynced.clear()
         self._sync_due = None
         longest = max((member.rebalance_timeout for member in self.members.values()), default=0.0)
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             self._join_due = now + self.rules.initial_delay
             self._join_extension = max(longest - self.rules.initial_delay, 0.0)
             self._came_late = False
         else:
             self._join_due, self._join_extension = now + longest, None
-        self._move(State.PREPARING, now)
+        self._move(GroupState.PREPARING, now)
         self._look(now)
 
     def _look(self, now: float) -> None:
         """Complete the join if nobody is missing; the first of all waits for its time in any case."""
-        if self.state is not State.PREPARING:
+        if self.state is not GroupState.PREPARING:
             return
         if self._join_extension is not None:
             if self._join_due is not None and self._join_due <= now:
@@ -137,14 +144,14 @@ class Rebalance:
         self.generation += 1
         if not self.members:
             self.protocol = self.subscribed = None
-            self._move(State.EMPTY, now)
+            self._move(GroupState.EMPTY, now)
             self.stored += 1
             return
         if self.leader not in self.members or self.members[self.leader].join_ticket is None:
             self.leader = joined[0].member_id
         self.protocol = self._elected()
         self.subscribed = self._subscribed()
-        self._move(State.AWAITING, now)
+        self._move(GroupState.AWAITING, now)
         for member in self.members.values():
             self._answer_join(member, self._joined(member))
             self._renew(now, member)
@@ -153,11 +160,11 @@ class Rebalance:
             self._unsynced = set(self.members)
             self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
 
-    def _joined(self, member: Member) -> JoinAnswer:
+    def _joined(self, member: GroupMember) -> JoinAnswer:
         """What a member is told of the generation, the leader about everybody."""
         protocol = self.protocol or ""
         leads = self.leader == member.member_id
-        tell = leads and (self.state is not State.STABLE or member.join_ticket is not None)
+        tell = leads and (self.state is not GroupState.STABLE or member.join_ticket is not None)
         members = tuple((m.member_id, m.instance_id, m.metadata(protocol)) for m in self.members.values())
         return JoinAnswer(
             errors.NONE,
@@ -177,20 +184,20 @@ class Rebalance:
             member.assignment = assignment.get(member.member_id, b"")
             if self._answer_sync(member, self._assigned(member)):
                 self._renew(now, member)
-        self._move(State.STABLE, now)
+        self._move(GroupState.STABLE, now)
 
-    def _assigned(self, member: Member) -> SyncAnswer:
+    def _assigned(self, member: GroupMember) -> SyncAnswer:
         return SyncAnswer(errors.NONE, self.protocol_type, self.protocol, member.assignment)
 
     # ---- leaving, and sessions that end ----
 
-    def _remove(self, now: float, member: Member, step: Step) -> None:
+    def _remove(self, now: float, member: GroupMember, step: TableEntry) -> None:
         self._answer_join(member, JoinAnswer(errors.UNKNOWN_MEMBER, "", self._no_generation))
         self._answer_sync(member, SyncAnswer(errors.UNKNOWN_MEMBER))
         self._forget(member.member_id)
-        if step.action is Action.REMOVE_AND_REBALANCE:
+        if step.action is GroupAction.REMOVE_AND_REBALANCE:
             self._prepare(now)
-        elif step.action is Action.REMOVE_AND_LOOK:
+        elif step.action is GroupAction.REMOVE_AND_LOOK:
             self._look(now)
 
     def _forget(self, member_id: str) -> None:
@@ -200,7 +207,7 @@ class Rebalance:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def _renew(self, now: float, member: Member) -> None:
+    def _renew(self, now: float, member: GroupMember) -> None:
         member.deadline = now + member.session_timeout
 
     # ---- votes ----
@@ -234,26 +241,26 @@ class Rebalance:
     def _no_generation(self) -> int:
         return -1 if self.rules.modern else 0
 
-    def _answer_join(self, member: Member, answer: JoinAnswer) -> bool:
+    def _answer_join(self, member: GroupMember, answer: JoinAnswer) -> bool:
         ticket = member.join_ticket
         if ticket is None:
             return False
         member.join_ticket = None
-        self._out.append(Delivery(ticket, answer))
+        self._out.append(DueAnswer(ticket, answer))
         return True
 
-    def _answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
+    def _answer_sync(self, member: GroupMember, answer: SyncAnswer) -> bool:
         ticket = member.sync_ticket
         if ticket is None:
             return False
         member.sync_ticket = None
-        self._out.append(Delivery(ticket, answer))
+        self._out.append(DueAnswer(ticket, answer))
         return True
 
-    def _delivered(self) -> list[Delivery]:
+    def _delivered(self) -> list[DueAnswer]:
         out, self._out = self._out, []
         return out
 
-    def _move(self, state: State, now: float) -> None:
-        assert state in MOVES[self.state] or state is self.state is State.PREPARING, (self.state, state)
+    def _move(self, state: GroupState, now: float) -> None:
+        assert state in MOVES[self.state] or state is self.state is GroupState.PREPARING, (self.state, state)
         self.state, self.since = state, now

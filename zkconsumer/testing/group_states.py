@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
+class GroupState(Enum):
     """A group's state, by the name that DescribeGroups gives it."""
 
     EMPTY = "Empty"
@@ -27,12 +27,12 @@ class State(Enum):
     """Deleted, or moved to another coordinator."""
 
 
-MOVES: Mapping[State, frozenset[State]] = {
-    State.EMPTY: frozenset({State.PREPARING, State.DEAD}),
-    State.PREPARING: frozenset({State.AWAITING, State.EMPTY, State.DEAD}),
-    State.AWAITING: frozenset({State.STABLE, State.PREPARING, State.DEAD}),
-    State.STABLE: frozenset({State.PREPARING, State.DEAD}),
-    State.DEAD: frozenset(),
+MOVES: Mapping[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING, GroupState.DEAD}),
+    GroupState.PREPARING: frozenset({GroupState.AWAITING, GroupState.EMPTY, GroupState.DEAD}),
+    GroupState.AWAITING: frozenset({GroupState.STABLE, GroupState.PREPARING, GroupState.DEAD}),
+    GroupState.STABLE: frozenset({GroupState.PREPARING, GroupState.DEAD}),
+    GroupState.DEAD: frozenset(),
 }
 """Where each state may lead."""
 
@@ -55,7 +55,7 @@ GROUP_FULL = 81
 FENCED_INSTANCE = 82
 
 
-class Request(Enum):
+class GroupRequest(Enum):
     """What is asked of a group."""
 
     JOIN_NEW = "a member without an id joins"
@@ -67,7 +67,7 @@ class Request(Enum):
     DELETE = "the group is to be deleted"
 
 
-class Action(Enum):
+class GroupAction(Enum):
     """What the group does about it."""
 
     REFUSE = "answer with an error, change nothing"
@@ -84,71 +84,71 @@ class Action(Enum):
     DELETE = "forget the group and its offsets"
 
 
-class Step(NamedTuple):
+class TableEntry(NamedTuple):
     """A line of the table: what to do, and the error that is answered."""
 
-    action: Action
+    action: GroupAction
     error: int = NONE
 
 
-_S, _R, _A = State, Request, Action
-Table = Mapping[tuple[State, Request], Step]
+_S, _R, _A = GroupState, GroupRequest, GroupAction
+Table = Mapping[tuple[GroupState, GroupRequest], TableEntry]
 
 NEW: Table = {
-    (_S.EMPTY, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.EMPTY, _R.JOIN): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.EMPTY, _R.SYNC): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.EMPTY, _R.HEARTBEAT): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.EMPTY, _R.COMMIT): Step(_A.STORE),
-    (_S.EMPTY, _R.LEAVE): Step(_A.REMOVE),
-    (_S.EMPTY, _R.DELETE): Step(_A.DELETE),
-    (_S.PREPARING, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.PREPARING, _R.JOIN): Step(_A.REJOIN),
-    (_S.PREPARING, _R.SYNC): Step(_A.REFUSE, REBALANCING),
-    (_S.PREPARING, _R.HEARTBEAT): Step(_A.ANSWER, REBALANCING),
-    (_S.PREPARING, _R.COMMIT): Step(_A.STORE),
-    (_S.PREPARING, _R.LEAVE): Step(_A.REMOVE_AND_LOOK),
-    (_S.PREPARING, _R.DELETE): Step(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.AWAITING, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.AWAITING, _R.JOIN): Step(_A.REJOIN_IF_CHANGED),
-    (_S.AWAITING, _R.SYNC): Step(_A.WAIT),
-    (_S.AWAITING, _R.HEARTBEAT): Step(_A.ANSWER),
-    (_S.AWAITING, _R.COMMIT): Step(_A.REFUSE, REBALANCING),
-    (_S.AWAITING, _R.LEAVE): Step(_A.REMOVE_AND_REBALANCE),
-    (_S.AWAITING, _R.DELETE): Step(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.STABLE, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.STABLE, _R.JOIN): Step(_A.REJOIN_IF_CHANGED_OR_LEADER),
-    (_S.STABLE, _R.SYNC): Step(_A.ANSWER),
-    (_S.STABLE, _R.HEARTBEAT): Step(_A.ANSWER),
-    (_S.STABLE, _R.COMMIT): Step(_A.STORE),
-    (_S.STABLE, _R.LEAVE): Step(_A.REMOVE_AND_REBALANCE),
-    (_S.STABLE, _R.DELETE): Step(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.DEAD, _R.JOIN_NEW): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.JOIN): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.SYNC): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.HEARTBEAT): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.COMMIT): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.LEAVE): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.DELETE): Step(_A.REFUSE, GROUP_NOT_FOUND),
+    (_S.EMPTY, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.EMPTY, _R.JOIN): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.EMPTY, _R.SYNC): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.EMPTY, _R.HEARTBEAT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.EMPTY, _R.COMMIT): TableEntry(_A.STORE),
+    (_S.EMPTY, _R.LEAVE): TableEntry(_A.REMOVE),
+    (_S.EMPTY, _R.DELETE): TableEntry(_A.DELETE),
+    (_S.PREPARING, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.PREPARING, _R.JOIN): TableEntry(_A.REJOIN),
+    (_S.PREPARING, _R.SYNC): TableEntry(_A.REFUSE, REBALANCING),
+    (_S.PREPARING, _R.HEARTBEAT): TableEntry(_A.ANSWER, REBALANCING),
+    (_S.PREPARING, _R.COMMIT): TableEntry(_A.STORE),
+    (_S.PREPARING, _R.LEAVE): TableEntry(_A.REMOVE_AND_LOOK),
+    (_S.PREPARING, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
+    (_S.AWAITING, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.AWAITING, _R.JOIN): TableEntry(_A.REJOIN_IF_CHANGED),
+    (_S.AWAITING, _R.SYNC): TableEntry(_A.WAIT),
+    (_S.AWAITING, _R.HEARTBEAT): TableEntry(_A.ANSWER),
+    (_S.AWAITING, _R.COMMIT): TableEntry(_A.REFUSE, REBALANCING),
+    (_S.AWAITING, _R.LEAVE): TableEntry(_A.REMOVE_AND_REBALANCE),
+    (_S.AWAITING, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
+    (_S.STABLE, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.STABLE, _R.JOIN): TableEntry(_A.REJOIN_IF_CHANGED_OR_LEADER),
+    (_S.STABLE, _R.SYNC): TableEntry(_A.ANSWER),
+    (_S.STABLE, _R.HEARTBEAT): TableEntry(_A.ANSWER),
+    (_S.STABLE, _R.COMMIT): TableEntry(_A.STORE),
+    (_S.STABLE, _R.LEAVE): TableEntry(_A.REMOVE_AND_REBALANCE),
+    (_S.STABLE, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
+    (_S.DEAD, _R.JOIN_NEW): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.JOIN): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.SYNC): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.HEARTBEAT): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.COMMIT): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.LEAVE): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.DELETE): TableEntry(_A.REFUSE, GROUP_NOT_FOUND),
 }
 """Kafka 3.9."""
 
 OLD: Table = {
     **NEW,
     # a heartbeat before the assignment calls for another join, which KAFKA-9752 ended
-    (_S.AWAITING, _R.HEARTBEAT): Step(_A.REFUSE, REBALANCING),
+    (_S.AWAITING, _R.HEARTBEAT): TableEntry(_A.REFUSE, REBALANCING),
     # a dead group told members to forget their id, which static members must not (KAFKA-7858)
-    (_S.DEAD, _R.JOIN_NEW): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.JOIN): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.SYNC): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.HEARTBEAT): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.COMMIT): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.LEAVE): Step(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.JOIN_NEW): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.JOIN): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.SYNC): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.HEARTBEAT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.COMMIT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.LEAVE): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
 }
 """Kafka 1.1: only the lines that differ are written out."""
 
 
-class Rules(NamedTuple):
+class CoordinatorRules(NamedTuple):
     """How a coordinator behaves. Times in seconds.
 
     ``modern`` is 3.9's behaviour, else 1.1's: no member ids ahead of joining, no static members, no limit for a
@@ -166,6 +166,6 @@ class Rules(NamedTuple):
     max_metadata: int = 4096
     new_member_timeout: float = 300.0
 
-    def step(self, state: State, request: Request) -> Step:
+    def step(self, state: GroupState, request: GroupRequest) -> TableEntry:
         """The line of the table for a request in a state."""
         return (NEW if self.modern else OLD)[state, request]

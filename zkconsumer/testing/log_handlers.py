@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.testing.partition_log import Appended, PartitionLog
-from zkconsumer.testing.pending_requests import BrokerStopped, Call, Handler
+from zkconsumer.testing.pending_requests import BrokerStopped, Handler, PendingRequest
 from zkconsumer.testing.request_schemas import supported
 from zkconsumer.testing.wire_types import Body
 
@@ -26,12 +26,12 @@ _NO_TRANSACTIONS = 53
 _LATEST, _EARLIEST = -1, -2
 
 
-def api_versions(call: Call) -> Body:
+def api_versions(call: PendingRequest) -> Body:
     """Which requests are understood in which versions."""
     return {"api_keys": supported(call.cluster.modern)}
 
 
-def metadata(call: Call) -> Body:
+def metadata(call: PendingRequest) -> Body:
     """Brokers, topics, leaders."""
     cluster = call.cluster
     wanted = call.body["topics"]
@@ -66,7 +66,7 @@ def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Body
     return {"name": name, "partitions": partitions}
 
 
-def produce(call: Call) -> Body | None:
+def produce(call: PendingRequest) -> Body | None:
     """Messages in. No answer where none is wanted (acks 0)."""
 
     def one(topic: str, partition: Body) -> Body:
@@ -86,7 +86,7 @@ def produce(call: Call) -> Body | None:
     return answer if call.body["acks"] else None
 
 
-def fetch(call: Call) -> Body:
+def fetch(call: PendingRequest) -> Body:
     """Messages out; waits for some, in real time. No fetch sessions are kept, which the answer says."""
     deadline = Deadline(max(call.body["max_wait_ms"], 0) / 1000)
     while True:
@@ -99,7 +99,7 @@ def fetch(call: Call) -> Body:
         call.cluster.await_arrival(mark, deadline)
 
 
-def _fetched(call: Call) -> tuple[int, bool, Body]:
+def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:
     """How many bytes there are, whether there is something that must not wait, and the answer."""
     left = call.body["max_bytes"]
     size, urgent = 0, False
@@ -128,7 +128,7 @@ def _fetched(call: Call) -> tuple[int, bool, Body]:
     return size, urgent, {"responses": responses}
 
 
-def list_offsets(call: Call) -> Body:
+def list_offsets(call: PendingRequest) -> Body:
     """Offsets by time."""
 
     def one(topic: str, partition: Body) -> Body:
@@ -147,7 +147,7 @@ def list_offsets(call: Call) -> Body:
     return {"topics": _each(call.body["topics"], "name", one)}
 
 
-def offset_for_leader_epoch(call: Call) -> Body:
+def offset_for_leader_epoch(call: PendingRequest) -> Body:
     """Where the log of an epoch ends."""
 
     def one(topic: str, partition: Body) -> Body:
@@ -161,14 +161,14 @@ def offset_for_leader_epoch(call: Call) -> Body:
     return {"topics": _each(call.body["topics"], "topic", one)}
 
 
-def init_producer_id(call: Call) -> Body:
+def init_producer_id(call: PendingRequest) -> Body:
     """A producer's id, for idempotence; there are no transactions."""
     if call.body["transactional_id"] is not None:
         return {"error_code": _NO_TRANSACTIONS}
     return {"producer_id": call.cluster.next_producer_id(), "producer_epoch": 0}
 
 
-def create_topics(call: Call) -> Body:
+def create_topics(call: PendingRequest) -> Body:
     """CreateTopics; configurations are taken and ignored, and so is the number of replicas."""
     results = []
     for topic in call.body["topics"]:
@@ -181,7 +181,7 @@ def create_topics(call: Call) -> Body:
     return {"topics": results}
 
 
-def delete_topics(call: Call) -> Body:
+def delete_topics(call: PendingRequest) -> Body:
     """DeleteTopics; offsets of groups there go as well."""
     results = []
     for name in call.body["topic_names"]:
@@ -192,7 +192,7 @@ def delete_topics(call: Call) -> Body:
     return {"responses": results}
 
 
-def create_partitions(call: Call) -> Body:
+def create_partitions(call: PendingRequest) -> Body:
     """CreatePartitions."""
     results = []
     for topic in call.body["topics"]:
@@ -209,7 +209,7 @@ def create_partitions(call: Call) -> Body:
 # ---- inside ----
 
 
-def _led(call: Call, topic: str, number: int, epoch: int = -1) -> tuple[PartitionLog | None, int]:
+def _led(call: PendingRequest, topic: str, number: int, epoch: int = -1) -> tuple[PartitionLog | None, int]:
     """A partition's log, and the error where this broker does not lead it or the client knows another leader's time."""
     log = call.cluster.log(topic, number)
     if log is None:
@@ -228,18 +228,18 @@ def _each(topics: Iterable[Body], name: str, one: Callable[[str, Body], Body]) -
 # ---- errors instead of answers ----
 
 
-def _refuse(call: Call, code: int) -> Body:
+def _refuse(call: PendingRequest, code: int) -> Body:
     del call
     return {"error_code": code}
 
 
-def _refuse_metadata(call: Call, code: int) -> Body:
+def _refuse_metadata(call: PendingRequest, code: int) -> Body:
     topics = [{**topic, "error_code": code, "partitions": ()} for topic in metadata(call)["topics"]]
     return {**metadata(call), "topics": topics}
 
 
-def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callable[[Call, int], Body]:
-    def refuse(call: Call, code: int) -> Body:
+def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callable[[PendingRequest, int], Body]:
+    def refuse(call: PendingRequest, code: int) -> Body:
         def one(_: str, partition: Body) -> Body:
             return {told: partition[asked], "error_code": code}
 
@@ -248,8 +248,8 @@ def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callabl
     return refuse
 
 
-def _refuse_names(answer: str) -> Callable[[Call, int], Body]:
-    def refuse(call: Call, code: int) -> Body:
+def _refuse_names(answer: str) -> Callable[[PendingRequest, int], Body]:
+    def refuse(call: PendingRequest, code: int) -> Body:
         names = call.body.get("topic_names") or [topic["name"] for topic in call.body.get("topics", ())]
         return {answer: [{"name": name, "error_code": code} for name in names]}
 

@@ -48,7 +48,7 @@ class ZooKeeperError(Exception):
         self.code = code
 
 
-class Tree:
+class NodeTree:
     """The nodes, by the operations of the protocol. Called under the server's ``_order``."""
 
     def __init__(self, zookeeper: FakeZooKeeper) -> None:
@@ -112,10 +112,10 @@ class Tree:
             raise ZooKeeperError(_CODES.get(refused.failure, _NOT_EMPTY)) from refused
 
 
-class Operations:
+class ConnectionRequests:
     """What one connection asks. ``send`` takes an answer or event to be sent; it must not block."""
 
-    def __init__(self, tree: Tree, session_id: int, send: Callable[[bytes], None]) -> None:
+    def __init__(self, tree: NodeTree, session_id: int, send: Callable[[bytes], None]) -> None:
         self._tree = tree
         self._zookeeper = tree.zookeeper
         self._session_id = session_id

@@ -22,7 +22,7 @@ from typing import Self
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, WireReader, WireWriter
-from zkconsumer.testing.zookeeper_protocol import Operations, Tree
+from zkconsumer.testing.zookeeper_protocol import ConnectionRequests, NodeTree
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class FakeZooKeeperServer:
     ) -> None:
         self.zookeeper = zookeeper or FakeZooKeeper()
         self.port = 0
-        self._tree = Tree(self.zookeeper)
+        self._tree = NodeTree(self.zookeeper)
         self._limits = (min_session_timeout, max_session_timeout)
         self._order = RLock()
         self._lock = Lock()
@@ -241,11 +241,11 @@ class _Connection:
 
     def read(self) -> None:
         """Deal with requests until either side closes."""
-        operations: Operations | None = None
+        operations: ConnectionRequests | None = None
         try:
             session = self._greet()
             if session is not None:
-                operations = Operations(self._server._tree, session.id, self._out.put)
+                operations = ConnectionRequests(self._server._tree, session.id, self._out.put)
                 while self._deal(session, operations):
                     pass
         except OSError:
@@ -277,7 +277,7 @@ class _Connection:
         self._out.put(bytes(writer.data))
         return session
 
-    def _deal(self, session: _ServedSession, operations: Operations) -> bool:
+    def _deal(self, session: _ServedSession, operations: ConnectionRequests) -> bool:
         """One request. Returns whether the connection goes on."""
         data = self._message()
         if data is None:
