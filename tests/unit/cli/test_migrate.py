@@ -80,7 +80,7 @@ class Watched:
 
 
 class FakeGroup:
-    """What ``GroupOffsets`` is on a real cluster."""
+    """What ``MigratedGroup`` is on a real cluster."""
 
     def __init__(self, world: World, config: ConsumerConfig) -> None:
         self.group, self.cluster = config.group_id, config.zookeeper_connect
@@ -122,7 +122,7 @@ def kafka() -> Iterator[FakeCluster]:
 def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     made = World(kafka)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(made, config))
+    monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(made, config))
     yield made
     with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
         held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
@@ -556,7 +556,7 @@ def test_a_properties_file_says_where_and_as_whom(
         configs.append(config)
         return FakeGroup(world, config)
 
-    monkeypatch.setattr(migrate, "GroupOffsets", group)
+    monkeypatch.setattr(migrate, "MigratedGroup", group)
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=a:1\ngroup.id=g\nsecurity.protocol=SSL\nsecurty.x=1\n")
     assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 3
@@ -599,7 +599,7 @@ def test_what_is_written_into_a_group_that_is_long_empty_goes_with_it(
         finally:
             former.close()
         world = World(kafka)
-        monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(world, config))
+        monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(world, config))
         world.in_zookeeper({0: 50, 1: 60})
         assert cli.main(["migrate", "g", "--zookeeper", "h:2181", "--to", "kafka"]) == 0
         assert world.kafkas() == {0: 50, 1: 60}

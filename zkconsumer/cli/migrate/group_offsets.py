@@ -28,7 +28,7 @@ from zkconsumer.zookeeper.session import Session
 _CLOSE_WITHIN = 2.0
 
 
-class GroupOffsets:
+class MigratedGroup:
     """One group on one cluster.
 
     Arguments: ``config`` says where and as whom; ``timeout`` in seconds for each look or write. A context manager.
