@@ -19,11 +19,11 @@ from zkconsumer.testing.group_members import GroupMember, GroupView
 from zkconsumer.testing.group_states import CoordinatorRules, GroupState
 
 PartitionId = tuple[str, int]
-"""A topic and the number of a partition."""
+"""A topic and a partition's number."""
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset. ``expires`` only where the commit itself said for how long to keep it."""
+    """A committed offset. ``expires`` is None unless the commit itself said how long to keep the offset."""
 
     offset: int
     leader_epoch: int
@@ -33,10 +33,11 @@ class CommittedOffset(NamedTuple):
 
 
 class ExpiryBasis(NamedTuple):
-    """What of a group decides how long its offsets live.
+    """The facts about a group that decide when its offsets expire.
 
-    ``since`` when it is in its ``state``; ``protocol_type`` is None where it never had members; ``subscribed`` are the
-    topics that its members subscribe to, None where that is unknown: they are no consumers, or cannot be understood.
+    ``since`` is the time at which the group entered its ``state``. ``protocol_type`` is None if it never had members.
+    ``subscribed`` are the topics of its members. None means unknown: the members are no consumers, or one subscription
+    cannot be decoded.
     """
 
     state: GroupState
@@ -46,11 +47,11 @@ class ExpiryBasis(NamedTuple):
 
 
 def end_of(rules: CoordinatorRules, group: ExpiryBasis, topic: str, committed: CommittedOffset) -> float | None:
-    """When an offset dies, None while it does not."""
+    """Return the time at which an offset expires, None if it does not."""
     by_age = committed.at + rules.retention if committed.expires is None else committed.expires
     if not rules.modern or group.protocol_type is None:
         return by_age
-    if group.state is GroupState.EMPTY:  # all together, also what was committed a moment ago
+    if group.state is GroupState.EMPTY:  # all offsets expire together, even one that was committed a moment ago
         return group.since + rules.retention if committed.expires is None else committed.expires
     if group.state is GroupState.STABLE and group.subscribed is not None and topic not in group.subscribed:
         return by_age
@@ -58,35 +59,35 @@ def end_of(rules: CoordinatorRules, group: ExpiryBasis, topic: str, committed: C
 
 
 class CommittedOffsets:
-    """The offsets of a group, by place."""
+    """The committed offsets of a group, by partition."""
 
     def __init__(self, rules: CoordinatorRules) -> None:
         self._rules = rules
         self._kept: dict[PartitionId, CommittedOffset] = {}
 
     def commit(self, place: PartitionId, committed: CommittedOffset) -> None:
-        """Keep an offset; the last one counts, also if it is smaller."""
+        """Store an offset. The last commit counts, even with a smaller offset."""
         self._kept[place] = committed
 
     def get(self, place: PartitionId) -> CommittedOffset | None:
-        """What was committed last, None where nothing is (any more)."""
+        """Return the last committed offset of a partition, or None."""
         return self._kept.get(place)
 
     def places(self) -> list[PartitionId]:
-        """Where there are offsets."""
+        """Return the partitions that have offsets."""
         return sorted(self._kept)
 
     def forget(self, places: Iterable[PartitionId]) -> list[PartitionId]:
-        """Delete offsets. Returns those that there were."""
+        """Delete offsets. Return the partitions that had one."""
         return [place for place in places if self._kept.pop(place, None) is not None]
 
     def due(self, group: ExpiryBasis) -> float | None:
-        """When the next offset dies, None while none will."""
+        """Return the time at which the next offset expires, None if none will."""
         ends = [end_of(self._rules, group, topic, kept) for (topic, _), kept in self._kept.items()]
         return min((end for end in ends if end is not None), default=None)
 
     def expire(self, now: float, group: ExpiryBasis) -> list[PartitionId]:
-        """Delete what is too old. Returns what was deleted."""
+        """Delete the expired offsets. Return their partitions."""
         dead = []
         for place, committed in self._kept.items():
             end = end_of(self._rules, group, place[0], committed)
@@ -96,7 +97,7 @@ class CommittedOffsets:
 
 
 class StoredGroup(NamedTuple):
-    """A group as it was written down, with members that can be taken over; ``since`` when it was in its state."""
+    """A group as the offsets topic holds it. ``since`` is the time at which the group entered its state."""
 
     view: GroupView
     members: tuple[GroupMember, ...]
@@ -104,7 +105,7 @@ class StoredGroup(NamedTuple):
 
 
 class JournalRecord(NamedTuple):
-    """One record. ``place`` is None for the group itself; ``value`` is None for a tombstone."""
+    """A record of the offsets topic. ``place`` is None for the group itself, ``value`` is None for a tombstone."""
 
     group_id: str
     place: PartitionId | None
@@ -112,39 +113,39 @@ class JournalRecord(NamedTuple):
 
 
 class OffsetsTopic:
-    """The records of all groups, in the order of writing."""
+    """The offsets topic: the records of all groups, in the order of writing."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._records: list[JournalRecord] = []
 
     def write_group(self, group: FakeGroup) -> None:
-        """Write down a group as it stands."""
+        """Append the present state of a group."""
         copies = tuple(
             replace(member, join_ticket=None, sync_ticket=None, deadline=None) for member in group.members.values()
         )
         self._write(JournalRecord(group.group_id, None, StoredGroup(group.view(), copies, group.since)))
 
     def write_offset(self, group_id: str, place: PartitionId, committed: CommittedOffset | None) -> None:
-        """Write down an offset, or with None that there is none any more."""
+        """Append an offset, or None as a tombstone."""
         self._write(JournalRecord(group_id, place, committed))
 
     def bury(self, group_id: str) -> None:
-        """Write down that a group is gone."""
+        """Append a group's tombstone."""
         self._write(JournalRecord(group_id, None, None))
 
     def records(self, group_id: str) -> list[JournalRecord]:
-        """The records of a group, oldest first."""
+        """Return the records of a group, oldest first."""
         with self._lock:
             return [record for record in self._records if record.group_id == group_id]
 
     def groups(self) -> list[str]:
-        """The groups that have left anything."""
+        """Return the groups that have records."""
         with self._lock:
             return sorted({record.group_id for record in self._records})
 
     def last(self, group_id: str) -> tuple[StoredGroup | None, dict[PartitionId, CommittedOffset]]:
-        """What counts of a group: itself as it was written last, and its offsets."""
+        """Return the last state of a group and its last offsets."""
         written: StoredGroup | None = None
         offsets: dict[PartitionId, CommittedOffset] = {}
         for _, place, value in self.records(group_id):

@@ -1,8 +1,8 @@
-"""The groups that one broker coordinates: one lock a group, time, and what is written down.
+"""The fake group coordinator of one broker: its groups, their locks and timeouts, and the offsets topic.
 
-Any thread may call everything. ``_lock`` guards the table of groups, each group's own lock the group and its offsets;
-the table's may be taken within a group's, never the other way round. Answers are handed out after the locks are given
-back: a ticket is a callable that takes the answer.
+Any thread may call everything. ``_lock`` guards the table of groups, and each group's own lock guards the group and its
+offsets. A thread that holds a group's lock may take ``_lock``, never the other way round. Answers are sent after the
+locks are released: a ticket is a callable that takes the answer.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ class _Kept:
 
     @property
     def standing(self) -> ExpiryBasis:
-        """What decides how long the offsets live."""
+        """The facts that decide when the offsets expire."""
         group = self.group
         return ExpiryBasis(group.state, group.since, group.protocol_type, group.subscribed)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody needs the group."""
+        """Whether the group has neither members nor offsets."""
         return self.group.state is GroupState.EMPTY and not self.offsets.places()
 
     def due(self) -> float | None:
-        """When something happens by itself, None where nothing will."""
+        """Return the time of the next timeout, or None."""
         idle_until = self.group.since + self.group.rules.retention_check if self.idle else None
         times = [self.group.due(), self.offsets.due(self.standing), idle_until]
         return min((time for time in times if time is not None), default=None)
 
 
 class GroupCoordinator:
-    """What one coordinator keeps.
+    """The groups of one coordinator.
 
-    Arguments: ``changed`` is called, under no lock, whenever something may fall due earlier than before.
+    Arguments: ``changed`` is called, under no lock, whenever the next timeout may have become earlier.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GroupCoordinator:
     # ---- requests ----
 
     def join(self, group_id: str, request: JoinRequest, ticket: Ticket) -> None:
-        """JoinGroup; the ticket gets a JoinAnswer, now or later."""
+        """Handle a JoinGroup. The ticket gets a JoinAnswer, now or later."""
         low, high = self.rules.min_session_timeout, self.rules.max_session_timeout
         refused = JoinAnswer(errors.NONE, request.member_id, -1 if self.rules.modern else 0)
         if not group_id:
@@ -92,7 +92,7 @@ class GroupCoordinator:
                 out += kept.group.join(self._clock.now(), request, ticket)
 
     def sync(self, group_id: str, request: SyncRequest, ticket: Ticket) -> None:
-        """SyncGroup; the ticket gets a SyncAnswer, now or later."""
+        """Handle a SyncGroup. The ticket gets a SyncAnswer, now or later."""
         kept = self._get(group_id)
         if kept is None:
             ticket(SyncAnswer(errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID))
@@ -101,7 +101,7 @@ class GroupCoordinator:
             out += kept.group.sync(self._clock.now(), request, ticket)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Heartbeat. Returns the error code."""
+        """Handle a Heartbeat. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID
@@ -109,7 +109,7 @@ class GroupCoordinator:
             return kept.group.heartbeat(self._clock.now(), member_id, instance_id, generation)
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
-        """LeaveGroup of one member. Returns the error code."""
+        """Handle a LeaveGroup of one member. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID
@@ -126,9 +126,11 @@ class GroupCoordinator:
         retention: float | None,
         ages: Mapping[PartitionId, float] | None = None,
     ) -> dict[PartitionId, int]:
-        """OffsetCommit. Arguments: ``who`` is member id, instance id and generation; ``offsets`` are offset, leader
-        epoch and metadata; ``retention`` in seconds, None for the broker's; ``ages`` how many seconds ago an offset was
-        committed that says so, else it is now. Returns the error code of each place.
+        """Handle an OffsetCommit. Return the error code of each partition.
+
+        Arguments: ``who`` is member id, instance id and generation. ``offsets`` are offset, leader epoch and metadata.
+        ``retention`` is in seconds, None for the broker's. ``ages`` holds the seconds since the commit of offsets that
+        carry their own time; all others are committed now.
         """
         kept = self._get(group_id, create=who[2] < 0)
         if kept is None:
@@ -152,7 +154,7 @@ class GroupCoordinator:
     def committed(
         self, group_id: str, places: Iterable[PartitionId] | None = None
     ) -> dict[PartitionId, CommittedOffset | None]:
-        """OffsetFetch: what is committed at each place, None where nothing is; without places, all there is."""
+        """Handle an OffsetFetch: the committed offset of each partition, or None. Without ``places``, all offsets."""
         kept = self._get(group_id)
         if kept is None:
             return {} if places is None else dict.fromkeys(places)
@@ -160,7 +162,7 @@ class GroupCoordinator:
             return {place: kept.offsets.get(place) for place in (kept.offsets.places() if places is None else places)}
 
     def delete(self, group_id: str) -> int:
-        """DeleteGroups of one group, with its offsets. Returns the error code."""
+        """Handle a DeleteGroups of one group: delete it with its offsets. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.GROUP_NOT_FOUND
@@ -171,7 +173,7 @@ class GroupCoordinator:
         return error
 
     def forget_places(self, places: Iterable[PartitionId]) -> None:
-        """Forget the offsets of partitions that are deleted, in all groups, and with them whatever group is idle."""
+        """Delete the offsets of deleted partitions in all groups, and delete groups that are idle after that."""
         wanted = list(places)
         for kept in self._all():
             with kept.lock:
@@ -184,7 +186,7 @@ class GroupCoordinator:
     # ---- looking ----
 
     def view(self, group_id: str, *, everything: bool = True) -> GroupView:
-        """A group as it stands; one that is unknown is Dead, as DescribeGroups has it."""
+        """Return the present state of a group. An unknown group is Dead, as in DescribeGroups."""
         kept = self._get(group_id)
         if kept is None:
             return GroupView(group_id, GroupState.DEAD.value, 0, "", "", "", {})
@@ -192,13 +194,13 @@ class GroupCoordinator:
             return kept.group.view(everything=everything)
 
     def views(self) -> list[GroupView]:
-        """All groups."""
+        """Return the present state of all groups."""
         return [self.view(kept.group.group_id) for kept in self._all()]
 
     # ---- time ----
 
     def due(self) -> float | None:
-        """When something happens by itself, None where nothing will."""
+        """Return the time of the next timeout, or None."""
         times = []
         for kept in self._all():
             with kept.lock:
@@ -206,13 +208,13 @@ class GroupCoordinator:
         return min((time for time in times if time is not None), default=None)
 
     def tick(self) -> None:
-        """Let happen what is due."""
+        """Run the timeouts that are due."""
         for kept in self._all():
             with self._using(kept):
-                pass  # it is done afterwards, as after every request
+                pass  # the timeouts run at the end of the block, as after every request
 
     def expire(self, group_id: str, member_id: str) -> None:
-        """End a member's session now. Raises KeyError where there is no such group or member."""
+        """End a member's session now. Raises KeyError for an unknown group or member."""
         kept = self._get(group_id)
         if kept is None:
             raise KeyError(group_id)
@@ -222,7 +224,7 @@ class GroupCoordinator:
     # ---- moving ----
 
     def unload(self, group_id: str) -> None:
-        """Give a group up, which another coordinator loads."""
+        """Give a group up to another coordinator."""
         with self._lock:
             kept = self._groups.pop(group_id, None)
         if kept is not None:
@@ -230,7 +232,7 @@ class GroupCoordinator:
                 out += kept.group.unload()
 
     def load(self, group_id: str) -> None:
-        """Take over a group from the journal; nothing happens where it left nothing there."""
+        """Load a group from the offsets topic, if it has records there."""
         written, offsets = self._journal.last(group_id)
         if written is None and not offsets:
             return
@@ -260,7 +262,7 @@ class GroupCoordinator:
 
     @contextmanager
     def _using(self, kept: _Kept) -> Iterator[list[DueAnswer]]:
-        """The group under its lock; afterwards what changed is written down, and answers go out under no lock."""
+        """Hold the group's lock for a block, then write the changes to the offsets topic and send the answers."""
         out: list[DueAnswer] = []
         try:
             with kept.lock:
@@ -275,8 +277,9 @@ class GroupCoordinator:
             self._changed()
 
     def _settle(self, kept: _Kept, out: list[DueAnswer]) -> None:
-        """Let happen, in the order of time, what is due, and write down what changed: whether an offset is too old
-        depends on what its group was at that moment.
+        """Run the timeouts that are due and write the changes to the offsets topic.
+
+        Timeouts run in the order of time, because the expiry of an offset depends on the group's state at that moment.
         """
         now, group = self._clock.now(), kept.group
         while group.state is not GroupState.DEAD and (at := kept.due()) is not None and at <= now:
@@ -287,13 +290,13 @@ class GroupCoordinator:
             if kept.idle and (gone or group.since + self.rules.retention_check <= at):
                 group.delete()
                 self._bury(kept)
-        out += group.tick(now)  # also what the request itself has left to be answered
+        out += group.tick(now)  # also returns the answers that the request itself left
         if group.state is not GroupState.DEAD and kept.stored != group.stored:
             kept.stored = group.stored
             self._journal.write_group(group)
 
     def _bury(self, kept: _Kept) -> None:
-        """A deleted group leaves tombstones."""
+        """Write the tombstones of a deleted group."""
         group_id = kept.group.group_id
         for place in kept.offsets.forget(kept.offsets.places()):
             self._journal.write_offset(group_id, place, None)

@@ -1,8 +1,8 @@
-"""One group: what is asked of it, decided by the table and done to its members.
+"""One fake group: handles its requests by the table in ``group_states``.
 
-Pure but for its own state: no thread, no clock, no socket. Whoever calls guards it (one lock a group) and says what
-time it is; answers come back as deliveries, some of them to requests that came long before. Mirrors GroupMetadata of
-Kafka's coordinator; the rounds themselves are in ``rebalance.py``.
+No thread, no clock, no socket. The caller holds the group's lock and gives the time. A method returns the answers that
+are due now, also those to earlier requests that waited. Mirrors GroupMetadata of Kafka's coordinator.
+``group_rebalance`` holds the rebalance itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from zkconsumer.testing.group_states import GroupAction, GroupRequest, GroupStat
 
 
 class FakeGroup(GroupRebalance):
-    """A group of consumers (or of anything else that speaks the protocol)."""
+    """A group of consumers, or of other members that use the group protocol."""
 
     # ---- requests ----
 
     def join(self, now: float, request: JoinRequest, ticket: object) -> list[DueAnswer]:
-        """A member joins, for the first time or again. The answer may come with a later call."""
+        """Handle a JoinGroup. The answer may come with a later call."""
         self._run(now)
         is_new = not request.member_id
         step = self.rules.step(self.state, GroupRequest.JOIN_NEW if is_new else GroupRequest.JOIN)
@@ -56,7 +56,7 @@ class FakeGroup(GroupRebalance):
         return self._delivered()
 
     def sync(self, now: float, request: SyncRequest, ticket: object) -> list[DueAnswer]:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """Handle a SyncGroup. The leader's request brings the assignment of all members."""
         self._run(now)
         step = self._checked(GroupRequest.SYNC, request.member_id, request.instance_id, request.generation)
         error = step.error
@@ -78,7 +78,7 @@ class FakeGroup(GroupRebalance):
         return self._delivered()
 
     def heartbeat(self, now: float, member_id: str, instance_id: str | None, generation: int) -> int:
-        """A member says that it lives. Returns the error code."""
+        """Handle a Heartbeat. Return the error code."""
         self._run(now)
         step = self._checked(GroupRequest.HEARTBEAT, member_id, instance_id, generation)
         if step.action is GroupAction.ANSWER:
@@ -86,7 +86,7 @@ class FakeGroup(GroupRebalance):
         return step.error
 
     def commit(self, now: float, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Whether offsets may be committed in this name; counts as a heartbeat. Returns the error code."""
+        """Check whether this member may commit, and count the commit as a heartbeat. Return the error code."""
         self._run(now)
         step = self._may_commit(member_id, instance_id, generation)
         if step.action is GroupAction.STORE and member_id in self.members:
@@ -94,9 +94,9 @@ class FakeGroup(GroupRebalance):
         return step.error
 
     def leave(self, now: float, member_id: str, instance_id: str | None) -> tuple[int, list[DueAnswer]]:
-        """A member leaves, or an operator takes out a static one by its instance id alone.
+        """Handle a LeaveGroup: a member leaves, or an operator removes a static member by its instance id alone.
 
-        Returns: the error code, and what else is answered by that.
+        Return the error code and the answers that are due now.
         """
         self._run(now)
         step = self.rules.step(self.state, GroupRequest.LEAVE)
@@ -114,7 +114,7 @@ class FakeGroup(GroupRebalance):
         return error, self._delivered()
 
     def delete(self) -> int:
-        """Delete the group, which needs to be empty. Returns the error code."""
+        """Delete the group if it is empty. Return the error code."""
         step = self.rules.step(self.state, GroupRequest.DELETE)
         if step.action is GroupAction.DELETE:
             self._move(GroupState.DEAD, self.since)
@@ -123,18 +123,18 @@ class FakeGroup(GroupRebalance):
     # ---- time ----
 
     def tick(self, now: float) -> list[DueAnswer]:
-        """Let happen what is due."""
+        """Run the timeouts that are due."""
         self._run(now)
         return self._delivered()
 
     def expire(self, now: float, member_id: str) -> list[DueAnswer]:
-        """End a member's session now, as if nothing had been heard of it. Raises KeyError for an unknown one."""
+        """End a member's session now, as if its heartbeats were missing. Raises KeyError for an unknown member."""
         self._run(now)
         self._remove(now, self.members[member_id], self.rules.step(self.state, GroupRequest.LEAVE))
         return self._delivered()
 
     def unload(self) -> list[DueAnswer]:
-        """The group moves to another coordinator: those who wait are told to look for it."""
+        """Give the group up to another coordinator. Waiting members are told to search for it."""
         for member in self.members.values():
             self._answer_join(member, JoinAnswer(errors.NOT_COORDINATOR, member.member_id, self._no_generation))
             self._answer_sync(member, SyncAnswer(errors.NOT_COORDINATOR))
@@ -143,8 +143,9 @@ class FakeGroup(GroupRebalance):
         return self._delivered()
 
     def load(self, now: float, view: GroupView, members: list[GroupMember], since: float) -> None:
-        """Become what was written down: Stable with these members, or Empty, ``since`` when it was so; the members'
-        sessions begin anew.
+        """Load a group's stored state: Stable with these members, or Empty. The members' sessions begin again.
+
+        ``since`` is the time at which the group entered that state.
         """
         self.state, self.since = (GroupState.STABLE if members else GroupState.EMPTY), since
         self.generation, self.leader = view.generation, view.leader or None
@@ -157,7 +158,7 @@ class FakeGroup(GroupRebalance):
     # ---- looking ----
 
     def view(self, *, everything: bool = True) -> GroupView:
-        """The group as it stands; without ``everything`` no more than DescribeGroups tells."""
+        """Return the present state. Without ``everything`` it holds only the fields that DescribeGroups shows."""
         stable = self.state is GroupState.STABLE
         told = self.protocol if self.protocol is not None and (stable or everything) else None
         members = {
@@ -183,13 +184,13 @@ class FakeGroup(GroupRebalance):
             members,
         )
 
-    # ---- who may ----
+    # ---- permission ----
 
     def _of_instance(self, instance_id: str) -> str | None:
         return next((m.member_id for m in self.members.values() if m.instance_id == instance_id), None)
 
     def _stranger(self, member_id: str, instance_id: str | None) -> int:
-        """The error for a member id that is not (any more) that of a member."""
+        """Return the error for a member id that is not, or no longer, in the group."""
         if instance_id is not None and self.rules.modern:
             current = self._of_instance(instance_id)
             if current is not None and current != member_id:
@@ -199,12 +200,12 @@ class FakeGroup(GroupRebalance):
         return errors.NONE if member_id in self.members else errors.UNKNOWN_MEMBER
 
     def _checked(self, request: GroupRequest, member_id: str, instance_id: str | None, generation: int) -> TableEntry:
-        """The table's line, after who asks was looked at."""
+        """Return the table's entry, after checking the member and its generation."""
         step = self.rules.step(self.state, request)
         if self.state is GroupState.DEAD:
             return step
         error = self._stranger(member_id, instance_id)
-        # before 3.9 a heartbeat that is refused in any case is refused whatever its generation
+        # before 3.9 a heartbeat in this state gets the table's error, whatever its generation
         if not error and generation != self.generation and not (step.error and self._forgiving(request)):
             error = errors.ILLEGAL_GENERATION
         return TableEntry(GroupAction.REFUSE, error) if error else step
@@ -213,7 +214,7 @@ class FakeGroup(GroupRebalance):
         return not self.rules.modern and self.state is GroupState.AWAITING and request is GroupRequest.HEARTBEAT
 
     def _may_commit(self, member_id: str, instance_id: str | None, generation: int) -> TableEntry:
-        """A commit without a generation is a simple consumer's, which only an empty group takes."""
+        """Check a commit. Only an empty group accepts one without a generation, which a simple consumer sends."""
         step = self.rules.step(self.state, GroupRequest.COMMIT)
         if not self.rules.modern:
             if (generation < 0 and self.state is GroupState.EMPTY) or self.state is GroupState.AWAITING:
@@ -290,7 +291,7 @@ class FakeGroup(GroupRebalance):
             self._out.append(DueAnswer(ticket, self._joined(member)))
 
     def _replace(self, now: float, old_id: str, request: JoinRequest, ticket: object) -> None:
-        """A static member came back without its id: it takes the place of what it was, which is fenced off."""
+        """Replace a static member that came back without its id. The old member id is fenced."""
         member = self.members.pop(old_id)
         self._answer_join(member, JoinAnswer(errors.FENCED_INSTANCE, old_id))
         self._answer_sync(member, SyncAnswer(errors.FENCED_INSTANCE))
@@ -310,7 +311,7 @@ class FakeGroup(GroupRebalance):
             answer = self._joined(member)
             if request.skips_assignment:
                 answer = answer._replace(skip_assignment=self.leader == member.member_id)
-            else:  # it must not think that it leads, for nobody would take its assignment
+            else:  # it must not believe that it leads, because the group would not use its assignment
                 answer = answer._replace(leader=leader_before or "", members=())
             self._answer_join(member, answer)
         elif self.state is not GroupState.PREPARING:

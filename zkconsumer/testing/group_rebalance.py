@@ -1,8 +1,8 @@
-"""The rebalance of a group: who is in it, who is awaited, what falls due, and the next generation.
+"""The rebalance of a fake group: its members, the joins and syncs it waits for, its timeouts, and its generations.
 
-Pure but for its own state; the half of ``group.py`` that deals with no request. Whoever calls guards it and says what
-time it is. Mirrors the delayed operations of Kafka's coordinator. Differs on purpose: what falls due is found by asking
-``due()``, and happens in the order of time however much of it passes at once.
+``fake_group`` handles the requests; this is the rest. The caller holds the group's lock and gives the time. Mirrors the
+delayed operations of Kafka's coordinator. Differs on purpose: the caller asks ``due()`` for the next timeout, and
+timeouts run in the order of time, however much time passes at once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from zkconsumer.testing.group_states import MOVES, CoordinatorRules, GroupAction
 
 
 class GroupRebalance:
-    """The members of one group and the round that they are in.
+    """The members of one group and their present rebalance.
 
-    Arguments: ``new_id`` makes the unique part of member ids. ``stored`` counts how often the group became worth
-    writing down: the performer writes it when that changes.
+    Arguments: ``new_id`` makes the unique part of member ids. ``stored`` counts the changes that the offsets topic has
+    to hold. The coordinator writes the group when it changes.
     """
 
     def __init__(self, group_id: str, rules: CoordinatorRules, new_id: Callable[[], str]) -> None:
@@ -39,16 +39,16 @@ class GroupRebalance:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.subscribed: frozenset[str] | None = None
-        """The topics that the members of this generation subscribe to, None where that is unknown."""
+        """The topics of this generation's members, None if unknown."""
         self.members: dict[str, GroupMember] = {}
         self.stored = 0
         self._new_id = new_id
         self._pending: dict[str, float] = {}
-        """Ids that were given out and have not joined, with the end of their time."""
+        """Member ids that have not joined yet, with the time at which they expire."""
         self._unsynced: set[str] = set()
         self._join_due: float | None = None
         self._join_extension: float | None = None
-        """Seconds by which the first join of all may still be put off, None in any other."""
+        """Seconds by which the group's first join may still be delayed, None in later joins."""
         self._came_late = False
         self._sync_due: float | None = None
         self._out: list[DueAnswer] = []
@@ -56,13 +56,13 @@ class GroupRebalance:
     # ---- time ----
 
     def due(self) -> float | None:
-        """When something happens by itself, None where nothing will."""
+        """Return the time of the next timeout, or None."""
         times = [self._join_due, self._sync_due, *self._pending.values()]
         times += [member.deadline for member in self.members.values()]
         return min((time for time in times if time is not None), default=None)
 
     def _run(self, now: float) -> None:
-        """Let happen, one by one and in the order of time, what is due."""
+        """Run the timeouts that are due, one by one, in the order of time."""
         while (at := self.due()) is not None and at <= now:
             if self._join_due == at:
                 self._join_time(at)
@@ -76,7 +76,7 @@ class GroupRebalance:
                 self._sessions_end(at)
 
     def _sync_time(self, now: float) -> None:
-        """Who has not asked for its assignment in time is taken for dead."""
+        """Remove the members that did not ask for their assignment in time."""
         self._sync_due = None
         if self._unsynced and self.state in (GroupState.AWAITING, GroupState.STABLE):
             for member_id in self._unsynced.copy():
@@ -92,7 +92,7 @@ class GroupRebalance:
     # ---- joining ----
 
     def _prepare(self, now: float) -> None:
-        """Call everybody to join again."""
+        """Begin a rebalance: all members have to join again."""
         if self.state is GroupState.AWAITING:
             for member in self.members.values():
                 member.assignment = b""
@@ -111,7 +111,7 @@ class GroupRebalance:
         self._look(now)
 
     def _look(self, now: float) -> None:
-        """Complete the join if nobody is missing; the first of all waits for its time in any case."""
+        """Complete the join if no member is missing. The group's first join always waits for its delay."""
         if self.state is not GroupState.PREPARING:
             return
         if self._join_extension is not None:
@@ -123,7 +123,7 @@ class GroupRebalance:
             self._complete(now)
 
     def _join_time(self, now: float) -> None:
-        """The time for joining is over."""
+        """End the time for joining, or extend it in the group's first join."""
         if self._join_extension and self._came_late:
             self._came_late = False
             delay = min(self.rules.initial_delay, self._join_extension)
@@ -132,10 +132,10 @@ class GroupRebalance:
             self._complete(now)
 
     def _complete(self, now: float) -> None:
-        """The next generation begins, with those who have joined."""
+        """Begin the next generation with the members that have joined."""
         self._join_due = self._join_extension = None
         for member in [m for m in self.members.values() if m.join_ticket is None]:
-            if member.instance_id is None:  # a static one stays until its session ends
+            if member.instance_id is None:  # a static member stays until its session ends
                 self._forget(member.member_id)
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         if self.members and not joined:
@@ -161,7 +161,7 @@ class GroupRebalance:
             self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
 
     def _joined(self, member: GroupMember) -> JoinAnswer:
-        """What a member is told of the generation, the leader about everybody."""
+        """Return a member's answer about the generation. Only the leader's has all members."""
         protocol = self.protocol or ""
         leads = self.leader == member.member_id
         tell = leads and (self.state is not GroupState.STABLE or member.join_ticket is not None)
@@ -213,18 +213,18 @@ class GroupRebalance:
     # ---- votes ----
 
     def _common(self) -> set[str]:
-        """The protocols that every member offers."""
+        """Return the protocols that every member offers."""
         offers = [{name for name, _ in member.protocols} for member in self.members.values()]
         return set.intersection(*offers) if offers else set()
 
     def _elected(self) -> str:
-        """The protocol with most votes, each member voting for the first of its own that all can do."""
+        """Return the protocol with most votes. Each member votes for its first protocol that all offer."""
         common = self._common()
         votes = Counter(next(name for name, _ in m.protocols if name in common) for m in self.members.values())
         return votes.most_common(1)[0][0]
 
     def _subscribed(self) -> frozenset[str] | None:
-        """One member that cannot be understood, and it is unknown what all of them want."""
+        """Return the topics of all members, None if the subscription of any member cannot be decoded."""
         if self.protocol is None or self.protocol_type != CONSUMERS:
             return None
         topics: frozenset[str] = frozenset()
