@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.errors import JarResolutionError
-from zkconsumer.devcluster.repository_settings import mirror
+from zkconsumer.devcluster.maven_access import mirror
 from zkconsumer.devcluster.trust_store import system_bundle
 
 RECORD = "checksums"

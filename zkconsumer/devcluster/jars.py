@@ -29,8 +29,8 @@ from zkconsumer.devcluster.cache import cache_directory, locked
 from zkconsumer.devcluster.checksums import Checksum
 from zkconsumer.devcluster.errors import JarResolutionError
 from zkconsumer.devcluster.java_home import is_bundled, java
+from zkconsumer.devcluster.maven_access import proxy_options, repository_settings
 from zkconsumer.devcluster.progress import Progress, on_stderr
-from zkconsumer.devcluster.repository_settings import proxy_options, repository_settings
 from zkconsumer.devcluster.trust_store import trust_options
 from zkconsumer.errors import MissingExtraError
 
