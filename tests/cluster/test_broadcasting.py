@@ -41,7 +41,7 @@ class Broadcast:
         return member, [Reader(s) for s in member.create_message_streams({self.topic: streams})[self.topic]]
 
     def produce(self, rounds: int) -> list[tuple[int, int]]:
-        """Returns (partition, offset) of what was written."""
+        """Return (partition, offset) of what was written."""
         first = len(self.produced) // PARTITIONS
         values = [str(n) for n in range(rounds * PARTITIONS)]
         produce_to(self._cluster.bootstrap_servers, self.topic, values, partitions=PARTITIONS)

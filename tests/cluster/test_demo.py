@@ -25,7 +25,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts the demo as a person would, its output going to a pipe; what it leaves in TMPDIR can be seen there."""
+    """Start the demo as a person would, its output going to a pipe; what it leaves in TMPDIR can be seen there."""
     running = []
     (tmp_path / "tmp").mkdir()
 
@@ -49,7 +49,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes of whose command line the folder is part: every server and member has files there."""
+    """Process of whose command line the folder is part: every server and member has files there."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

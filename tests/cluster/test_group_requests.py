@@ -128,7 +128,7 @@ def member(channel: Callable[[], GroupChannel]) -> Callable[..., Member]:
 
 @pytest.fixture
 def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Runs something beside the test, which waits for it at its end."""
+    """Run something beside the test, which waits for it at its end."""
     with ThreadPoolExecutor(8, "aside") as pool:
         yield pool.submit
 

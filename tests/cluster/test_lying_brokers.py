@@ -74,7 +74,7 @@ Join = Callable[..., Member]
 
 @pytest.fixture
 def join(cluster: DevCluster, proxy: LyingProxy) -> Iterator[Join]:
-    """Makes members behind the proxy: ``join(**properties)``; all leave with the test."""
+    """Make members behind the proxy: ``join(**properties)``; all leave with the test."""
     made: list[Member] = []
 
     def make(**properties: Any) -> Member:

@@ -61,7 +61,7 @@ class Load:
             self._producer.poll(0)
 
     def stop(self) -> set[tuple[int, int]]:
-        """Returns (partition, offset) of all that the broker has acknowledged."""
+        """Return (partition, offset) of all that the broker has acknowledged."""
         self._stop.set()
         self._thread.join(scaled(10))
         assert self._producer.flush(scaled(30)) == 0

@@ -332,7 +332,7 @@ def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) ->
 
 
 def test_many_answers_at_once_all_arrive_at_once(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
-    """Answers that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
+    """Answer that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
     one = session(zookeeper, tls(zookeeper, certificates))
     one.open(Deadline(scaled(10)))
     try:

@@ -50,7 +50,7 @@ class Rows:
             self._perform(name)
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Wait for what is under way."""
         self._pool.shutdown(cancel_futures=True)
 
 

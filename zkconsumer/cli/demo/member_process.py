@@ -36,7 +36,7 @@ _LOG_LINES = 15
 
 
 def main(arguments: list[str]) -> None:
-    """Consumes until SIGTERM. Its argument: ``topic``, ``streams`` and the connector's ``properties``."""
+    """Consume until SIGTERM. Its argument: ``topic``, ``streams`` and the connector's ``properties``."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
     task = json.loads(arguments[0])
     with ZookeeperConsumerConnector(task["properties"]) as connector:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def read(stream: KafkaStream[Any, Any]) -> None:
-    """Processes the messages of one stream until the connector is shut down."""
+    """Process the messages of one stream until the connector is shut down."""
     for message in stream:
         # one write of so few bytes is whole or not at all, also when another thread writes or we are killed
         os.write(_OUTPUT, REPORT.pack(message.partition, crc32(message.value or b""), message.offset))
@@ -101,7 +101,7 @@ class MemberProcess:
         self._reader: Thread | None = None
 
     def listen(self, account: MessageAccount) -> None:
-        """Begins to read its reports."""
+        """Begin to read its reports."""
         self._reader = Thread(target=self._read, args=(account,), name=f"demo-reports-{self.name}", daemon=True)
         self._reader.start()
 
@@ -143,7 +143,7 @@ class MemberProcess:
         self._process.send(signal.SIGKILL)
 
     def join(self) -> None:
-        """Waits until the process has ended and all it reported is in the books."""
+        """Wait until the process has ended and all it reported is in the books."""
         if not self._process.wait(_END_S):
             self.kill()
             self._process.wait(_END_S)
@@ -152,7 +152,7 @@ class MemberProcess:
             self._reader.join(_END_S)
 
     def close(self) -> None:
-        """Ends the process if it runs."""
+        """End the process if it runs."""
         if self._process.running:
             self.kill()
         self.join()

@@ -17,7 +17,7 @@ _KILLED = "ben"
 
 
 def show_account(screen: Screen, totals: AccountTotals, committed: dict[int, int], total: int) -> bool:
-    """Prints the books. Returns: whether all is well; duplicates are, after a kill."""
+    """Print the books. Returns: whether all is well; duplicates are, after a kill."""
     screen.say("")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column()

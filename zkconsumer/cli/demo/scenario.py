@@ -239,7 +239,7 @@ class GroupSteps:
         self._screen.say(f"{name} is process {member.pid}")
 
     def _settled(self, members: set[str]) -> float:
-        """Waits until they share all partitions. Returns: after how many seconds."""
+        """Wait until they share all partitions. Returns: after how many seconds."""
         began = monotonic()
         self._until(lambda: self._view.settled(members, PARTITIONS, STREAMS), f"{', '.join(sorted(members))} own all")
         return monotonic() - began
@@ -249,7 +249,7 @@ class GroupSteps:
         self._until(lambda: self._account.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Looks again and again, and shows what it sees."""
+        """Look again and again, and shows what it sees."""
         end = monotonic() + _STEP_S
         while True:
             self._producer.check()

@@ -73,7 +73,7 @@ class Screen:
             self.say(self._shown)
 
     def progress(self, text: str) -> None:
-        """A download goes on; a text that ends with a newline is its last. See ``devcluster.progress``."""
+        """A download goes on; a text that ends with a newline is its last. See ``devcluster.jars.Progress``."""
         done = text.endswith("\n")
         if self._lively and not done:
             self.waiting(text)

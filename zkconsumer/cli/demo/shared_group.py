@@ -71,7 +71,7 @@ class SharedGroup:
         self._view = GroupOwners()
 
     def play(self, name: str, place: DemoTopic, total: int, picture: Path | None) -> SharedGroupResult:
-        """Returns the sums. Raises: ZkConsumerError where something does not happen in time."""
+        """Return the sums. Raises: ZkConsumerError where something does not happen in time."""
         self._screen.step(8, f'Spark as a live member of "{name}": flights by week, as they come')
         for line in ('spark.readStream.format("zkconsumer")...', '     .groupBy(window("time", "7 days"))'):
             self._screen.say(line, "green")
@@ -137,7 +137,7 @@ class SharedGroup:
             self._screen.say(f"the weeks as a picture:\n{picture}")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Looks again and again, and shows what it sees."""
+        """Look again and again, and shows what it sees."""
         end = monotonic() + _STEP_S
         while True:
             self._spark.check()
@@ -162,7 +162,7 @@ class SharedGroup:
 
 
 def draw(whole: Weeks, read: Weeks, file: Path) -> None:
-    """Writes a PNG: what the stream read of all flights of each week, and the mean delay that it found."""
+    """Write a PNG: what the stream read of all flights of each week, and the mean delay that it found."""
     import matplotlib as mpl
 
     mpl.use("Agg")

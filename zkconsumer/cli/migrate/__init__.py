@@ -43,7 +43,7 @@ written is listed.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("group", metavar="GROUP", help="the group.id")
     where = parser.add_argument_group("where")
     where.add_argument(

@@ -52,7 +52,7 @@ class MigratedGroup:
         self._security = security
 
     def __enter__(self) -> Self:
-        """Connects. Raises RegistryError."""
+        """Connect. Raises RegistryError."""
         self._session.open(Deadline(self._config.zookeeper_connection_timeout_ms / 1000))
         return self
 

@@ -55,7 +55,7 @@ class MigrationOptions:
 
 
 def verify(group: MigratedGroup, selection: Selection, wait: float) -> int:
-    """Compares the stores, again for ``wait`` seconds while they differ. Returns 0 where they agree, else 4; 3 where
+    """Compare the stores, again for ``wait`` seconds while they differ. Returns 0 where they agree, else 4; 3 where
     neither holds anything.
 
     With live members that write both, the two are hardly ever written at the same moment: each partition counts as the
@@ -89,7 +89,7 @@ def _compared(group: MigratedGroup, selection: Selection) -> list[Compared]:
 
 
 def export(group: MigratedGroup, store: Store, selection: Selection, output: Path | None, *, with_group: bool) -> int:
-    """Writes the offsets of a store as CSV. Returns 0; 1 where one cannot be read, 3 where there is none."""
+    """Write the offsets of a store as CSV. Returns 0; 1 where one cannot be read, 3 where there is none."""
     held = selection.of(group.side(store).read(group.deadline()))
     for tp, entry in held.items():
         if entry.offset is None:
@@ -115,7 +115,7 @@ def export(group: MigratedGroup, store: Store, selection: Selection, output: Pat
 def move(
     group: MigratedGroup, target: Store, source: Path | None, selection: Selection, options: MigrationOptions
 ) -> int:
-    """Has ``target`` hold what the other store, or a CSV file, says. Returns the exit code.
+    """Have ``target`` hold what the other store, or a CSV file, says. Returns the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
@@ -145,7 +145,7 @@ def move(
 
 
 def rollback(group: MigratedGroup, file: Path, selection: Selection, options: MigrationOptions) -> int:
-    """Puts back what stood there before the run that made the file. Returns the exit code.
+    """Put back what stood there before the run that made the file. Returns the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
