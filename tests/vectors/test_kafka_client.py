@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_client import ClientAssignment, ClientMember, client_range, client_roundrobin
+from zkconsumer.assignors.java_consumer import ClientAssignment, ClientMember, client_range, client_roundrobin
 from zkconsumer.assignors.sticky import cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 

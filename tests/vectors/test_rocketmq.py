@@ -8,7 +8,9 @@ import pytest
 
 from tests.vectors.cases import Case
 from zkconsumer.assignors import AssignmentError, java_hash
-from zkconsumer.assignors.average import (
+from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
+from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
+from zkconsumer.assignors.rocketmq import (
     AverageAssignor,
     AverageByCircleAssignor,
     Queue,
@@ -16,8 +18,6 @@ from zkconsumer.assignors.average import (
     allocate,
     pop_share,
 )
-from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
-from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
 
 FILES = ("rocketmq_",)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 
 from zkconsumer.assignors.assignor import NO_RACKS, Members, Partitions, Racks
-from zkconsumer.assignors.average import Queue, share_out
+from zkconsumer.assignors.rocketmq import Queue, share_out
 from zkconsumer.model import ThreadId, TopicPartition
 
 

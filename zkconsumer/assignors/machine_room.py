@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Members, Partitions, Racks
-from zkconsumer.assignors.average import AverageAssignor, Queue, QueueStrategy, share_out
+from zkconsumer.assignors.rocketmq import AverageAssignor, Queue, QueueStrategy, share_out
 from zkconsumer.config.assignment_properties import parse_rooms
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition, utf16_key

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from zkconsumer.assignors.java_client import ClientAssignment, ClientMembers, in_order
+from zkconsumer.assignors.java_consumer import ClientAssignment, ClientMembers, in_order
 from zkconsumer.model import TopicPartition, utf16_key
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.unit.assignors.groups import group, member, owners, text
 from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor
-from zkconsumer.assignors.average import AverageAssignor, AverageByCircleAssignor, Queue, allocate, pop_share
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
 from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
+from zkconsumer.assignors.rocketmq import AverageAssignor, AverageByCircleAssignor, Queue, allocate, pop_share
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.assignors.java_client import ClientMember, client_range, client_roundrobin, in_order
+from zkconsumer.assignors.java_consumer import ClientMember, client_range, client_roundrobin, in_order
 from zkconsumer.assignors.sticky import cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from zkconsumer.assignors.java_client import (
+from zkconsumer.assignors.java_consumer import (
     ClientAssignment,
     ClientMember,
     ClientMembers,
