@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster.conftest import TICK_MS, unique
 from tests.timing import eventually, scaled
+from zkconsumer.assignors.java_consumer import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
@@ -35,7 +36,6 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
 from zkconsumer.member.coordinator.leader_assignment import lead, offers
-from zkconsumer.member.coordinator.leader_assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.model import Endpoint, TopicPartition
 
 RELEASES = {"0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "3.9.1": None}

@@ -1,46 +1,170 @@
-"""The strategies of Kafka's new consumer, as functions. Pure; any thread.
+"""The strategies of a group's leader, under the names and with the user data of the Java consumer's. Pure; any thread.
 
-They assign to members, not to threads, and in a group coordinated by a broker. Here they serve to compare: what would
-the same group own after a migration? Mirrors ``org.apache.kafka.clients.consumer.RangeAssignor`` and
-``RoundRobinAssignor`` of 3.9.1 without racks. Names are ordered as Java orders text.
+``range`` and ``roundrobin`` give what the Java classes give, without racks; ``sticky`` and ``cooperative-sticky`` keep
+the same promises and may hand out free partitions in another order, which nobody but the leader computes.
+``zkconsumer``, ours alone, is in ``streams.py``. Mirrors ``RangeAssignor``, ``RoundRobinAssignor``, ``StickyAssignor``
+and ``CooperativeStickyAssignor`` of 3.9; differs in that what a member held is told by the caller and kept by nobody
+here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
 
 from zkconsumer.assignors.range import blocks
+from zkconsumer.assignors.sticky import (
+    ClientAssignment,
+    ClientMember,
+    ClientMembers,
+    cooperative_sticky,
+    in_order,
+    sticky,
+)
+from zkconsumer.core import byte_reader
+from zkconsumer.core.byte_reader import Reader
+from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol
 from zkconsumer.model import TopicPartition, utf16_key
 
+Members = Mapping[str, MemberSubscription]
+"""The group's members by their ids, as the leader sees them."""
 
-@dataclass(frozen=True, slots=True)
-class ClientMember:
-    """A member of a new consumer's group.
+EAGER = (RebalanceProtocol.EAGER,)
+COOPERATIVE = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
+"""What can be used incrementally can be used eagerly too, which is how a group moves to it (KIP-429)."""
 
-    ``topics`` it subscribes to; ``owned``, what it owned in ``generation`` (-1: unknown); ``instance``, its
-    group.instance.id.
+
+class GroupAssignor(Protocol):
+    """A strategy as members offer it and as the leader uses it."""
+
+    @property
+    def name(self) -> str:
+        """The name that members vote for."""
+        ...  # pragma: no cover
+
+    @property
+    def protocols(self) -> tuple[RebalanceProtocol, ...]:
+        """How a member may behave under this strategy."""
+        ...  # pragma: no cover
+
+    def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """What a member tells its leader's strategy.
+
+        Arguments: the topics it subscribes to; what it was last assigned, and in which generation (-1: never).
+        """
+        ...  # pragma: no cover
+
+    def assign(self, partitions: Mapping[str, int], members: Members) -> Mapping[str, MemberAssignment]:
+        """What each member gets. Arguments: the number of partitions of each topic that exists; the members.
+
+        Raises AssignmentError, MalformedMemberError.
+        """
+        ...  # pragma: no cover
+
+
+class _Client:
+    """A strategy that is a function of members and partitions and needs no user data."""
+
+    def __init__(self, name: str, assign: Callable[[ClientMembers, Mapping[str, int]], ClientAssignment]) -> None:
+        self.name = name
+        self._assign = assign
+
+    @property
+    def protocols(self) -> tuple[RebalanceProtocol, ...]:
+        """Only the eager one."""
+        return EAGER
+
+    def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """Nothing."""
+        return None
+
+    def assign(self, partitions: Mapping[str, int], members: Members) -> dict[str, MemberAssignment]:
+        """What each member gets; raises nothing."""
+        found = self._assign({member: self._seen(said) for member, said in members.items()}, partitions)
+        return {member: MemberAssignment(tuple(given)) for member, given in found.items()}
+
+    def _seen(self, said: MemberSubscription) -> ClientMember:
+        return ClientMember(said.topics, instance=said.instance)
+
+
+class RangeGroupAssignor(_Client):
+    """Each topic for itself, in contiguous blocks: ``RangeAssignor``, the Java consumer's default."""
+
+    def __init__(self) -> None:
+        super().__init__("range", client_range)
+
+
+class RoundRobinGroupAssignor(_Client):
+    """All partitions dealt out in turn: ``RoundRobinAssignor``."""
+
+    def __init__(self) -> None:
+        super().__init__("roundrobin", client_roundrobin)
+
+
+class StickyGroupAssignor(_Client):
+    """Balanced first, then what moves least; everything is given up meanwhile: ``StickyAssignor``.
+
+    Its user data is what the member was last assigned, with the generation since 2.2. As there, user data that cannot
+    be read counts as none: a member then keeps nothing, and the group goes on.
     """
 
-    topics: Sequence[str]
-    owned: Sequence[TopicPartition] = ()
-    generation: int = -1
-    instance: str | None = None
+    def __init__(self) -> None:
+        super().__init__("sticky", sticky)
+
+    def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """What was assigned last; nothing before the first assignment."""
+        return None if generation < 0 else byte_reader.partitions(previous) + byte_reader.int32(generation)
+
+    def _seen(self, said: MemberSubscription) -> ClientMember:
+        held, generation = decode_sticky(said.user_data)
+        return ClientMember(said.topics, held, generation, said.instance)
 
 
-ClientMembers = Mapping[str, ClientMember]
-ClientAssignment = dict[str, list[TopicPartition]]
-"""Every member with what it shall own; members without partitions have an empty list."""
+class CooperativeStickyGroupAssignor(_Client):
+    """Sticky, and a partition that changes hands is first given up, then given: ``CooperativeStickyAssignor``.
+
+    What members hold is in their subscriptions. The generation stands there since version 2 and in the user data
+    before, where Java's class goes on writing it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("cooperative-sticky", cooperative_sticky)
+
+    @property
+    def protocols(self) -> tuple[RebalanceProtocol, ...]:
+        """Both."""
+        return COOPERATIVE
+
+    def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
+        """The generation of the last assignment, -1 before the first."""
+        return byte_reader.int32(generation)
+
+    def _seen(self, said: MemberSubscription) -> ClientMember:
+        generation = said.generation
+        if generation < 0 and said.user_data is not None:
+            generation = _generation_of(said.user_data)
+        return ClientMember(said.topics, said.owned, generation, said.instance)
 
 
-def in_order(members: ClientMembers) -> list[str]:
-    """The member ids as the new consumer sorts them: static members first, by instance, then the others by id."""
+def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
+    """What a member of ``sticky`` was last assigned, and in which generation (-1: not told, as before 2.2)."""
+    if not data:
+        return [], -1
+    with suppress(ValueError):
+        reader = Reader(data)
+        held = reader.partitions()
+        return held, reader.int32() if reader.left else -1
+    return [], -1
 
-    def key(consumer: str) -> tuple[bool, bytes]:
-        instance = members[consumer].instance
-        return instance is None, utf16_key(consumer if instance is None else instance)
 
-    return sorted(members, key=key)
+def _generation_of(data: bytes) -> int:
+    """The generation in the user data of ``cooperative-sticky``: Java's is nothing else, librdkafka's is that of
+    ``sticky``.
+    """
+    if len(data) == 4:
+        return Reader(data).int32()
+    return decode_sticky(data)[1]
 
 
 def client_range(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssignment:

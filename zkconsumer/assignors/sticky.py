@@ -16,10 +16,39 @@ group; the broker-led protocol does not need it, one member computes for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from zkconsumer.assignors.java_consumer import ClientAssignment, ClientMembers, in_order
 from zkconsumer.model import TopicPartition, utf16_key
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMember:
+    """A member of a new consumer's group.
+
+    ``topics`` it subscribes to; ``owned``, what it owned in ``generation`` (-1: unknown); ``instance``, its
+    group.instance.id.
+    """
+
+    topics: Sequence[str]
+    owned: Sequence[TopicPartition] = ()
+    generation: int = -1
+    instance: str | None = None
+
+
+ClientMembers = Mapping[str, ClientMember]
+ClientAssignment = dict[str, list[TopicPartition]]
+"""Every member with what it shall own; members without partitions have an empty list."""
+
+
+def in_order(members: ClientMembers) -> list[str]:
+    """The member ids as the new consumer sorts them: static members first, by instance, then the others by id."""
+
+    def key(consumer: str) -> tuple[bool, bytes]:
+        instance = members[consumer].instance
+        return instance is None, utf16_key(consumer if instance is None else instance)
+
+    return sorted(members, key=key)
 
 
 def sticky(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssignment:

@@ -14,9 +14,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, cast
 
-from zkconsumer.config.addresses import format_address_map, parse_address_map, parse_servers
+from zkconsumer.config.addresses import (
+    format_address_map,
+    format_connect,
+    parse_address_map,
+    parse_connect,
+    parse_servers,
+)
 from zkconsumer.config.assignment_properties import AssignmentConfig
-from zkconsumer.config.connect_string import format_connect, parse_connect
 from zkconsumer.config.coordination_properties import BY_BROKERS, CoordinationConfig, check_coordination, without_effect
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import (

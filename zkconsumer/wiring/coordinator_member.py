@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from zkconsumer.assignors.group_strategy import advertisement
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
@@ -25,7 +26,6 @@ from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.group_thread import CoordinatedMember, MemberSettings
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import Interest
 from zkconsumer.member.listener import ConsumerRebalanceListener, Listening

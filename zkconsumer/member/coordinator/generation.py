@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.core.consumer_protocol import JoinedMember, MemberAssignment, RebalanceProtocol, decode_assignment
 from zkconsumer.core.ownership_epochs import Held, Stays
 from zkconsumer.errors import InconsistentGroupProtocolError
 from zkconsumer.kafka.group_channel import Joined, Membership
 from zkconsumer.member.coordinator.leader_assignment import common_protocol, lead, offers, subscribed_topics
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
 from zkconsumer.member.coordinator.topic_interest import Interest
 from zkconsumer.model import TopicPartition
 

@@ -11,6 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from zkconsumer.assignors.group_strategy import Configured
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    GroupAssignor,
+    RangeGroupAssignor,
+    RoundRobinGroupAssignor,
+    StickyGroupAssignor,
+)
 from zkconsumer.core.consumer_protocol import (
     JoinedMember,
     MemberAssignment,
@@ -21,13 +28,6 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import ConfigException, MalformedMemberError, UnknownAssignorError
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    GroupAssignor,
-    RangeGroupAssignor,
-    RoundRobinGroupAssignor,
-    StickyGroupAssignor,
-)
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.model import ConsumerId, TopicPartition
 

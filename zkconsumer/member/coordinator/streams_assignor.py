@@ -19,10 +19,10 @@ from typing import Any
 
 from zkconsumer.assignors import AssignmentError
 from zkconsumer.assignors.group_strategy import Configured, assignment_strategy
+from zkconsumer.assignors.java_consumer import COOPERATIVE, Members
 from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import MalformedMemberError
-from zkconsumer.member.coordinator.leader_assignors import COOPERATIVE, Members
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
 
 _VERSION = 1

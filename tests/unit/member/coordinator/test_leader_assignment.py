@@ -9,6 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer import ConsumerConfig
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    GroupAssignor,
+    RangeGroupAssignor,
+    RoundRobinGroupAssignor,
+    StickyGroupAssignor,
+)
 from zkconsumer.core.consumer_protocol import (
     JoinedMember,
     MemberSubscription,
@@ -25,13 +32,6 @@ from zkconsumer.member.coordinator.leader_assignment import (
     lead,
     offers,
     subscribed_topics,
-)
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    GroupAssignor,
-    RangeGroupAssignor,
-    RoundRobinGroupAssignor,
-    StickyGroupAssignor,
 )
 from zkconsumer.model import ConsumerId, TopicPartition
 
