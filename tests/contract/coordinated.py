@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription, Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import offers
+from zkconsumer.member.coordinator.leader_assignment import protocol_offers
 from zkconsumer.model import Endpoint
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper.cluster_admin import Admin
@@ -147,7 +147,7 @@ class RawMember:
 
     def joins(self, topics: list[str]) -> Future[Joined]:
         """Ask to join; the answer comes when all have."""
-        protocols = offers([RangeGroupAssignor()], topics, owned=(), previous=(), generation=-1)
+        protocols = protocol_offers([RangeGroupAssignor()], topics, owned=(), previous=(), generation=-1)
         return _in_background(lambda: self._join(protocols))
 
     def _join(self, protocols: list[tuple[str, bytes]]) -> Joined:

@@ -67,7 +67,7 @@ def parse_jaas(text: str) -> JaasEntry:
     return JaasEntry(entry["module"], MappingProxyType(options))
 
 
-def checked_jaas(text: str) -> str:
+def validated_jaas(text: str) -> str:
     """The text as it is, if it can be read. Raises ValueError."""
     parse_jaas(text)
     return text
@@ -124,7 +124,7 @@ class SecurityConfig:
     )
     sasl_jaas_config: str | None = text(
         'the login as Java clients have it: `<module> required username="..." password="...";`',
-        check=checked_jaas,
+        check=validated_jaas,
         default_text="unset",
         ours=True,
     )
@@ -219,9 +219,9 @@ def check_security(values: Mapping[str, Any]) -> None:
 
 
 def _check_brokers(values: Mapping[str, Any]) -> None:
-    _one_of(values, "ssl.ca.location", "ssl.truststore.location")
-    _one_of(values, "ssl.certificate.location", "ssl.keystore.location")
-    _one_of(values, "sasl.oauthbearer.token.provider", "sasl.oauthbearer.token.endpoint.url")
+    _refuse_both(values, "ssl.ca.location", "ssl.truststore.location")
+    _refuse_both(values, "ssl.certificate.location", "ssl.keystore.location")
+    _refuse_both(values, "sasl.oauthbearer.token.provider", "sasl.oauthbearer.token.endpoint.url")
     if not values["security.protocol"].startswith("SASL_"):
         return
     mechanism = values["sasl.mechanism"]
@@ -257,6 +257,6 @@ def _check_zookeeper(values: Mapping[str, Any]) -> None:
         raise ConfigException("zookeeper.set.acl", reason)
 
 
-def _one_of(values: Mapping[str, Any], first: str, second: str) -> None:
+def _refuse_both(values: Mapping[str, Any], first: str, second: str) -> None:
     if values[first] is not None and values[second] is not None:
         raise ConfigException(second, f"{first} is given as well; give one of them")

@@ -26,7 +26,7 @@ from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.group_thread import CoordinatedMember
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.member.zookeeper.planner import Assign
@@ -63,7 +63,7 @@ class BridgeMember(Member):
             patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
         )
         self._shadow = Shadow(self._bridge)
-        interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self._generation = Generation(
             config.group_id,
             config.group_instance_id,

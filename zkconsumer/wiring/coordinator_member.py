@@ -27,7 +27,7 @@ from zkconsumer.member.coordinator.group_thread import CoordinatedMember, Member
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
@@ -63,7 +63,7 @@ class KafkaMember(MemberParts):
                 on_change=lambda _: None,
                 security=registry_security(config),
             )
-        self._interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        self._interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self._generation = Generation(
             config.group_id, config.group_instance_id, assignors(config, consumer, self._streams), self._interest
         )
