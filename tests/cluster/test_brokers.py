@@ -18,8 +18,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.kafka import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, error_codes
-from zkconsumer.kafka.leader_epoch_request import epochs_in
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka.message_set_extent import epochs_in, extent
 from zkconsumer.kafka.requests import FETCH
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper import paths

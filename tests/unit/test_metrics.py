@@ -13,7 +13,7 @@ from tests.timing import scaled
 from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
+from zkconsumer.fetch.broker_fetch import FetchMeasures
 from zkconsumer.kafka import FetchAnswer
 from zkconsumer.kafka.fetch_response import FetchedPartition
 from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer

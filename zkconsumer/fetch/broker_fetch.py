@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
 from zkconsumer.fetch.fetch_session import FetchSession, Wanted
-from zkconsumer.fetch.fetch_sizing import patience, sized
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow
 from zkconsumer.kafka import AnsweredEpoch, BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
 from zkconsumer.kafka.requests import CAPPED_FETCH
+from zkconsumer.metrics import Backlog, MetricName, Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,54 @@ class Answered(NamedTuple):
 
     parts: list[tuple[Flow, Wanted, FetchedPartition]]
     turned: list[Flow] | None
+
+
+SMALLEST_SHARE = 16 * 1024
+"""Bytes below which a partition is not asked for less, so that a request is worth its while, whatever is left of
+``queued.max.bytes``. Where ``fetch.max.bytes`` is less, that counts.
+"""
+SHORTEST_POLL = 0.002
+GROWTH = 4
+"""A partition that had no room for so many times as long as a poll may still be looked at that much later."""
+
+
+class Sized(NamedTuple):
+    """Which flows to ask for and how many bytes of each; ``turns`` is how many such requests serve all of them."""
+
+    asked: list[tuple[Flow, int]]
+    turns: int
+
+
+def sized(flows: Sequence[Flow], limit: int, partition_bytes: int, *, capped: bool, most: int) -> Sized:
+    """What to ask for, of ``flows`` in the order of service.
+
+    Arguments: ``limit`` in bytes for the whole answer, ``most`` what it is at most (``fetch.max.bytes``);
+    ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped`` says that the broker itself keeps to the limit. At
+    least one flow is asked for, whatever the limit.
+    """
+    if capped:
+        return Sized([(flow, partition_bytes if flow.least <= partition_bytes else flow.least) for flow in flows], 1)
+    share = min(partition_bytes, max(min(SMALLEST_SHARE, most), limit // max(1, len(flows))))
+    asked: list[tuple[Flow, int]] = []
+    left = limit
+    for flow in flows:
+        size = max(share, flow.least)
+        if asked and size > left:
+            break
+        asked.append((flow, size))
+        left -= size
+    return Sized(asked, -(-len(flows) // max(1, len(asked))))
+
+
+def patience(max_wait: float, turns: int, full_for: float) -> float:
+    """How long the broker may wait for data, in seconds.
+
+    Less than ``max_wait`` where others wait for their turn, and where a stream has had no room for ``full_for``
+    seconds (0: all have), since it may have some any moment. The longer it has had none, the less that is hurried: its
+    reader is slow then, and has enough.
+    """
+    wait = max_wait / turns
+    return min(wait, max(SHORTEST_POLL, full_for / GROWTH)) if full_for else wait
 
 
 class Exchange:
@@ -164,3 +211,59 @@ class Exchange:
         self._measures.fetched(monotonic() - began, answer)
         self._session.answered(answer.session_id)
         return answer
+
+
+class FetchMeasures:
+    """The instruments of one fetcher: its broker's, and those over all brokers."""
+
+    def __init__(self, metrics: Metrics, client_id: str, endpoint: Endpoint) -> None:
+        client = (("clientId", client_id),)
+        broker = (*client, ("brokerHost", endpoint.host), ("brokerPort", str(endpoint.port)))
+        kind = ("kafka.consumer", "FetchRequestAndResponseMetrics")
+        server = ("kafka.server", "FetcherStats")
+        times, throttles, sizes = (
+            [MetricName(*kind, name, tags) for tags in (client, broker)]
+            for name in ("FetchRequestRateAndTimeMs", "FetchRequestThrottleRateAndTimeMs", "FetchResponseSize")
+        )
+        volume, count = MetricName(*server, "BytesPerSec", broker), MetricName(*server, "RequestsPerSec", broker)
+        self._metrics = metrics
+        self._of_broker = (times[1], throttles[1], sizes[1], volume, count)
+        self._times = [metrics.timer(name) for name in times]
+        self._throttles = [metrics.timer(name) for name in throttles]
+        self._sizes = [metrics.histogram(name) for name in sizes]
+        self._bytes = metrics.meter(volume)
+        self._requests = metrics.meter(count)
+        self._fresh: Backlog[tuple[float, float, int]] = Backlog(metrics, self._tell)
+
+    def remove(self) -> None:
+        """Nothing is fetched from this broker any more: what is told of it alone goes."""
+        self._metrics.remove(self._of_broker)
+
+    def fetched(self, seconds: float, answer: FetchAnswer) -> None:
+        """A request was answered after so many seconds."""
+        size = 0
+        for part in answer.partitions:
+            size += len(part.records)
+        self._fresh.add((seconds, answer.throttle, size))
+
+    def settle(self) -> None:
+        """Tell the instruments what they have not been told yet; any thread."""
+        self._fresh.settle()
+
+    def _tell(self, answers: Sequence[tuple[float, float, int]]) -> None:
+        seconds, throttled, sizes = zip(*answers, strict=True)
+        for timer in self._times:
+            timer.update_all(seconds)
+        for throttle in self._throttles:
+            throttle.update_all(throttled)
+        for histogram in self._sizes:
+            histogram.update_all(sizes)
+        self._requests.mark(len(answers))
+        if any(sizes):
+            self._bytes.mark(sum(sizes))
+
+    @property
+    def request_rate(self) -> float:
+        """Requests per second over the last minute."""
+        self.settle()
+        return self._requests.value().one_minute_rate

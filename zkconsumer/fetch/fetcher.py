@@ -20,11 +20,9 @@ from time import monotonic
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
-from zkconsumer.fetch.broker_fetch import Exchange
-from zkconsumer.fetch.failure_log import Outages
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
+from zkconsumer.fetch.broker_failures import Logins, Outages
+from zkconsumer.fetch.broker_fetch import Exchange, FetchMeasures
 from zkconsumer.fetch.partition_fetch import EARLIEST, LATEST, Budget, FetchSettings, Flow, Sink, Unlimited
-from zkconsumer.fetch.refused_logins import Logins
 from zkconsumer.fetch.response_handler import Judge, Told, give_up
 from zkconsumer.fetch.truncation_check import LogCheck
 from zkconsumer.kafka import CorruptRecordsError, ListedOffset

@@ -21,10 +21,9 @@ from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
-from zkconsumer.fetch.failure_log import Outages
+from zkconsumer.fetch.broker_failures import Logins, Outages
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow, Sink, Unlimited
-from zkconsumer.fetch.refused_logins import Logins
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition

@@ -15,8 +15,15 @@ from zkconsumer.fetch.fetch_session import Wanted
 from zkconsumer.fetch.partition_fetch import FetchSettings, Flow
 from zkconsumer.kafka import CorruptRecordsError, FetchedPartition
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.leader_epoch_request import EPOCH_AT, EPOCH_END, epochs_in
-from zkconsumer.kafka.message_set_extent import NO_END, Extent, extent, offset_after_partial
+from zkconsumer.kafka.message_set_extent import (
+    EPOCH_AT,
+    EPOCH_END,
+    NO_END,
+    Extent,
+    epochs_in,
+    extent,
+    offset_after_partial,
+)
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,9 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel, Security
 from zkconsumer.kafka.endpoints import choose_endpoint
 from zkconsumer.kafka.fetch_response import FetchAnswer, FetchedPartition
-from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
 from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
 from zkconsumer.kafka.offset_requests import CoordinatorChannel, StoredOffset
-from zkconsumer.kafka.requests import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.kafka.requests import AnsweredEpoch, ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
 from zkconsumer.kafka.security import channel_security
 
 __all__ = [

@@ -18,12 +18,10 @@ from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.kafka import error_codes, fetch_request, fetch_response, leader_epoch_request, requests
-from zkconsumer.kafka.bounded_receive import Receive, received
-from zkconsumer.kafka.connection import Connection, PeerClosedError
+from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, received
 from zkconsumer.kafka.fetch_response import FetchAnswer
-from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
-from zkconsumer.kafka.requests import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka.requests import AnsweredEpoch, Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
 from zkconsumer.model import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -192,8 +190,8 @@ class BrokerChannel:
         version = (self._versions or {}).get(requests.EPOCH_END)
         if version is None or not epochs:
             return {}
-        request = leader_epoch_request.epoch_ends_request(version, epochs)
-        return leader_epoch_request.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
+        request = requests.epoch_ends_request(version, epochs)
+        return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding.

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from zkconsumer.errors import BrokerError
-from zkconsumer.kafka.bounded_receive import Receive, received
+from zkconsumer.kafka.connection import Receive, received
 
 _INT16 = Struct(">h").unpack_from
 _INT32 = Struct(">i").unpack_from

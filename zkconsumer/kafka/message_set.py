@@ -28,12 +28,12 @@ from zkconsumer.kafka.batch_headers import (
     TRANSACTIONAL,
     Head,
     MalformedSetError,
+    checksum_is_right,
     misplaced,
     missing,
     read_head,
 )
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.crc32c import checksum_is_right
 from zkconsumer.kafka.legacy_records import Wrapped, WrapperBatch, read_run
 from zkconsumer.kafka.record_batch import MANY_RECORDS, CorruptRecordsError, EmptyBatch, RecordBatch, expanded
 from zkconsumer.model import TopicPartition

@@ -28,9 +28,14 @@ from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.kafka.compression import DEFAULT_LIMIT
 from zkconsumer.streams.arrow_api import ColumnStream, TurnToColumns
 from zkconsumer.streams.chunk_reader import Ask, ChunkReader, Count, ReadSettings, Wait
-from zkconsumer.streams.loop_errors import public_names, read_already, tell_of_message_in_hand
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import NotReturned, as_generator
+from zkconsumer.streams.message_iterator import (
+    NotReturned,
+    as_generator,
+    public_names,
+    read_already,
+    tell_of_message_in_hand,
+)
 from zkconsumer.streams.rate_limit import Gate
 from zkconsumer.streams.stream_queue import StreamQueue
 

@@ -21,9 +21,8 @@ from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.loop_errors import public_names, read_already
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator
+from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator, public_names, read_already
 
 TURN = 0.05
 """Seconds. Going back to a chunk in its middle costs up to a millisecond, for its batch is decoded anew."""

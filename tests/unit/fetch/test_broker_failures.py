@@ -1,4 +1,4 @@
-"""Brokers that refuse us are asked ever more seldom, and the readers hear of it."""
+"""What fails again and again takes few lines of the log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,97 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.timing import eventually, scaled
+from tests.unit.fetch.test_truncation_check import add, reading, take
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
+from zkconsumer.fetch import broker_failures as module
 from zkconsumer.fetch import fetcher_manager as manager_module
-from zkconsumer.fetch import refused_logins as module
+from zkconsumer.fetch.broker_failures import (
+    FIRST_LOG_PAUSE,
+    KNOWN_FAILURES,
+    LONGEST_LOG_PAUSE,
+    LONGEST_LOGIN_PAUSE,
+    Logins,
+    Outages,
+)
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetchManager
-from zkconsumer.fetch.refused_logins import LONGEST_PAUSE, Logins
 from zkconsumer.kafka import ClusterMetadata
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
+from zkconsumer.testing import FakeCluster, ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    caplog.clear()
+    return found
+
+
+def test_a_failure_is_told_at_once_and_then_seldom(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    outages = Outages(clock.now)
+    outages.failed("it", "it failed: away")
+    assert lines(caplog) == ["it failed: away"]
+    for _ in range(2 * int(FIRST_LOG_PAUSE)):
+        clock.advance(0.5)
+        outages.failed("it", "it failed: away")
+    assert lines(caplog) == ["it failed: away (61 times in 30 s)"]
+    for _ in range(3600):
+        clock.advance(1)
+        outages.failed("it", "it failed: away")
+    assert len(lines(caplog)) <= 4 + 3600 / LONGEST_LOG_PAUSE
+    outages.over("it")
+    outages.over("it")
+    assert lines(caplog) == ["it works again, after 3661 failures in 3630 s"]
+
+
+def test_a_failure_that_comes_and_goes_is_one(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    outages = Outages(clock.now)
+    for _ in range(100):
+        clock.advance(0.1)
+        outages.failed("it", "it failed: away")
+        outages.over("it")
+    assert len(lines(caplog)) == 2
+    clock.advance(FIRST_LOG_PAUSE)
+    outages.failed("it", "it failed: away")
+    assert lines(caplog) == ["it failed: away"], "a new one, after it worked for a while"
+
+
+def test_what_works_is_not_told() -> None:
+    outages = Outages()
+    outages.over("it")
+    for number in range(2 * KNOWN_FAILURES):
+        outages.failed(str(number), "failed")
+    assert len(outages._known) == KNOWN_FAILURES
+
+
+def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its fetcher is made anew for each try, and each of them logged its first failure: 72 lines in 15 s."""
+    caplog.set_level(logging.INFO)
+    with FakeCluster(2, zookeeper=True) as cluster:
+        cluster.create_topic("t")
+        add(cluster, "ab")
+        cluster.zookeeper.put("/consumers/g/offsets/t/0", b"0")
+        with reading(cluster) as (connector, stream):
+            take(stream, 2)
+            caplog.clear()
+            cluster.brokers[0].stop()  # as if it were frozen: it stays registered, and leads
+            before = len(cluster.requests_of("Metadata"))
+            eventually(lambda: len(cluster.requests_of("Metadata")) > before + 20, 20, "twenty tries")
+            assert "cannot be reached" in connector.state.detail
+            assert [line for line in lines(caplog) if "broker 0" in line][1:] == []
+            cluster.brokers[0].start()
+            add(cluster, "c")
+            assert take(stream, 1) == [(2, "c")]
+            assert [line for line in lines(caplog) if "works again" in line] != []
+
 
 REFUSAL = BrokerAuthenticationError("broker 1 at h:1: the login failed")
 
@@ -29,7 +110,7 @@ def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_success() -> None:
     pauses = [logins.refused("a", REFUSAL) for _ in range(40)]
     assert 0.3 < pauses[0] <= 0.5
     assert all(later > 1.2 * earlier for earlier, later in pairwise(pauses[:6]))
-    assert LONGEST_PAUSE * 0.7 < pauses[-1] <= LONGEST_PAUSE
+    assert LONGEST_LOGIN_PAUSE * 0.7 < pauses[-1] <= LONGEST_LOGIN_PAUSE
     logins.accepted("a")
     assert logins.refused("a", REFUSAL) <= 0.5
 
@@ -97,7 +178,7 @@ def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Fetc
 def test_readers_hear_of_it_once_and_again_when_it_is_over(
     manage: Callable[..., tuple[FetchManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "FIRST_LOGIN_PAUSE", 0.01)
     manager, told = manage(REFUSAL, REFUSAL, BrokerUnavailableError("away"), REFUSAL, None)
     eventually(lambda: len(told) == 2, 10, "the end of it")
     assert told == [REFUSAL, None]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.fetch.fetch_sizing import SMALLEST_SHARE, patience, sized
+from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, patience, sized
 from zkconsumer.fetch.partition_fetch import Flow
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import StreamQueue
