@@ -27,7 +27,7 @@ LONGEST_LOGIN_PAUSE = 30.0
 """Seconds before a refused login is tried again, at first and at most."""
 
 
-class _Outage:
+class _Failure:
     """A failure that repeats. ``times`` counts it, ``line_at`` is when it may be logged again."""
 
     __slots__ = ("is_over", "line_at", "pause", "since", "times", "told_over")
@@ -41,13 +41,13 @@ class _Outage:
         self.told_over = False
 
 
-class Outages:
+class FailureLog:
     """Present failures, by their names in the log. Argument: ``clock`` tells seconds, from any beginning."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._known: dict[str, _Outage] = {}
+        self._known: dict[str, _Failure] = {}
 
     def failed(self, what: str, why: str) -> None:
         """Note that ``what`` failed once more, and log ``why`` where it is time to. One that fails again soon after it
@@ -55,38 +55,38 @@ class Outages:
         """
         now = self._clock()
         with self._lock:
-            outage = self._known.get(what)
-            if outage is None or (outage.is_over and now >= outage.line_at):
+            failure = self._known.get(what)
+            if failure is None or (failure.is_over and now >= failure.line_at):
                 self._known.pop(what, None)
-                self._known[what] = _Outage(now)
+                self._known[what] = _Failure(now)
                 for old in list(self._known)[: max(0, len(self._known) - KNOWN_FAILURES)]:
                     del self._known[old]
                 level, line = logging.WARNING, why
             else:
-                outage.times += 1
-                outage.is_over = False
-                level = logging.WARNING if now >= outage.line_at else logging.DEBUG
-                line = f"{why} ({outage.times} times in {now - outage.since:.0f} s)"
+                failure.times += 1
+                failure.is_over = False
+                level = logging.WARNING if now >= failure.line_at else logging.DEBUG
+                line = f"{why} ({failure.times} times in {now - failure.since:.0f} s)"
                 if level == logging.WARNING:
-                    outage.pause = min(2 * outage.pause, LONGEST_LOG_PAUSE)
-                    outage.line_at = now + outage.pause
+                    failure.pause = min(2 * failure.pause, LONGEST_LOG_PAUSE)
+                    failure.line_at = now + failure.pause
         log.log(level, "%s", line)
 
     def over(self, what: str) -> None:
         """Note that ``what`` works. That is logged once for an outage."""
         with self._lock:
-            outage = self._known.get(what)
-            if outage is None or outage.is_over:
+            failure = self._known.get(what)
+            if failure is None or failure.is_over:
                 return
-            outage.is_over = True
-            told, outage.told_over = outage.told_over, True
-            times, lasted = outage.times, self._clock() - outage.since
+            failure.is_over = True
+            told, failure.told_over = failure.told_over, True
+            times, lasted = failure.times, self._clock() - failure.since
         log.log(
             logging.DEBUG if told else logging.INFO, "%s works again, after %d failures in %.0f s", what, times, lasted
         )
 
 
-class Logins:
+class RefusedLogins:
     """The refused logins of one member, by who tried."""
 
     def __init__(self) -> None:

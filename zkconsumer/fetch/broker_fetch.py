@@ -15,9 +15,16 @@ from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
-from zkconsumer.fetch.fetch_session import FetchSession, Wanted
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow
-from zkconsumer.kafka import AnsweredEpoch, BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
+from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
+from zkconsumer.kafka import (
+    BrokerChannel,
+    EpochEndResponse,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    PartitionResponse,
+)
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
 from zkconsumer.kafka.requests import CAPPED_FETCH
@@ -29,13 +36,13 @@ log = logging.getLogger(__name__)
 _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
 
 
-class Answered(NamedTuple):
+class FetchResult(NamedTuple):
     """What came: each partition's part with its flow and what was asked of it. ``turned`` are those whose turn it was,
     None: those that got something.
     """
 
-    parts: list[tuple[Flow, Wanted, FetchedPartition]]
-    turned: list[Flow] | None
+    parts: list[tuple[PartitionFetch, FetchRange, PartitionResponse]]
+    turned: list[PartitionFetch] | None
 
 
 SMALLEST_SHARE = 16 * 1024
@@ -47,14 +54,16 @@ GROWTH = 4
 """A partition that had no room for so many times as long as a poll may still be looked at that much later."""
 
 
-class Sized(NamedTuple):
+class SizedRequest(NamedTuple):
     """Which flows to ask for and how many bytes of each; ``turns`` is how many such requests serve all of them."""
 
-    asked: list[tuple[Flow, int]]
+    asked: list[tuple[PartitionFetch, int]]
     turns: int
 
 
-def sized(flows: Sequence[Flow], limit: int, partition_bytes: int, *, capped: bool, most: int) -> Sized:
+def size_request(
+    fetches: Sequence[PartitionFetch], limit: int, partition_bytes: int, *, capped: bool, most: int
+) -> SizedRequest:
     """What to ask for, of ``flows`` in the order of service.
 
     Arguments: ``limit`` in bytes for the whole answer, ``most`` what it is at most (``fetch.max.bytes``);
@@ -62,20 +71,22 @@ def sized(flows: Sequence[Flow], limit: int, partition_bytes: int, *, capped: bo
     least one flow is asked for, whatever the limit.
     """
     if capped:
-        return Sized([(flow, partition_bytes if flow.least <= partition_bytes else flow.least) for flow in flows], 1)
-    share = min(partition_bytes, max(min(SMALLEST_SHARE, most), limit // max(1, len(flows))))
-    asked: list[tuple[Flow, int]] = []
+        return SizedRequest(
+            [(fetch, partition_bytes if fetch.least <= partition_bytes else fetch.least) for fetch in fetches], 1
+        )
+    share = min(partition_bytes, max(min(SMALLEST_SHARE, most), limit // max(1, len(fetches))))
+    asked: list[tuple[PartitionFetch, int]] = []
     left = limit
-    for flow in flows:
-        size = max(share, flow.least)
+    for fetch in fetches:
+        size = max(share, fetch.least)
         if asked and size > left:
             break
-        asked.append((flow, size))
+        asked.append((fetch, size))
         left -= size
-    return Sized(asked, -(-len(flows) // max(1, len(asked))))
+    return SizedRequest(asked, -(-len(fetches) // max(1, len(asked))))
 
 
-def patience(max_wait: float, turns: int, full_for: float) -> float:
+def poll_seconds(max_wait: float, turns: int, full_for: float) -> float:
     """How long the broker may wait for data, in seconds.
 
     Less than ``max_wait`` where others wait for their turn, and where a stream has had no room for ``full_for``
@@ -86,7 +97,7 @@ def patience(max_wait: float, turns: int, full_for: float) -> float:
     return min(wait, max(SHORTEST_POLL, full_for / GROWTH)) if full_for else wait
 
 
-class Exchange:
+class FetchConnection:
     """What is asked of one broker, and the connection to it.
 
     Arguments: ``accepted`` is called when a connection is made and we are let in.
@@ -97,7 +108,7 @@ class Exchange:
         endpoint: Endpoint,
         settings: FetchSettings,
         budget: Budget,
-        measures: FetchMeasures,
+        measures: FetchMetrics,
         accepted: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -141,11 +152,11 @@ class Exchange:
         deadline = Deadline(self._settings.socket_timeout)
         return self._channel.list_offsets(wanted, deadline, isolation_level=isolation_level)
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, AnsweredEpoch]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEndResponse]:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def fetch(self, flows: Sequence[Flow], full_for: float) -> Answered | None:
+    def fetch(self, fetches: Sequence[PartitionFetch], full_for: float) -> FetchResult | None:
         """Ask for what comes next of these, in the order of service; None where it is all to be said anew.
 
         Arguments: ``full_for`` is since how many seconds some stream has had no room, 0 where all have. Raises
@@ -154,15 +165,15 @@ class Exchange:
         settings = self._settings
         limit = self._budget.reserve(settings.max_bytes)
         try:
-            plan = sized(flows, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
-            asked: dict[TopicPartition, Flow] = {}
-            wanted: dict[TopicPartition, Wanted] = {}
-            for flow, size in plan.asked:
-                start = flow.position.fetched
+            plan = size_request(fetches, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
+            asked: dict[TopicPartition, PartitionFetch] = {}
+            wanted: dict[TopicPartition, FetchRange] = {}
+            for fetch, size in plan.asked:
+                start = fetch.position.fetched
                 if start is not None:
-                    asked[flow.tp] = flow
-                    wanted[flow.tp] = flow.wanting(start, size)
-            answer = self._exchange(wanted, limit, patience(settings.max_wait, plan.turns, full_for))
+                    asked[fetch.tp] = fetch
+                    wanted[fetch.tp] = fetch.range_from(start, size)
+            answer = self._exchange(wanted, limit, poll_seconds(settings.max_wait, plan.turns, full_for))
         finally:
             self._budget.release(limit)
         if answer is None:
@@ -174,20 +185,20 @@ class Exchange:
             found = asked.get(tp)
             if found is not None:
                 parts.append((found, wanted[tp], part))
-        return Answered(parts, None if plan.turns == 1 else [flow for flow, _ in plan.asked])
+        return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
 
-    def _know_ends(self, asked: Mapping[TopicPartition, Flow], answer: FetchAnswer) -> None:
+    def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:
         """In a session the broker tells the log's end when it has changed. A position that is new (after a seek) learns
         it from what was told before.
         """
         ends, level = self._ends, self._settings.isolation_level
         for part in answer.partitions:
             ends[TopicPartition(part.topic, part.partition)] = part.end(level) if part.error == codes.NONE else -1
-        for tp, flow in asked.items():
-            if flow.position.log_end < 0:
-                flow.position.log_end = ends.get(tp, -1)
+        for tp, fetch in asked.items():
+            if fetch.position.log_end < 0:
+                fetch.position.log_end = ends.get(tp, -1)
 
-    def _exchange(self, wanted: Mapping[TopicPartition, Wanted], limit: int, wait: float) -> FetchAnswer | None:
+    def _exchange(self, wanted: Mapping[TopicPartition, FetchRange], limit: int, wait: float) -> FetchResponse | None:
         """One request and its answer; None where the broker has forgotten what it was told, and all is to be said
         anew.
         """
@@ -213,7 +224,7 @@ class Exchange:
         return answer
 
 
-class FetchMeasures:
+class FetchMetrics:
     """The instruments of one fetcher: its broker's, and those over all brokers."""
 
     def __init__(self, metrics: Metrics, client_id: str, endpoint: Endpoint) -> None:
@@ -239,7 +250,7 @@ class FetchMeasures:
         """Nothing is fetched from this broker any more: what is told of it alone goes."""
         self._metrics.remove(self._of_broker)
 
-    def fetched(self, seconds: float, answer: FetchAnswer) -> None:
+    def fetched(self, seconds: float, answer: FetchResponse) -> None:
         """A request was answered after so many seconds."""
         size = 0
         for part in answer.partitions:

@@ -170,9 +170,9 @@ class Connection:
 
     # -- inside
 
-    def _using(self) -> _InUse:
+    def _using(self) -> _SocketUse:
         """The socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        return _InUse(self)
+        return _SocketUse(self)
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -275,7 +275,7 @@ class Connection:
                 wrapped.do_handshake()
 
 
-class _InUse:
+class _SocketUse:
     """See ``Connection._using``. A small answer has several: so this is no generator, which takes three times as
     long.
     """
@@ -326,7 +326,7 @@ Receive = Callable[[memoryview], None]
 _PIECE = 64 * 1024
 
 
-def received(begun: bytes | memoryview, size: int, scratch: bytearray, receive: Receive) -> bytes:
+def receive_bounded(begun: bytes | memoryview, size: int, scratch: bytearray, receive: Receive) -> bytes:
     """Return ``size`` bytes that begin with ``begun``; the rest is received in pieces as large as ``scratch``.
 
     ``begun`` may lie in ``scratch``. Raises what ``receive`` raises.

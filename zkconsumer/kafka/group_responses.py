@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 from zkconsumer.core.consumer_protocol import JoinedMember
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka.group_schemas import DELETE_GROUPS, GROUP_MESSAGES, OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
-from zkconsumer.kafka.schema import Message
+from zkconsumer.kafka.schema import ApiSchema
 
-Versions = Mapping[Message, int]
+Versions = Mapping[ApiSchema, int]
 
 _OPTIONAL: Final = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """What only tools ask; brokers before 1.1 and 2.4 know them not."""
 
-_LEAST: Final[Mapping[Message, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
+_LEAST: Final[Mapping[ApiSchema, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
 """Version 0 of these means ZooKeeper, written by the broker."""
 
 OF_0_9: Final[Versions] = {
@@ -107,7 +107,7 @@ def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Vers
 
     Arguments: the broker's lowest and highest version by the request's number; its name. Raises BrokerError.
     """
-    chosen: dict[Message, int] = {}
+    chosen: dict[ApiSchema, int] = {}
     for message in GROUP_MESSAGES:
         low, high = ranges.get(message.key, (0, -1))
         best = min(high, message.highest)

@@ -20,7 +20,7 @@ from aiokafka.protocol import admin, fetch, metadata, offset
 from zkconsumer.core.leader_epochs import EpochEnd
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
-from zkconsumer.kafka.schema import INT16, INT32, INT64, STRING, Call, Field, Message
+from zkconsumer.kafka.schema import INT16, INT32, INT64, STRING, ApiRequest, ApiSchema, Field
 from zkconsumer.model import TopicPartition
 
 
@@ -232,7 +232,7 @@ def listed_offsets(answer: Any) -> dict[TopicPartition, ListedOffset]:
 
 _ANY = -1  # no leader epoch is expected
 
-OFFSET_FOR_LEADER_EPOCH = Message(
+OFFSET_FOR_LEADER_EPOCH = ApiSchema(
     *(23, "OffsetForLeaderEpoch", 0, 3, 4),
     request=(
         Field("replica_id", INT32, 3),
@@ -272,14 +272,14 @@ OFFSET_FOR_LEADER_EPOCH = Message(
 )
 
 
-class AnsweredEpoch(NamedTuple):
+class EpochEndResponse(NamedTuple):
     """The answer for one partition: an error code, 0 for none, and where the epoch ends."""
 
     error: int
     end: EpochEnd
 
 
-def epoch_ends_request(version: int, epochs: Mapping[TopicPartition, int]) -> Call:
+def epoch_ends_request(version: int, epochs: Mapping[TopicPartition, int]) -> ApiRequest:
     """The question where these epochs end."""
     topics = [
         {
@@ -290,15 +290,19 @@ def epoch_ends_request(version: int, epochs: Mapping[TopicPartition, int]) -> Ca
         }
         for topic, run in groupby(sorted(epochs), lambda tp: tp.topic)
     ]
-    return Call(OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": _CONSUMER, "topics": topics})
+    return ApiRequest(OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": _CONSUMER, "topics": topics})
 
 
-def epoch_ends(answer: Mapping[str, Any], epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, AnsweredEpoch]:
+def epoch_ends(
+    answer: Mapping[str, Any], epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, EpochEndResponse]:
     """The answers for the partitions asked for; one that is missing is UNKNOWN_SERVER_ERROR."""
-    found = dict.fromkeys(epochs, AnsweredEpoch(error_codes.UNKNOWN_SERVER_ERROR, EpochEnd(-1)))
+    found = dict.fromkeys(epochs, EpochEndResponse(error_codes.UNKNOWN_SERVER_ERROR, EpochEnd(-1)))
     for topic in answer["topics"] or ():
         for one in topic["partitions"] or ():
             tp = TopicPartition(topic["topic"], one["partition"])
             if tp in found:
-                found[tp] = AnsweredEpoch(one["error_code"], EpochEnd(one["end_offset"], one.get("leader_epoch", -1)))
+                found[tp] = EpochEndResponse(
+                    one["error_code"], EpochEnd(one["end_offset"], one.get("leader_epoch", -1))
+                )
     return found

@@ -37,7 +37,7 @@ TokenSource = Callable[[], str]
 """Gives a token for OAUTHBEARER, anew for each login."""
 
 
-class Conversation(Protocol):
+class SaslMechanism(Protocol):
     """One login."""
 
     def step(self, answer: bytes | None) -> tuple[bytes, bool] | None:
@@ -47,7 +47,7 @@ class Conversation(Protocol):
         """
 
 
-class Login:
+class SaslLogin:
     """Who logs in, and how. Immutable; any thread.
 
     Raises ConfigException for what is missing, MissingExtraError where GSSAPI lacks its library.
@@ -69,24 +69,26 @@ class Login:
         known = self._credentials if self.mechanism in PASSWORD_MECHANISMS else None
         return f"sasl.mechanism {self.mechanism}" + (f", user {known.username!r}" if known is not None else "")
 
-    def begin(self, host: str) -> Conversation:
+    def begin(self, host: str) -> SaslMechanism:
         """A login on the broker at ``host``."""
         if self._token is not None:
-            return _Bearer(self._token)
+            return _BearerMechanism(self._token)
         if self.mechanism == "GSSAPI":
-            return _Driven(conn.SaslGSSAPIAuthenticator(loop=None, principal=f"{self._service}@{host}"))
+            return _LibraryMechanism(conn.SaslGSSAPIAuthenticator(loop=None, principal=f"{self._service}@{host}"))
         assert self._credentials is not None
         name, password = self._credentials
         if self.mechanism == "PLAIN":
-            return _Driven(
+            return _LibraryMechanism(
                 conn.SaslPlainAuthenticator(loop=None, sasl_plain_username=name, sasl_plain_password=password)
             )
-        return _Driven(
-            _Scram(loop=None, sasl_plain_username=name, sasl_plain_password=password, sasl_mechanism=self.mechanism)
+        return _LibraryMechanism(
+            _ScramMechanism(
+                loop=None, sasl_plain_username=name, sasl_plain_password=password, sasl_mechanism=self.mechanism
+            )
         )
 
 
-class _Driven:
+class _LibraryMechanism:
     """One of the library's authenticators, without its event loop."""
 
     def __init__(self, authenticator: Any) -> None:
@@ -97,7 +99,7 @@ class _Driven:
         return step
 
 
-class _Scram(conn.ScramAuthenticator):  # type: ignore[misc]
+class _ScramMechanism(conn.ScramAuthenticator):  # type: ignore[misc]
     def first_message(self) -> str:
         message: str = super().first_message()
         self._first = message
@@ -116,7 +118,7 @@ class _Scram(conn.ScramAuthenticator):  # type: ignore[misc]
         super().create_salted_password(salt, iterations)
 
 
-class _Bearer:
+class _BearerMechanism:
     def __init__(self, source: TokenSource) -> None:
         self._source = source
         self._refused = ""
@@ -171,7 +173,7 @@ def channel_security(config: SecurityConfig) -> Security | None:
         return None
     return _ChannelSecurity(
         _context(config) if config.uses_tls else None,
-        Login(config) if config.uses_sasl else None,
+        SaslLogin(config) if config.uses_sasl else None,
     )
 
 
@@ -188,7 +190,7 @@ def _context(config: SecurityConfig) -> ssl.SSLContext:
 
 
 class _ChannelSecurity:
-    def __init__(self, context: ssl.SSLContext | None, login: Login | None) -> None:
+    def __init__(self, context: ssl.SSLContext | None, login: SaslLogin | None) -> None:
         self._context = context
         self._login = login
 
@@ -207,11 +209,11 @@ class _ChannelSecurity:
             self._choose_mechanism(self._login, channel, version, deadline)
         elif self._login.mechanism != "GSSAPI":
             raise BrokerAuthenticationError(f"{channel.name}: brokers before 0.10 know no login but GSSAPI")
-        tokens = _framed if version and requests.SASL_AUTHENTICATE.name in channel.versions else _bare
-        return self._converse(self._login, channel, tokens, deadline)
+        tokens = _token_in_request if version and requests.SASL_AUTHENTICATE.name in channel.versions else _bare_token
+        return self._exchange_tokens(self._login, channel, tokens, deadline)
 
     @staticmethod
-    def _choose_mechanism(login: Login, channel: BrokerChannel, version: int, deadline: Deadline) -> None:
+    def _choose_mechanism(login: SaslLogin, channel: BrokerChannel, version: int, deadline: Deadline) -> None:
         request = requests.SASL_HANDSHAKE.classes[version](login.mechanism)
         answer = channel.exchange(requests.SASL_HANDSHAKE, request, deadline)
         if answer.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
@@ -226,7 +228,7 @@ class _ChannelSecurity:
             )
 
     @staticmethod
-    def _converse(login: Login, channel: BrokerChannel, tokens: Any, deadline: Deadline) -> float | None:
+    def _exchange_tokens(login: SaslLogin, channel: BrokerChannel, tokens: Any, deadline: Deadline) -> float | None:
         """Token for token. Whatever goes wrong in a mechanism's own code is a failed login, never more."""
         lifetime: float | None = None
         answer: bytes | None = None
@@ -249,7 +251,9 @@ class _ChannelSecurity:
         raise BrokerAuthenticationError(f"{refused}it does not come to an end")
 
 
-def _framed(channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline) -> tuple[bytes, float | None]:
+def _token_in_request(
+    channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline
+) -> tuple[bytes, float | None]:
     """One token in a request of the protocol (from 1.0 on)."""
     del awaited  # every request has its answer
     version = channel.versions[requests.SASL_AUTHENTICATE.name]
@@ -260,7 +264,7 @@ def _framed(channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadl
     return bytes(answer.sasl_auth_bytes or b""), lifetime / 1000 if lifetime > 0 else None
 
 
-def _bare(channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline) -> tuple[bytes, float | None]:
+def _bare_token(channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline) -> tuple[bytes, float | None]:
     """One token as it is, behind its length (0.9 to 0.11), where a refusal is that the connection is closed."""
     try:
         return channel.exchange_token(token, awaited, deadline), None

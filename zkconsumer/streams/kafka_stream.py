@@ -7,10 +7,10 @@ What counts as consumed differs from the original on purpose. There a message is
 so a crash while it is processed loses it. Here it is finished when the next one is asked for; see :class:`KafkaStream`.
 
 The hand-out path runs for each message and is written for speed: one generator per stream keeps everything in local
-names, and an iterator over it is ``map(MessageAndMetadata, generator)``, which makes the message object in C. What
-must be raised to the user (a timeout, an error) is yielded as a :class:`_Raise`, which raises when the map unpacks
-it, so that neither the generator nor the iterator ends by it. Whoever asks for columns in between throws
-:class:`TurnToColumns` into the generator, which costs messages nothing: it lets go of its chunk and begins anew there.
+names, and an iterator over it is ``map(MessageAndMetadata, generator)``, which makes the message object in C. An
+error for the user, such as a timeout, is yielded as a :class:`_Raise`, which raises when the map unpacks it. So neither
+the generator nor the iterator ends by an error. A request for columns throws :class:`SwitchToColumns` into the
+generator, which lets go of its chunk and begins anew there. This costs messages nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.kafka.compression import DEFAULT_LIMIT
-from zkconsumer.streams.arrow_api import ColumnStream, TurnToColumns
-from zkconsumer.streams.chunk_reader import Ask, ChunkReader, Count, ReadSettings, Wait
+from zkconsumer.streams.arrow_api import ColumnStream, SwitchToColumns
+from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadDeadline, ReadSettings, WaitForToken
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import (
     NotReturned,
     as_generator,
+    busy_text,
+    log_in_hand,
     public_names,
-    read_already,
-    tell_of_message_in_hand,
 )
-from zkconsumer.streams.rate_limit import Gate
+from zkconsumer.streams.rate_limit import HandOutGate
 from zkconsumer.streams.stream_queue import StreamQueue
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _FOR_MEMBERS = (
     "returning",
     "settle",
     "take_back",
-    "tell_of_loop",
+    "log_message_in_hand",
     "turn",
     "wait_at_gate",
 )
@@ -84,7 +84,7 @@ class KafkaStream(ColumnStream[K, V]):
         self,
         name: str,
         queue: StreamQueue,
-        lease: Gate,
+        lease: HandOutGate,
         *,
         timeout: float | None,
         check_crc: bool,
@@ -94,14 +94,14 @@ class KafkaStream(ColumnStream[K, V]):
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
         ends_on_timeout: bool = False,
-        count: Count = lambda _topic, _messages, _bytes: None,
+        count: CountConsumed = lambda _topic, _messages, _bytes: None,
     ) -> None:
         settings = ReadSettings(check_crc, read_committed, skip_corrupt, largest_batch)
         reader = ChunkReader(name, queue, lease, settings, count)
         super().__init__(name, reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
         self._lease = lease
         self._message_class = message_class
-        self._wait_for_token: Wait | None = None
+        self._wait_for_token: WaitForToken | None = None
         self._messages = as_generator(self._hand_out())
 
     @property
@@ -109,12 +109,12 @@ class KafkaStream(ColumnStream[K, V]):
         return self._message_class is not MessageAndMetadata
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        self.tell_of_loop()
+        self.log_message_in_hand()
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._asked:
-            raise RuntimeError(read_already(self.name, self._holder))
+            raise RuntimeError(busy_text(self.name, self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
@@ -126,7 +126,7 @@ class KafkaStream(ColumnStream[K, V]):
 
     # ---- in turn with other streams (MergedStreams)
 
-    def turn(self, wait_for_token: Wait) -> Iterator[MessageAndMetadata[K, V]]:
+    def turn(self, wait_for_token: WaitForToken) -> Iterator[MessageAndMetadata[K, V]]:
         """The messages that there are now; ends where one would have to be waited for. Only for the pace, which
         is that of all streams, is waited, by ``wait_for_token``, until that returns False. :meth:`settle` must follow.
         """
@@ -173,13 +173,13 @@ class KafkaStream(ColumnStream[K, V]):
             self._messages = as_generator(self._hand_out())
         self._reader.left_to_parent(error)
 
-    def tell_of_loop(self) -> None:
+    def log_message_in_hand(self) -> None:
         """A loop begins: log what becomes of the message that is still in hand, perhaps interrupted half-way."""
         chunk = self.queue.taken
         if chunk is None or self._withheld or not (self._yielded or self._columns.in_hand):
             return
         if chunk.position.held and not chunk.position.revoked:
-            tell_of_message_in_hand(log, self.name, chunk.position)
+            log_in_hand(log, self.name, chunk.position)
 
     def __dir__(self) -> list[str]:
         return public_names(super().__dir__(), _FOR_MEMBERS)
@@ -191,7 +191,7 @@ class KafkaStream(ColumnStream[K, V]):
     def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
         # one function for speed: whatever it calls for each message costs more than all it does itself
         queue, lease, reader = self.queue, self._lease, self._reader
-        ask: Ask | None = None
+        ask: ReadDeadline | None = None
         # The first offset of a batch of which something was handed out, so that another ask has begun since ``ask`` was
         # made; nothing is done for each message to tell that
         first: int | None = None
@@ -204,7 +204,11 @@ class KafkaStream(ColumnStream[K, V]):
                 failure: _Raise | None = None
                 try:
                     # if an ask has begun there was no message in the chunk before
-                    chunk = reader.next_chunk(ask) if ask else queue.taken or queue.take(ask := Ask(self._patience))
+                    chunk = (
+                        reader.next_chunk(ask)
+                        if ask
+                        else queue.taken or queue.take(ask := ReadDeadline(self._patience))
+                    )
                     if chunk is None:
                         break
                     self._holder = get_native_id()
@@ -226,8 +230,11 @@ class KafkaStream(ColumnStream[K, V]):
                                 position.held_until = batch.next_offset
                             if position.halted or now >= lease.until:
                                 position.held_until = NOTHING_HELD
-                                ask, first = ask if ask and first == record.offset else Ask(self._patience), None
-                                if not reader.may_go_on(position, batch.next_offset, ask, self._wait_for_token):
+                                ask, first = (
+                                    ask if ask and first == record.offset else ReadDeadline(self._patience),
+                                    None,
+                                )
+                                if not reader.wait_to_hand_out(position, batch.next_offset, ask, self._wait_for_token):
                                     break
                                 ask = None
                             yield message
@@ -245,13 +252,13 @@ class KafkaStream(ColumnStream[K, V]):
                     message = None
                     reader.finish(chunk)
                     continue
-                except TurnToColumns:
-                    reader.turn_over()
+                except SwitchToColumns:
+                    reader.finish_for_columns()
                 except NotReturned:
                     reader.retract()
                 except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
                     # the chunk stays taken: its error comes again rather than a silent gap
-                    error = reader.deal_with(e, in_hand=message is None)
+                    error = reader.handle_error(e, in_hand=message is None)
                     if error is None:
                         ask, first = ask if first is None else None, None
                         continue

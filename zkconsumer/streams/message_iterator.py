@@ -110,7 +110,7 @@ def public_names(names: Iterable[str], internal: Collection[str]) -> list[str]:
     return [name for name in names if name not in internal and (not name.startswith("_") or name.startswith("__"))]
 
 
-def read_already(name: str, holder: int) -> str:
+def busy_text(name: str, holder: int) -> str:
     """Return the words for a stream that is asked while thread ``holder`` (its native identifier) asks it."""
     if holder == get_native_id():
         return f"{name} is being asked by this very thread: a signal handler must not read a stream that it interrupts"
@@ -120,7 +120,7 @@ def read_already(name: str, holder: int) -> str:
     )
 
 
-def tell_of_message_in_hand(log: logging.Logger, name: str, position: PartitionPosition) -> None:
+def log_in_hand(log: logging.Logger, name: str, position: PartitionPosition) -> None:
     """Log that the message in hand counts as finished when a new loop goes on.
 
     It is a warning where the session is interactive (a notebook) and has just shown a KeyboardInterrupt.

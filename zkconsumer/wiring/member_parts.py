@@ -30,7 +30,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
@@ -51,8 +51,8 @@ from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import OwnedOffsets
 from zkconsumer.stream_delivery import Delivery
-from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
-from zkconsumer.streams.rate_limit import Gate
+from zkconsumer.streams import KafkaStream, QueueBudget, RateLimitedLease
+from zkconsumer.streams.rate_limit import HandOutGate
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_codecs import BrokerNode
@@ -114,7 +114,7 @@ class MemberParts:
         self.events: SimpleQueue[Any] = SimpleQueue()
         self._security = channel_security(config)
         self.budget = QueueBudget(config.queued_max_bytes)
-        self.fetching = FetchManager(
+        self.fetching = FetcherManager(
             consumer,
             replace(fetch_settings(config), security=self._security),
             self._brokers,
@@ -125,7 +125,7 @@ class MemberParts:
             budget=self.budget,
         )
         rate = config.consumed_max_per_second
-        self.gate: Gate = PacedLease(lease, rate) if rate else lease
+        self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.delivery = Delivery(consumer, self.fetching, lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
         self.listener = (

@@ -15,7 +15,7 @@ from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, Flow
+from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
@@ -30,7 +30,7 @@ class OnePartition:
 
     def __init__(self, *, start: int = 0, skip_corrupt: bool = False, check_crc: bool = True, **settings: Any) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.returned: list[Flow] = []
+        self.returned: list[PartitionFetch] = []
         self.resolved: list[int] = []
         self.listed = (0, 0)  # error, offset
         self.log_start: int | None = None  # the offset that is answered for EARLIEST, if it is another
@@ -96,7 +96,7 @@ class OnePartition:
                 give_back=self.returned.extend,
                 resolved=lambda starts: self.resolved.extend(starts.values()),
             )
-            fetcher.add([Flow(self.position, self.queue)])
+            fetcher.add([PartitionFetch(self.position, self.queue)])
             try:
                 yield fetcher
             finally:

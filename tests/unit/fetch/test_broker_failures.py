@@ -21,11 +21,11 @@ from zkconsumer.fetch.broker_failures import (
     KNOWN_FAILURES,
     LONGEST_LOG_PAUSE,
     LONGEST_LOGIN_PAUSE,
-    Logins,
-    Outages,
+    FailureLog,
+    RefusedLogins,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.kafka import ClusterMetadata
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.testing import FakeCluster, ManualClock
@@ -44,41 +44,41 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_failure_is_told_at_once_and_then_seldom(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    outages = Outages(clock.now)
-    outages.failed("it", "it failed: away")
+    failures = FailureLog(clock.now)
+    failures.failed("it", "it failed: away")
     assert lines(caplog) == ["it failed: away"]
     for _ in range(2 * int(FIRST_LOG_PAUSE)):
         clock.advance(0.5)
-        outages.failed("it", "it failed: away")
+        failures.failed("it", "it failed: away")
     assert lines(caplog) == ["it failed: away (61 times in 30 s)"]
     for _ in range(3600):
         clock.advance(1)
-        outages.failed("it", "it failed: away")
+        failures.failed("it", "it failed: away")
     assert len(lines(caplog)) <= 4 + 3600 / LONGEST_LOG_PAUSE
-    outages.over("it")
-    outages.over("it")
+    failures.over("it")
+    failures.over("it")
     assert lines(caplog) == ["it works again, after 3661 failures in 3630 s"]
 
 
 def test_a_failure_that_comes_and_goes_is_one(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    outages = Outages(clock.now)
+    failures = FailureLog(clock.now)
     for _ in range(100):
         clock.advance(0.1)
-        outages.failed("it", "it failed: away")
-        outages.over("it")
+        failures.failed("it", "it failed: away")
+        failures.over("it")
     assert len(lines(caplog)) == 2
     clock.advance(FIRST_LOG_PAUSE)
-    outages.failed("it", "it failed: away")
+    failures.failed("it", "it failed: away")
     assert lines(caplog) == ["it failed: away"], "a new one, after it worked for a while"
 
 
 def test_what_works_is_not_told() -> None:
-    outages = Outages()
-    outages.over("it")
+    failures = FailureLog()
+    failures.over("it")
     for number in range(2 * KNOWN_FAILURES):
-        outages.failed(str(number), "failed")
-    assert len(outages._known) == KNOWN_FAILURES
+        failures.failed(str(number), "failed")
+    assert len(failures._known) == KNOWN_FAILURES
 
 
 def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +106,7 @@ REFUSAL = BrokerAuthenticationError("broker 1 at h:1: the login failed")
 
 
 def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_success() -> None:
-    logins = Logins()
+    logins = RefusedLogins()
     pauses = [logins.refused("a", REFUSAL) for _ in range(40)]
     assert 0.3 < pauses[0] <= 0.5
     assert all(later > 1.2 * earlier for earlier, later in pairwise(pauses[:6]))
@@ -117,7 +117,7 @@ def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_success() -> None:
 
 def test_the_first_refusal_is_loud_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    logins = Logins()
+    logins = RefusedLogins()
     for who in ("a", "b", "a"):
         logins.refused(who, REFUSAL)
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.DEBUG, logging.DEBUG]
@@ -152,16 +152,16 @@ class Door:
 
 
 @pytest.fixture
-def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[FetchManager, list[Any]]]]:
+def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[FetcherManager, list[Any]]]]:
     monkeypatch.setattr(manager_module, "BrokerChannel", Door)
     monkeypatch.setattr(Door, "knocks", 0)
-    made: list[FetchManager] = []
+    made: list[FetcherManager] = []
 
-    def make(*answers: BrokerError | None) -> tuple[FetchManager, list[Any]]:
+    def make(*answers: BrokerError | None) -> tuple[FetcherManager, list[Any]]:
         monkeypatch.setattr(Door, "answers", list(answers))
         told: list[Any] = []
         settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, scaled(5), 0, 0.01)
-        manager = FetchManager(
+        manager = FetcherManager(
             "m", settings, lambda _: [Endpoint(1, "h", 1)], resolved=lambda *_: None, refused=told.append
         )
         made.append(manager)
@@ -176,7 +176,7 @@ def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Fetc
 
 
 def test_readers_hear_of_it_once_and_again_when_it_is_over(
-    manage: Callable[..., tuple[FetchManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
+    manage: Callable[..., tuple[FetcherManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_LOGIN_PAUSE", 0.01)
     manager, told = manage(REFUSAL, REFUSAL, BrokerUnavailableError("away"), REFUSAL, None)
@@ -185,7 +185,7 @@ def test_readers_hear_of_it_once_and_again_when_it_is_over(
     eventually(lambda: "no leader" in manager.trouble, 10, "the next trouble")
 
 
-def test_a_refusal_is_no_storm(manage: Callable[..., tuple[FetchManager, list[Any]]]) -> None:
+def test_a_refusal_is_no_storm(manage: Callable[..., tuple[FetcherManager, list[Any]]]) -> None:
     manager, told = manage(REFUSAL)
     eventually(lambda: told == [REFUSAL], 10, "the refusal")
     assert "the login failed" in manager.trouble
@@ -194,7 +194,7 @@ def test_a_refusal_is_no_storm(manage: Callable[..., tuple[FetchManager, list[An
 
 
 def test_a_broker_that_is_away_does_not_hide_that_another_refuses(
-    manage: Callable[..., tuple[FetchManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
+    manage: Callable[..., tuple[FetcherManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, told = manage(REFUSAL)
     monkeypatch.setattr(manager, "_directory", lambda _: [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])

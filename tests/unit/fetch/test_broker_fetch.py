@@ -8,38 +8,38 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, patience, sized
-from zkconsumer.fetch.partition_fetch import Flow
+from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, poll_seconds, size_request
+from zkconsumer.fetch.partition_fetch import PartitionFetch
 from zkconsumer.model import ThreadId
 from zkconsumer.streams import StreamQueue
 
 MB = 1_000_000
 
 
-def flows(*least: int) -> list[Flow]:
+def fetches(*least: int) -> list[PartitionFetch]:
     """Flows whose next messages are known to take so many bytes."""
-    made = [Flow(PartitionPosition(WHERE, ThreadId("g-0"), 0), StreamQueue(1, lambda: None)) for _ in least]
-    for flow, size in zip(made, least, strict=True):
-        flow.least = size
+    made = [PartitionFetch(PartitionPosition(WHERE, ThreadId("g-0"), 0), StreamQueue(1, lambda: None)) for _ in least]
+    for fetch, size in zip(made, least, strict=True):
+        fetch.least = size
     return made
 
 
 def test_a_broker_that_caps_is_asked_for_everything() -> None:
-    some = flows(0, 5 * MB, 0)
-    assert sized(some, 100, MB, capped=True, most=100) == ([(some[0], MB), (some[1], 5 * MB), (some[2], MB)], 1)
+    some = fetches(0, 5 * MB, 0)
+    assert size_request(some, 100, MB, capped=True, most=100) == ([(some[0], MB), (some[1], 5 * MB), (some[2], MB)], 1)
 
 
 def test_a_broker_that_does_not_cap_is_asked_for_shares() -> None:
-    some = flows(*[0] * 200)
-    asked, turns = sized(some, 10 * MB, MB, capped=False, most=10 * MB)
-    assert ([flow for flow, _ in asked], turns) == (some, 1)
+    some = fetches(*[0] * 200)
+    asked, turns = size_request(some, 10 * MB, MB, capped=False, most=10 * MB)
+    assert ([fetch for fetch, _ in asked], turns) == (some, 1)
     assert {size for _, size in asked} == {50_000}
-    asked, _ = sized(some[:2], 10 * MB, MB, capped=False, most=10 * MB)
+    asked, _ = size_request(some[:2], 10 * MB, MB, capped=False, most=10 * MB)
     assert {size for _, size in asked} == {MB}, "never more than configured"
 
 
 def test_large_messages_take_turns() -> None:
-    asked, turns = sized(flows(*[MB] * 200), 10 * MB, MB, capped=False, most=10 * MB)
+    asked, turns = size_request(fetches(*[MB] * 200), 10 * MB, MB, capped=False, most=10 * MB)
     assert (len(asked), turns) == (10, 20)
 
 
@@ -48,7 +48,7 @@ SIZES = st.lists(st.sampled_from([0, 0, 1000, MB, 20 * MB]), min_size=1, max_siz
 
 def test_a_small_answer_is_kept_small() -> None:
     """What happened: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
-    asked, turns = sized(flows(0, 0, 0), 3000, MB, capped=False, most=3000)
+    asked, turns = size_request(fetches(0, 0, 0), 3000, MB, capped=False, most=3000)
     assert ([size for _, size in asked], turns) == ([3000], 3)
 
 
@@ -58,19 +58,19 @@ def test_no_more_is_asked_for_than_may_come_and_everybody_has_a_turn(
 ) -> None:
     most = min(limit * more, 30 * MB)  # the limit is what is left of it where memory is short
     smallest = min(SMALLEST_SHARE, partition_bytes, most)
-    waiting = flows(*least)
-    served: list[Flow] = []
+    waiting = fetches(*least)
+    served: list[PartitionFetch] = []
     for _ in range(len(waiting)):
-        asked, turns = sized(waiting, limit, partition_bytes, capped=False, most=most)
+        asked, turns = size_request(waiting, limit, partition_bytes, capped=False, most=most)
         assert asked
-        assert [flow for flow, _ in asked] == waiting[: len(asked)], "in the order of service"
+        assert [fetch for fetch, _ in asked] == waiting[: len(asked)], "in the order of service"
         assert sum(size for _, size in asked) <= max(limit, asked[0][0].least, smallest)
-        assert all(size >= flow.least and size >= smallest for flow, size in asked)
+        assert all(size >= fetch.least and size >= smallest for fetch, size in asked)
         assert (turns == 1) == (len(asked) == len(waiting))
-        had = {id(flow) for flow, _ in asked}
-        served += [flow for flow, _ in asked]
-        waiting = [flow for flow in waiting if id(flow) not in had] + [flow for flow, _ in asked]
-    assert {id(flow) for flow in served} == {id(flow) for flow in waiting}
+        had = {id(fetch) for fetch, _ in asked}
+        served += [fetch for fetch, _ in asked]
+        waiting = [fetch for fetch in waiting if id(fetch) not in had] + [fetch for fetch, _ in asked]
+    assert {id(fetch) for fetch in served} == {id(fetch) for fetch in waiting}
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_no_more_is_asked_for_than_may_come_and_everybody_has_a_turn(
     ],
 )
 def test_a_poll_is_as_long_as_nobody_is_kept_waiting_by_it(turns: int, full_for: float, wait: float) -> None:
-    assert patience(0.1, turns, full_for) == pytest.approx(wait)
+    assert poll_seconds(0.1, turns, full_for) == pytest.approx(wait)

@@ -361,7 +361,7 @@ class FakeKerberos:
             return type("Unwrapped", (), {"message": b"\x07\x00\x10\x00"})()
 
         def wrap(self, data: bytes, _: bool) -> Any:
-            return type("Wrapped", (), {"message": data})()
+            return type("WrappedMessages", (), {"message": data})()
 
 
 @pytest.mark.parametrize("generation", [2, 5])

@@ -323,15 +323,15 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         "paused": lambda: bench.queue.pause(where),
         "closed": bench.queue.close,
     }[event]
-    made = chunk_batches.Decoding.piece
+    made = chunk_batches.ChunkDecoder.next_part
 
-    def piece(self: Any, limits: Any) -> Any:
+    def part(self: Any, limits: Any) -> Any:
         found = made(self, limits)
         happens()
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunk_batches.Decoding, "piece", piece)
+        patched.setattr(chunk_batches.ChunkDecoder, "next_part", part)
         if ask == "batch":
             with pytest.raises(StopIteration if event == "closed" else ConsumerTimeoutException):
                 next(bench.stream.batches())
@@ -393,7 +393,7 @@ def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
     bench.put(where, 3, 3)
     if finished:
         next(bench.stream.batches(max_rows=finished))
-    for place in ("_hand_over", "_gather" if ask == "table" else "_piece"):
+    for place in ("_hand_over", "_gather" if ask == "table" else "_next_part"):
 
         def interrupted(*_: Any) -> Any:
             raise kind
@@ -625,10 +625,10 @@ class Transactions:
         )
         self.where = position()
         self.end = self.sent = 0
-        self.kept: list[list[chunk_batches.Piece]] = []
+        self.kept: list[list[chunk_batches.ChunkPart]] = []
         made = column_reader.ColumnReader._hand_over
 
-        def hand_over(reader: Any, found: list[chunk_batches.Piece], *arguments: Any) -> bool:
+        def hand_over(reader: Any, found: list[chunk_batches.ChunkPart], *arguments: Any) -> bool:
             self.kept.append(list(found))
             return made(reader, found, *arguments)
 
@@ -649,7 +649,7 @@ class Transactions:
     @property
     def held(self) -> int:
         """Bytes of chunks that the last table held."""
-        return sum(len(piece.chunk.records) for piece in self.kept[-1])
+        return sum(len(part.chunk.records) for part in self.kept[-1])
 
 
 def test_a_table_holds_no_chunk_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +691,7 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
         some.queue.pause(some.where)
         return False
 
-    where, name = (arrow_api, "one_table") if event == "not made" else (column_reader.ChunkReader, "lets_through")
+    where, name = (arrow_api, "one_table") if event == "not made" else (column_reader.ChunkReader, "may_hand_out")
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(where, name, happens)
         assert some.stream.to_arrow(timeout=0).num_rows == 0

@@ -179,8 +179,8 @@ def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(mon
     pytest.importorskip("pyarrow")
     coming = Coming(0.05)
     coming.message(2)
-    made = ChunkReader.lets_through
-    monkeypatch.setattr(ChunkReader, "lets_through", lambda self: coming.lease.suspend() or made(self))  # type: ignore[func-returns-value]
+    made = ChunkReader.may_hand_out
+    monkeypatch.setattr(ChunkReader, "may_hand_out", lambda self: coming.lease.suspend() or made(self))  # type: ignore[func-returns-value]
     found: list[int] = []
     reader = Thread(target=lambda: found.append(coming.stream.to_arrow(max_messages=2).num_rows), name="reader")
     reader.start()
@@ -196,7 +196,7 @@ def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(mon
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The ends of the time that a stream is given for each chunk and at the gate, from now on."""
     ends: list[float] = []
-    take, gate = StreamQueue.take, ChunkReader.may_go_on
+    take, gate = StreamQueue.take, ChunkReader.wait_to_hand_out
 
     def taken(self: StreamQueue, deadline: Deadline) -> Any:
         ends.append(deadline.at or 0)
@@ -207,7 +207,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return gate(self, where, until, deadline, wait)
 
     monkeypatch.setattr(StreamQueue, "take", taken)
-    monkeypatch.setattr(ChunkReader, "may_go_on", at_gate)
+    monkeypatch.setattr(ChunkReader, "wait_to_hand_out", at_gate)
     return ends
 
 

@@ -150,7 +150,7 @@ def test_a_lease_that_ends_right_after_the_look_at_it_counts_nothing(
     stream._lease.suspend()
     with monkeypatch.context() as patched:
         looks = iter([True])  # it was valid a moment ago
-        patched.setattr(stream._reader, "lets_through", lambda: next(looks, False))
+        patched.setattr(stream._reader, "may_hand_out", lambda: next(looks, False))
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=0)
     assert not position.held

@@ -404,7 +404,7 @@ def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that
     taken: list[Any] = []
     reader = Thread(target=lambda: taken.append(read.take(Deadline(scaled(20)))), name="reader", daemon=True)
     reader.start()
-    eventually(lambda: read.hungry, 10, "a reader that waits")
+    eventually(lambda: read.reader_waits, 10, "a reader that waits")
     with read._lock:
         read.deliver(revoked, b"x", (0, 1), ())
         assert not read.has_room()

@@ -16,7 +16,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, PacedLease, StreamQueue, merged_streams, rate_limit
+from zkconsumer.streams import KafkaStream, MergedStreams, RateLimitedLease, StreamQueue, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.rate_limit import BURST_S, TokenBucket
 from zkconsumer.zookeeper.lease import Lease
@@ -48,7 +48,7 @@ def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], P
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    gate = PacedLease(lease, rate)
+    gate = RateLimitedLease(lease, rate)
     stream: KafkaStream[Any, Any] = KafkaStream("s", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
     records, end = Batch([Written()] * messages).encode(0)
@@ -144,7 +144,7 @@ def test_it_can_be_waited_for() -> None:
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    gate = PacedLease(lease, 50.0)
+    gate = RateLimitedLease(lease, 50.0)
     gate.spend(10)
     assert not gate.valid
     while not gate.wait(Deadline(5.0)):
@@ -159,7 +159,7 @@ class Merged:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
-        gate = PacedLease(self.lease, rate)
+        gate = RateLimitedLease(self.lease, rate)
         self.streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True) for n in range(2)
         ]

@@ -131,14 +131,14 @@ def test_a_resumed_unreadable_partition_is_told_of_again(ask: Reader) -> None:
 def test_skip_by_policy_does_not_mind_a_rebalance(ask: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition leaves between the error and the decision to skip it."""
     two = Two(skip_corrupt=True)
-    deal_with = two.stream._reader.deal_with
+    handle_error = two.stream._reader.handle_error
 
     def leaves_before(error: Exception, **how: bool) -> Exception | None:
         if isinstance(error, UnreadableMessageError):
             two.queue.revoke([two.bad])
-        return deal_with(error, **how)
+        return handle_error(error, **how)
 
-    monkeypatch.setattr(two.stream._reader, "deal_with", leaves_before)
+    monkeypatch.setattr(two.stream._reader, "handle_error", leaves_before)
     assert until(two, ask, ConsumerTimeoutException) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     assert two.bad.consumed == 2, "nothing of it was given up: its next owner decides"
 
