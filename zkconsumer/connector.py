@@ -49,6 +49,7 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
 from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import MemberParts, new_member
 
@@ -247,20 +248,25 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self, member: MemberParts, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]]
     ) -> list[KafkaStream[Any, Any]]:
         config = self.config
+        settings = ReadSettings(
+            check_crc=config.check_crcs,
+            read_committed=config.isolation_level == "read_committed",
+            skip_corrupt=config.corrupt_message_policy == "skip",
+            largest_batch=config.batch_expanded_max_bytes,
+        )
         streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(
-                f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
-                StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
-                member.gate,
+                ChunkReader(
+                    f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
+                    StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
+                    member.gate,
+                    settings,
+                    member.count,
+                ),
                 timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
-                check_crc=config.check_crcs,
-                read_committed=config.isolation_level == "read_committed",
-                skip_corrupt=config.corrupt_message_policy == "skip",
-                largest_batch=config.batch_expanded_max_bytes,
-                ended=self._end.await_stream_end,
-                message_class=message,
                 ends_on_timeout=config.consumer_timeout_action == "end",
-                count=member.count,
+                message_class=message,
+                ended=self._end.await_stream_end,
             )
             for number in range(count)
         ]

@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import KafkaStream
@@ -125,12 +126,11 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
 def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> None:
     bench = Bench()
     told: list[tuple[str, int, int]] = []
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
+    stream: KafkaStream[bytes, bytes] = new_stream(
         "t/g_c-0",
         bench.queue,
         bench.lease,
         timeout=0.0,
-        check_crc=True,
         count=lambda *counted: told.append(counted),
     )
     one, other = position(0), position(1, start=2)

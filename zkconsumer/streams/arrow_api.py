@@ -73,7 +73,6 @@ class ColumnStream(MessageIterator[K, V]):
 
     def __init__(
         self,
-        name: str,
         reader: ChunkReader,
         *,
         timeout: float | None,
@@ -81,7 +80,7 @@ class ColumnStream(MessageIterator[K, V]):
         ended: Callable[[], None],
     ) -> None:
         super().__init__(timeout, ends_on_timeout)
-        self.name = name
+        self.name = reader.name
         self.queue = reader.queue
         self._reader = reader
         self._columns = ColumnReader(reader)

@@ -60,7 +60,7 @@ class ReadSettings(NamedTuple):
     ``corrupt.message.policy``, ``largest_batch`` ``batch.expanded.max.bytes``.
     """
 
-    check_crc: bool
+    check_crc: bool = True
     read_committed: bool = False
     skip_corrupt: bool = False
     largest_batch: int = DEFAULT_LIMIT
@@ -73,9 +73,14 @@ class ChunkReader:
     """
 
     def __init__(
-        self, name: str, queue: StreamQueue, lease: HandOutGate, settings: ReadSettings, count: CountConsumed
+        self,
+        name: str,
+        queue: StreamQueue,
+        lease: HandOutGate,
+        settings: ReadSettings,
+        count: CountConsumed,
     ) -> None:
-        self._name = name
+        self.name = name
         self.queue = queue
         self.lease = lease
         self._pace = lease if isinstance(lease, RateLimitedLease) else None
@@ -250,7 +255,7 @@ class ChunkReader:
         """Give up what could not be read, and go on after it; see ``KafkaStream.skip``."""
         chunk, error = self._unreadable or (None, None)
         if chunk is None or error is None or chunk is not self.queue.taken:
-            raise ValueError(f"{self._name}: nothing to skip; it did not just raise that something cannot be read")
+            raise ValueError(f"{self.name}: nothing to skip; it did not just raise that something cannot be read")
         return self._give_up(chunk, error)
 
     def _give_up(self, chunk: Chunk, error: UnreadableMessageError) -> int:

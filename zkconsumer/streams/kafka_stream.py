@@ -25,9 +25,8 @@ from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.kafka.compression import DEFAULT_LIMIT
 from zkconsumer.streams.arrow_api import ColumnStream, SwitchToColumns
-from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadDeadline, ReadSettings, WaitForToken
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline, WaitForToken
 from zkconsumer.streams.message import MessageAndMetadata
 from zkconsumer.streams.message_iterator import (
     NotReturned,
@@ -36,8 +35,6 @@ from zkconsumer.streams.message_iterator import (
     log_in_hand,
     public_names,
 )
-from zkconsumer.streams.rate_limit import HandOutGate
-from zkconsumer.streams.stream_queue import StreamQueue
 
 log = logging.getLogger(__name__)
 
@@ -82,24 +79,15 @@ class KafkaStream(ColumnStream[K, V]):
 
     def __init__(
         self,
-        name: str,
-        queue: StreamQueue,
-        lease: HandOutGate,
+        reader: ChunkReader,
         *,
         timeout: float | None,
-        check_crc: bool,
-        read_committed: bool = False,
-        skip_corrupt: bool = False,
-        largest_batch: int = DEFAULT_LIMIT,
+        ends_on_timeout: bool = False,
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
-        ends_on_timeout: bool = False,
-        count: CountConsumed = lambda _topic, _messages, _bytes: None,
     ) -> None:
-        settings = ReadSettings(check_crc, read_committed, skip_corrupt, largest_batch)
-        reader = ChunkReader(name, queue, lease, settings, count)
-        super().__init__(name, reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
-        self._lease = lease
+        super().__init__(reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
+        self._lease = reader.lease
         self._message_class = message_class
         self._wait_for_token: WaitForToken | None = None
         self._messages = as_generator(self._hand_out())

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiokafka.protocol.offset import OffsetResponse_v3
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE
@@ -40,7 +41,7 @@ class OnePartition:
         lease.resume(lease.epoch)
         self.room = 0
         self.queue = StreamQueue(10, self._on_room)
-        self.stream: KafkaStream[Any, Any] = KafkaStream(
+        self.stream: KafkaStream[Any, Any] = new_stream(
             "t/g_c-0", self.queue, lease, timeout=0, check_crc=check_crc, skip_corrupt=skip_corrupt
         )
         base: dict[str, Any] = {

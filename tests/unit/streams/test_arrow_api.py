@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
@@ -142,8 +143,8 @@ def test_a_table_needs_an_end(bench: Bench) -> None:
 
 def test_decoders_and_columns_exclude_each_other(bench: Bench) -> None:
     lease = bench.lease
-    stream: KafkaStream[str, str] = KafkaStream(
-        "s", StreamQueue(1, lambda: None), lease, timeout=0, check_crc=True, message_class=message_class(str, None)
+    stream: KafkaStream[str, str] = new_stream(
+        "s", StreamQueue(1, lambda: None), lease, timeout=0, message_class=message_class(str, None)
     )
     for ask in (stream.batches, lambda: stream.to_arrow(timeout=0)):
         with pytest.raises(ConfigException, match="created with decoders"):
@@ -569,8 +570,8 @@ def test_with_the_action_end_a_timeout_ends_the_loop_and_the_next_one_goes_on(be
 def test_what_is_passed_is_counted_once(bench: Bench) -> None:
     counted: list[tuple[str, int, int]] = []
     lease, queue = bench.lease, StreamQueue(9, lambda: None)
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
-        "s", queue, lease, timeout=0, check_crc=True, count=lambda *what: counted.append(what)
+    stream: KafkaStream[bytes, bytes] = new_stream(
+        "s", queue, lease, timeout=0, count=lambda *what: counted.append(what)
     )
     where, size = position(), 0
     for first in (0, 10, 20):
@@ -614,12 +615,11 @@ class Transactions:
         self.bench = Bench()
         self.queue = self.bench.queue
         self.counted: list[tuple[str, int, int]] = []
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
             "s",
             self.queue,
             self.bench.lease,
             timeout=0,
-            check_crc=True,
             read_committed=True,
             count=lambda *what: self.counted.append(what),
         )

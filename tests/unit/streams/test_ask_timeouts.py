@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.unit.streams.test_kafka_stream import position, record_batch
@@ -32,12 +33,11 @@ class Coming:
         self.queue = StreamQueue(2, lambda: None)
         self.finished = 0
         self.whenever_one_is_finished: Callable[[], None] = lambda: None
-        self.stream: KafkaStream[Any, Any] = KafkaStream(
+        self.stream: KafkaStream[Any, Any] = new_stream(
             "s",
             self.queue,
             self.lease,
             timeout=timeout,
-            check_crc=True,
             read_committed=True,
             skip_corrupt=skip_corrupt,
             count=self._count,

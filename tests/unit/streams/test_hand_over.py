@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -42,9 +43,7 @@ def stream() -> Iterator[KafkaStream[bytes, bytes]]:
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    made: KafkaStream[bytes, bytes] = KafkaStream(
-        "t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0, check_crc=True
-    )
+    made: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0)
     yield made
     made.queue.close()
 

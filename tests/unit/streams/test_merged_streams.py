@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -29,8 +30,7 @@ class Several:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout, check_crc=True)
-            for n in range(count)
+            new_stream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout) for n in range(count)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(count)]
         self.ends = [0] * count

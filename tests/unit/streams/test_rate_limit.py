@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -49,7 +50,7 @@ def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], P
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
     gate = RateLimitedLease(lease, rate)
-    stream: KafkaStream[Any, Any] = KafkaStream("s", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True)
+    stream: KafkaStream[Any, Any] = new_stream("s", StreamQueue(9, lambda: None), gate, timeout=None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
     records, end = Batch([Written()] * messages).encode(0)
     stream.queue.deliver(position, records, (0, end), ())
@@ -161,7 +162,7 @@ class Merged:
         self.lease.resume(self.lease.epoch)
         gate = RateLimitedLease(self.lease, rate)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True) for n in range(2)
+            new_stream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None) for n in range(2)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(2)]
         records, end = Batch([Written()] * messages).encode(0)

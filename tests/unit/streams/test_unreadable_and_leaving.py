@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
@@ -48,8 +49,8 @@ class Two:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.queue = StreamQueue(10, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
-            "s", self.queue, self.lease, timeout=0, check_crc=True, skip_corrupt=skip_corrupt
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
+            "s", self.queue, self.lease, timeout=0, skip_corrupt=skip_corrupt
         )
         self.merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [self.stream], timeout=0)
         self.bad, self.good = (PartitionPosition(tp, ThreadId("g_c-0"), 0) for tp in (BAD, GOOD))
