@@ -9,14 +9,14 @@ come, whatever the broker's generation; where the broker remembers, only what is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, UnlimitedBudget
 from zkconsumer.kafka import (
     BrokerChannel,
     EpochEndResponse,
@@ -98,23 +98,22 @@ def poll_seconds(max_wait: float, turns: int, full_for: float) -> float:
 
 
 class FetchConnection:
-    """What is asked of one broker, and the connection to it.
+    """The connection to one broker, and the fetch requests on it.
 
-    Arguments: ``accepted`` is called when a connection is made and we are let in.
+    Arguments: ``budget`` is shared with the streams and the other fetchers; ``metrics`` takes the measurements.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         settings: FetchSettings,
-        budget: Budget,
-        measures: FetchMetrics,
-        accepted: Callable[[], None],
+        budget: Budget | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self.endpoint = endpoint
+        self.budget = budget or UnlimitedBudget()
+        self.metrics = FetchMetrics(metrics or Metrics(), settings.client_id, endpoint)
         self._settings = settings
-        self._budget = budget
-        self._measures = measures
-        self._accepted = accepted
         self._channel = BrokerChannel(
             endpoint,
             client_id=settings.client_id,
@@ -128,14 +127,15 @@ class FetchConnection:
         self._capping = False
         self._connected = False
 
-    def connect(self) -> None:
-        """Connect, unless we are. Raises BrokerError."""
-        if not self._connected:
-            self._session.forget()
-            self._channel.connect(Deadline(self._settings.socket_timeout))
-            self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
-            self._accepted()
-            self._connected = True
+    def connect(self) -> bool:
+        """Connect unless connected; returns whether this made a connection. Raises BrokerError."""
+        if self._connected:
+            return False
+        self._session.forget()
+        self._channel.connect(Deadline(self._settings.socket_timeout))
+        self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
+        self._connected = True
+        return True
 
     def lost(self) -> None:
         """The connection is of no use any more; :meth:`connect` makes a fresh one."""
@@ -163,7 +163,7 @@ class FetchConnection:
         BrokerError.
         """
         settings = self._settings
-        limit = self._budget.reserve(settings.max_bytes)
+        limit = self.budget.reserve(settings.max_bytes)
         try:
             plan = size_request(fetches, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
             asked: dict[TopicPartition, PartitionFetch] = {}
@@ -175,7 +175,7 @@ class FetchConnection:
                     wanted[fetch.tp] = fetch.range_from(start, size)
             answer = self._exchange(wanted, limit, poll_seconds(settings.max_wait, plan.turns, full_for))
         finally:
-            self._budget.release(limit)
+            self.budget.release(limit)
         if answer is None:
             return None
         self._know_ends(asked, answer)
@@ -219,7 +219,7 @@ class FetchConnection:
                 raise
             log.debug("%s: everything is said anew", e)
             return None
-        self._measures.fetched(monotonic() - began, answer)
+        self.metrics.fetched(monotonic() - began, answer)
         self._session.answered(answer.session_id)
         return answer
 

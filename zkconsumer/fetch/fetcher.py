@@ -21,22 +21,19 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
-from zkconsumer.fetch.broker_fetch import FetchConnection, FetchMetrics
+from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.partition_fetch import (
     EARLIEST,
     LATEST,
-    Budget,
     FetchSettings,
     PartitionFetch,
     Sink,
-    UnlimitedBudget,
 )
 from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
 from zkconsumer.fetch.truncation_check import TruncationCheck
 from zkconsumer.kafka import CorruptRecordsError, ListedOffset
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.metrics import Metrics
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import TopicPartition
 
 __all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "Sink"]
 
@@ -57,18 +54,16 @@ class Fetcher:
     def __init__(
         self,
         name: str,
-        endpoint: Endpoint,
+        broker: FetchConnection,
         settings: FetchSettings,
         *,
         give_back: Callable[[Sequence[PartitionFetch]], None],
         resolved: Callable[[Mapping[PartitionPosition, int]], None],
         logins: RefusedLogins | None = None,
         failures: FailureLog | None = None,
-        metrics: Metrics | None = None,
-        budget: Budget | None = None,
     ) -> None:
-        self.endpoint = endpoint
-        self.measures = FetchMetrics(metrics or Metrics(), settings.client_id, endpoint)
+        self.endpoint = broker.endpoint
+        self.metrics = broker.metrics
         self._logins = logins or RefusedLogins()
         self._failures = failures or FailureLog()
         self._settings = settings
@@ -79,15 +74,13 @@ class Fetcher:
         self._changed = Condition(self._lock)
         self._woken = False
         self._stopping = False
-        self._budget = budget or UnlimitedBudget()
-        self._broker = FetchConnection(
-            endpoint, settings, self._budget, self.measures, lambda: self._logins.accepted(self)
-        )
-        self._handler = ResponseHandler(endpoint.broker_id, settings)
-        self._truncation_check = TruncationCheck(self._broker, self._handler, endpoint.broker_id, settings)
+        self._broker = broker
+        broker_id = broker.endpoint.broker_id
+        self._handler = ResponseHandler(broker_id, settings)
+        self._truncation_check = TruncationCheck(broker, self._handler, broker_id, settings)
         self._full_since: float | None = None
         self._answered = False
-        self._name = f"fetching from broker {endpoint.broker_id}"
+        self._name = f"fetching from broker {broker_id}"
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -163,7 +156,7 @@ class Fetcher:
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
                 self._lose_connection(repr(e))
         self._broker.close()
-        self.measures.settle()
+        self.metrics.settle()
         self._return_all()
 
     def step(self) -> None:
@@ -173,7 +166,7 @@ class Fetcher:
             self._woken = False
         ready, unresolved = self._sorted(fetches)
         if unresolved:
-            self._broker.connect()
+            self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
         # looked at again: room that was made before it was known that somebody wants it has woken nobody
@@ -181,8 +174,12 @@ class Fetcher:
         if not welcome:
             self._wait(IDLE_WAIT)
             return
-        self._broker.connect()
+        self._connect()
         self._fetch(welcome)
+
+    def _connect(self) -> None:
+        if self._broker.connect():
+            self._logins.accepted(self)
 
     def _sorted(self, fetches: Sequence[PartitionFetch]) -> tuple[list[PartitionFetch], list[PartitionFetch]]:
         """Those that can be fetched, and those whose start must be asked for; drops those that have ended."""
@@ -205,7 +202,7 @@ class Fetcher:
 
     def _welcome(self, ready: list[PartitionFetch]) -> list[PartitionFetch]:
         """Those whose streams have room now."""
-        free = self._budget.free()
+        free = self._broker.budget.free()
         rooms: dict[Sink, bool] = {}
         full = False
         for fetch in ready:

@@ -22,6 +22,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
 from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
+from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink, UnlimitedBudget
 from zkconsumer.kafka import BrokerChannel
@@ -142,7 +143,7 @@ class FetcherManager:
         """Requests per second of the fetcher that makes the fewest (``MinFetchRate``); 0 without fetchers."""
         with self._lock:
             fetchers = list(self._fetchers.values())
-        return min((fetcher.measures.request_rate for fetcher in fetchers), default=0.0)
+        return min((fetcher.metrics.request_rate for fetcher in fetchers), default=0.0)
 
     @property
     def leaderless(self) -> frozenset[TopicPartition]:
@@ -320,14 +321,12 @@ class FetcherManager:
             return known
         fetcher = Fetcher(
             f"ConsumerFetcherThread-{self._name}-{key[1]}-{key[0]}",
-            endpoint,
+            FetchConnection(endpoint, self._settings, self._budget, self._metrics),
             self._settings,
             give_back=self._take_back,
             resolved=self._resolved,
             logins=self._logins,
             failures=self._failures,
-            metrics=self._metrics,
-            budget=self._budget,
         )
         with self._lock:
             if self._stopping:
@@ -363,4 +362,4 @@ class FetcherManager:
         for fetcher in fetchers:
             fetcher.stop()
             if fetcher.endpoint not in live:
-                fetcher.measures.remove()
+                fetcher.metrics.remove()

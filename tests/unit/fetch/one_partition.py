@@ -16,8 +16,10 @@ from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
-from zkconsumer.model import ThreadId
+from zkconsumer.fetch.partition_fetch import Budget
+from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -86,17 +88,21 @@ class OnePartition:
 
         return script
 
+    def fetcher(self, endpoint: Endpoint, budget: Budget | None = None) -> Fetcher:
+        """Return a fetcher for that broker, without partitions."""
+        return Fetcher(
+            "fetcher",
+            FetchConnection(endpoint, self.settings, budget),
+            self.settings,
+            give_back=self.returned.extend,
+            resolved=lambda starts: self.resolved.extend(starts.values()),
+        )
+
     @contextmanager
     def fetching(self, *logs: Log) -> Iterator[Fetcher]:
         """A fetcher on a broker that serves one connection for each log."""
         with ScriptedBroker(*map(self.serve, logs)) as broker:
-            fetcher = Fetcher(
-                "fetcher",
-                broker.endpoint(),
-                self.settings,
-                give_back=self.returned.extend,
-                resolved=lambda starts: self.resolved.extend(starts.values()),
-            )
+            fetcher = self.fetcher(broker.endpoint())
             fetcher.add([PartitionFetch(self.position, self.queue)])
             try:
                 yield fetcher

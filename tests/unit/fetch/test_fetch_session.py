@@ -16,7 +16,7 @@ from tests.unit.kafka.sets import Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 from zkconsumer.fetch.fetch_session import FetchRange, FetchSession, SessionRequest
-from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
+from zkconsumer.fetch.fetcher import PartitionFetch
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import QueueBudget
@@ -167,9 +167,7 @@ class Remembering:
 
 def steps(it: OnePartition, remembering: Remembering, count: int) -> None:
     with ScriptedBroker(remembering) as broker:
-        fetcher = Fetcher(
-            "fetcher", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None
-        )
+        fetcher = it.fetcher(broker.endpoint())
         fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             for _ in range(count):
@@ -196,7 +194,7 @@ def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
     """
     it, broker = OnePartition(), Remembering()
     with ScriptedBroker(broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher = it.fetcher(scripted.endpoint())
         fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             for _ in range(3):
@@ -225,7 +223,7 @@ def test_on_another_connection_everything_is_said_anew() -> None:
     it, broker = OnePartition(), Remembering()
     broker.breaks_at = 2
     with ScriptedBroker(broker, broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher = it.fetcher(scripted.endpoint())
         fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             fetcher.step()
@@ -260,9 +258,7 @@ def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> No
         peer.request()
 
     with ScriptedBroker(script) as broker:
-        fetcher = Fetcher(
-            "f", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None, budget=budget
-        )
+        fetcher = it.fetcher(broker.endpoint(), budget)
         fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             fetcher.step()
@@ -289,7 +285,7 @@ def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
 
     it.queue.has_room = looked  # type: ignore[method-assign]
     with ScriptedBroker(broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher = it.fetcher(scripted.endpoint())
         fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             fetcher.step()
@@ -310,7 +306,7 @@ def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
     other = OnePartition()
     other.position.tp = TopicPartition("t", 9)
     with ScriptedBroker(broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
+        fetcher = it.fetcher(scripted.endpoint())
         fetcher.add([PartitionFetch(it.position, it.queue), PartitionFetch(other.position, other.queue)])
         try:
             fetcher.step()
