@@ -1,4 +1,4 @@
-"""What the application iterates: bounded queues of fetched chunks, and the streams that hand their messages out."""
+"""Hands fetched messages to the application: bounded queues of chunks, and the streams that read them."""
 
 from zkconsumer.streams.byte_budget import QueueBudget
 from zkconsumer.streams.kafka_stream import KafkaStream
