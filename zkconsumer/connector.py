@@ -24,7 +24,7 @@ from typing import Any, Self
 from zkconsumer import fork_guard
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.core.registration import BESIDE_TOPICS, MAX_REGISTRATION_BYTES, STATIC, Registration
+from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoded_messages import message_class
@@ -49,7 +49,8 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.streams.loop_errors import public_names
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import MemberParts, new_member
 
 __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
@@ -247,20 +248,25 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self, member: MemberParts, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]]
     ) -> list[KafkaStream[Any, Any]]:
         config = self.config
+        settings = ReadSettings(
+            check_crc=config.check_crcs,
+            read_committed=config.isolation_level == "read_committed",
+            skip_corrupt=config.corrupt_message_policy == "skip",
+            largest_batch=config.batch_expanded_max_bytes,
+        )
         streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(
-                f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
-                StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
-                member.gate,
+                ChunkReader(
+                    f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
+                    StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
+                    member.gate,
+                    settings,
+                    member.count,
+                ),
                 timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
-                check_crc=config.check_crcs,
-                read_committed=config.isolation_level == "read_committed",
-                skip_corrupt=config.corrupt_message_policy == "skip",
-                largest_batch=config.batch_expanded_max_bytes,
-                ended=self._end.await_stream_end,
-                message_class=message,
                 ends_on_timeout=config.consumer_timeout_action == "end",
-                count=member.count,
+                message_class=message,
+                ended=self._end.await_stream_end,
             )
             for number in range(count)
         ]
@@ -519,7 +525,7 @@ def _check_topics(topics: Mapping[str, int]) -> None:
         if problem is not None:
             raise ValueError(f"{topic!r} cannot be a topic: {problem}")
     size = sum(len(topic.encode()) + len(f'"":{count},') for topic, count in topics.items())
-    if size > (most := MAX_REGISTRATION_BYTES - BESIDE_TOPICS):
+    if size > (most := MAX_REGISTRATION_BYTES - RESERVED_BYTES):
         raise ValueError(
             f"{len(topics)} topics take {size} bytes in the registration, more than {most}: subscribe to fewer, or by a"
             " filter"

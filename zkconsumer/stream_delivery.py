@@ -18,7 +18,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.model import ConsumerId
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
@@ -35,7 +35,7 @@ class Delivery:
     Mirrors :class:`zkconsumer.member.zookeeper.group_thread.Delivery`, which says what each method promises.
     """
 
-    def __init__(self, consumer: ConsumerId, fetching: FetchManager, lease: Lease) -> None:
+    def __init__(self, consumer: ConsumerId, fetching: FetcherManager, lease: Lease) -> None:
         self._consumer = consumer
         self._fetching = fetching
         self._lease = lease

@@ -41,7 +41,7 @@ class Broadcast:
         return member, [Reader(s) for s in member.create_message_streams({self.topic: streams})[self.topic]]
 
     def produce(self, rounds: int) -> list[tuple[int, int]]:
-        """Returns (partition, offset) of what was written."""
+        """Return (partition, offset) of what was written."""
         first = len(self.produced) // PARTITIONS
         values = [str(n) for n in range(rounds * PARTITIONS)]
         produce_to(self._cluster.bootstrap_servers, self.topic, values, partitions=PARTITIONS)
@@ -122,7 +122,7 @@ def test_a_filter_broadcasts_topics_that_come_later(
 def test_offsets_in_kafka_are_those_of_its_own_group(
     broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
 ) -> None:
-    properties = {"offsets_storage": "kafka", "dual_commit_enabled": False}
+    properties: dict[str, Any] = {"offsets_storage": "kafka", "dual_commit_enabled": False}
     broadcast.produce(5)
     a, readers = broadcast.read("a", **properties)
     everything(readers, broadcast.produced)

@@ -337,7 +337,7 @@ def test_a_signal_handler_that_interrupts_a_hand_out_counts_what_was_handed_out_
     member = connector(place.group)
     stream = only_stream(member, place.topic)
     eventually(lambda: len(stream.queue), 10, "messages")
-    stream._lease = Tripwire(stream._lease, 5, member.shutdown)  # type: ignore[assignment]
+    stream._lease = Tripwire(stream._lease, 5, member.shutdown)
     with within(2):
         offsets = [message.offset for message in stream]
     # what is under way when the handler returns may still come, and then it counts

@@ -53,8 +53,8 @@ def values(count: int, first: int = 0) -> list[bytes]:
 
 def client_id_of(member: ZookeeperConsumerConnector) -> tuple[int, bytes]:
     """The session's id and password, with which another client can take the session over and end it."""
-    assert member._member is not None
-    client = member._member.session._client
+    parts: Any = member._member
+    client = parts.session._client
     assert client is not None
     return client.client_id  # type: ignore[no-any-return]
 

@@ -50,7 +50,7 @@ def hidden() -> Iterator[Hidden]:
 
 @pytest.fixture
 def join(hidden: Hidden) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
-    """Makes members: ``join(**properties)``; all leave with the test."""
+    """Make members: ``join(**properties)``; all leave with the test."""
     made: list[ZookeeperConsumerConnector] = []
 
     def make(**properties: Any) -> ZookeeperConsumerConnector:

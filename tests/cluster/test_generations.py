@@ -82,7 +82,7 @@ def zookeeper_client(servers: DevCluster) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def join(servers: DevCluster) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
-    """Makes members: ``join(group, **properties)``; all leave with the test."""
+    """Make members: ``join(group, **properties)``; all leave with the test."""
     made: list[ZookeeperConsumerConnector] = []
 
     def make(group: str, **properties: Any) -> ZookeeperConsumerConnector:

@@ -42,8 +42,8 @@ def read(connector: ZookeeperConsumerConnector, topics: dict[str, int]) -> list[
     return [Reader(stream) for streams in connector.create_message_streams(topics).values() for stream in streams]
 
 
-def values(*readers: Reader) -> list[bytes | None]:
-    return [message.value for reader in readers for message in reader.got]
+def values(*readers: Reader) -> list[bytes]:
+    return [message.value or b"" for reader in readers for message in reader.got]
 
 
 def test_groups_get_everything_and_members_of_one_share_it(

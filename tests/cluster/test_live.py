@@ -219,7 +219,7 @@ def test_metrics_have_the_original_s_names_and_tell_what_happened(
         stream.get(timeout=0)
     member.commit_offsets()
     eventually(lambda: set(member.lag().values()) == {0}, 10, "all read")
-    found = {str(name): value for name, value in member.metrics().items()}
+    found: dict[str, Any] = {str(name): value for name, value in member.metrics().items()}
     client = f"clientId={group}"
     consumer = "kafka.consumer:type="
     assert found[f"{consumer}ZookeeperConsumerConnector,name=OwnedPartitionsCount,{client},groupId={group}"] == 2

@@ -193,9 +193,9 @@ def test_a_member_that_may_not_own_says_so_and_the_others_go_on(
     assert owner.state.owned == 2
     intruder = connect(group, login)
     intruder.create_message_streams({topic: 1})
-    state = eventually(lambda: intruder.state.blocked and intruder.state, 10, "the intruder to be refused")
+    blocked = eventually(lambda: intruder.state.blocked, 10, "the intruder to be refused")
     assert intruder.state.owned == 0
-    assert "refused" in str(state.blocked)
+    assert "refused" in str(blocked)
     assert eventually(lambda: owner.state.owned == 1, 10, "the owner to give up its share")
     intruder.shutdown()
     assert eventually(lambda: owner.state.owned == 2, 10, "the owner to take all again")
@@ -332,7 +332,7 @@ def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) ->
 
 
 def test_many_answers_at_once_all_arrive_at_once(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
-    """Answers that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
+    """Answer that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
     one = session(zookeeper, tls(zookeeper, certificates))
     one.open(Deadline(scaled(10)))
     try:

@@ -54,7 +54,7 @@ def configured(member: SteppedMember, **changed: Any) -> None:
     """Other settings, in all that has them."""
     rebalancer = member.rebalancer
     for holder in (rebalancer, rebalancer._rounds, rebalancer._schedule):
-        holder._settings = replace(rebalancer._settings, **changed)  # type: ignore[attr-defined]
+        holder._settings = replace(rebalancer._settings, **changed)
 
 
 def raced(

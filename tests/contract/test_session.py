@@ -24,8 +24,8 @@ from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)
@@ -40,7 +40,7 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
         if request.param == "fake":
             session: Session = fake.session()
         else:
-            address = served.connect if request.param == "served" else request.getfixturevalue("zookeeper_server")
+            address = served.connect if served is not None else request.getfixturevalue("zookeeper_server")
             session = Session(address, timeout=4.0, on_change=lambda _: None)
         session.open(Deadline(scaled(10)))
         sessions.append(session)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import docker
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.docker.engine import COMPOSE_FILE, Compose, UnavailableError, compose_command, compose_up, need_image
 from tests.timing import scaled
@@ -57,13 +57,13 @@ def consume(cluster: Compose, topic: str, group: str, count: int) -> list[bytes]
         "group.id": group,
         "auto.offset.reset": "smallest",
     }
-    values = []
+    values: list[bytes] = []
     with ZookeeperConsumerConnector(properties) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         while len(values) < count:
-            values.append(stream.get(timeout=scaled(60)).value)
+            values.append(stream.get(timeout=scaled(60)).value or b"")
         with pytest.raises(ConsumerTimeoutException):
-            values.append(stream.get(timeout=1.0).value)
+            stream.get(timeout=1.0)
     return values
 
 

@@ -50,7 +50,7 @@ class Rows:
             self._perform(name)
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Wait for what is under way."""
         self._pool.shutdown(cancel_futures=True)
 
 
@@ -63,7 +63,9 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
         pytest.skip(f"these tests start ZooKeeper and Kafka, which need Java: {missing}")
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
     wanted = [
-        item.callspec.params["name"] for item in request.session.items if "rows" in getattr(item, "fixturenames", ())
+        str(item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "rows" in item.fixturenames
     ]
     with Lab(Timing()) as lab:
         _ = lab.cluster

@@ -161,7 +161,7 @@ class Group:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def produce(self, topics: Mapping[str, int] | None = None, rate: float | None = None, epoch: str = "") -> Producer:
-        """Starts a load on topics (all of the group's)."""
+        """Start a load on topics (all of the group's)."""
         producer = Producer(
             self.directory, "producer", len(self.producers), bootstrap=self.servers.bootstrap,
             topics=dict(topics or self.topics), rate=rate or self.timing.rate,
@@ -171,7 +171,7 @@ class Group:
         return producer
 
     def partitions_changed(self) -> None:
-        """Has the load go to what the topics have now: in addition to the one that runs."""
+        """Have the load go to what the topics have now: in addition to the one that runs."""
         self.producers[-1].signal(signal.SIGTERM)
         self.produce()
 
@@ -200,7 +200,7 @@ class Group:
         }
 
     def join(self, name: str, *, linked: bool = False, ready: bool = True, **config: Any) -> Member:
-        """Starts a member; ``linked``: through proxies of its own (``links``). ``config``: as the process takes it,
+        """Start a member; ``linked``: through proxies of its own (``links``). ``config``: as the process takes it,
         ``properties`` over the group's.
         """
         properties = {**self.properties(name), **config.pop("properties", {})}
@@ -242,7 +242,7 @@ class Group:
         return list(self.members.values())
 
     def join_legacy(self, name: str, version: str = "1.1.1") -> LegacyMember:
-        """Starts a member that the original plays."""
+        """Start a member that the original plays."""
         properties = self.properties(name)
         for own in ("zookeeper.connect", "group.id"):
             properties.pop(own)
@@ -258,7 +258,7 @@ class Group:
         self.gone(member, tell=True)
 
     def gone(self, member: Member, *, tell: bool = False) -> None:
-        """Waits for the end of a member that was told to end."""
+        """Wait for the end of a member that was told to end."""
         if tell:
             member.terminate()
         if not member.wait_end(15):
@@ -304,13 +304,13 @@ class Group:
         return True
 
     def settle(self, seconds: float = SETTLE_S, *, flowing: bool = True) -> None:
-        """Waits until the group is in order, and (while there is a load) each partition has a hand-out since."""
+        """Wait until the group is in order, and (while there is a load) each partition has a hand-out since."""
         eventually(self.in_order, seconds, f"order in {self.name}: {self.describe}")
         if flowing and self.producers:
             self.flow(seconds)
 
     def flow(self, seconds: float = SETTLE_S, among: set[str] | None = None) -> None:
-        """Waits until something of each partition was handed out from now on."""
+        """Wait until something of each partition was handed out from now on."""
         since, since_wall = monotonic_ns(), time_ns() / 1e9
         wanted = among or {f"{topic}-{n}" for topic, count in self.topics.items() for n in range(count)}
 
@@ -323,7 +323,7 @@ class Group:
         eventually(lambda: seen() >= wanted, seconds, f"hand-outs of all of {self.name}: {self.describe}")
 
     def abandoned(self, victim: Member) -> None:
-        """Waits until none of the partitions is this member's and all are owned."""
+        """Wait until none of the partitions is this member's and all are owned."""
 
         def others_own() -> bool:
             owners = self.owners()
@@ -338,7 +338,7 @@ class Group:
     # ---- faults ----
 
     def fault(self, kind: str, victim: Member | None = None, **about: Any) -> Open:
-        """Writes down that something is being done; call it right before."""
+        """Write down that something is being done; call it right before."""
         if victim is not None:
             about |= {"victim": victim.name, "pid_of": victim.pid}
         self.log("fault", kind=kind, **about)
@@ -389,7 +389,7 @@ class Group:
     # ---- the end ----
 
     def drain(self, seconds: float = DRAIN_S) -> None:
-        """Ends the load and waits until everything acknowledged was handed out."""
+        """End the load and waits until everything acknowledged was handed out."""
         for producer in self.producers:
             producer.signal(signal.SIGTERM)
         for producer in self.producers:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.faults.events import Event
 
@@ -258,7 +258,9 @@ def _owned(all_of_it: list[Ownership], event: Event) -> None:
 def _broken(found: History, event: Event) -> None:
     at = event["t"]
     if event["e"] == "fault":
-        fields = {key: event[key] for key in ("victim", "pid_of", "loses", "heals", "moves") if key in event}
+        fields: dict[str, Any] = {
+            key: event[key] for key in ("victim", "pid_of", "loses", "heals", "moves") if key in event
+        }
         fields["pid"] = fields.pop("pid_of", 0)
         found.faults.append(Fault(event["kind"], at, **fields))
     elif event["e"] == "cont":

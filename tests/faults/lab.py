@@ -57,7 +57,7 @@ class Lab:
         return self._cluster
 
     def renew(self) -> None:
-        """Stops the servers; the next row has new ones."""
+        """Stop the servers; the next row has new ones."""
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             cluster.stop()
@@ -176,7 +176,7 @@ class Row:
     """It leaves servers behind that the next row must not have."""
 
     def perform(self, lab: Lab, *, alone: bool = True) -> Report:
-        """Runs it once. ``alone``: no other row uses the lab's servers, so they may be had anew."""
+        """Run it once. ``alone``: no other row uses the lab's servers, so they may be had anew."""
         report = Report(self.name, self.title)
         begin = monotonic()
         directories: list[Path] = []

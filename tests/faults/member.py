@@ -85,7 +85,7 @@ def note_writes(log: EventLog) -> None:
 
 
 def _offset(wanted: Any) -> int | None:
-    return wanted.known.offset if isinstance(wanted, fenced_writes.Claim) else wanted.offset  # type: ignore[no-any-return]
+    return wanted.known.offset if isinstance(wanted, fenced_writes.Claim) else wanted.offset
 
 
 def descriptors() -> dict[str, str]:
@@ -267,7 +267,7 @@ class Member:
         )  # fmt: skip
 
     def _client(self) -> Any:
-        member = self.connector._member
+        member: Any = self.connector._member
         return None if member is None else member.session._client
 
     def _identity(self) -> tuple[int, str] | None:
@@ -276,7 +276,7 @@ class Member:
         return None if not identity or not identity[0] else (_signed(identity[0]), identity[1].hex())
 
     def _timeout(self) -> float:
-        member = self.connector._member
+        member: Any = self.connector._member
         return 0.0 if member is None else member.session.timeout
 
     def _control(self, descriptor: int) -> None:
@@ -362,7 +362,7 @@ def _refuse_threads(after: int) -> None:
                     raise RuntimeError("can't start new thread")
         start(thread)
 
-    threading.Thread.start = refusing  # type: ignore[method-assign]
+    threading.Thread.start = refusing  # type: ignore[method-assign, assignment]
 
 
 def _signed(number: int) -> int:

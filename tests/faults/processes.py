@@ -37,7 +37,7 @@ class Recorded:
         self._process: Launched | None = None
 
     def start(self) -> Self:
-        """Starts the process."""
+        """Start the process."""
         path = self._directory / f"{self.base}.json"
         path.write_text(json.dumps(self.config))
         # a test process's own options (coverage, warnings) are not the member's
@@ -61,12 +61,17 @@ class Recorded:
         return self.tail.look()
 
     def wait_for(self, kind: str, seconds: float = READY_S) -> Event:
-        """Waits until it has written down an event of a kind, and returns the latest."""
-        return eventually(lambda: self.tail.last(kind) or self._or_dead(kind), seconds, f"{kind} of {self.name}")
+        """Wait until it has written down an event of a kind, and return the latest."""
+        found = eventually(lambda: self._last_or_dead(kind), seconds, f"{kind} of {self.name}")
+        assert found is not None
+        return found
 
-    def _or_dead(self, kind: str) -> None:
-        if not self.running and self.tail.last(kind) is None:
+    def _last_or_dead(self, kind: str) -> Event | None:
+        ended = not self.running  # before the look, or its last words are missed
+        found = self.tail.last(kind)
+        if found is None and ended:
             raise RuntimeError(f"{self.name} ended without {kind}:\n{self.errors_text()}")
+        return found
 
     def errors_text(self, lines: int = 60) -> str:
         """The end of what it said on its standard error."""
@@ -76,7 +81,7 @@ class Recorded:
             return ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends TERM, KILL, STOP or CONT."""
+        """Send TERM, KILL, STOP or CONT."""
         assert self._process is not None, "not started"
         self._process.send(number)
 
@@ -85,7 +90,7 @@ class Recorded:
         return self._process is None or self._process.wait(scaled(seconds))
 
     def end(self, seconds: float = END_S) -> None:
-        """Ends the process cleanly, and by force where that does not work."""
+        """End the process cleanly, and by force where that does not work."""
         if self.running:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
@@ -93,7 +98,7 @@ class Recorded:
         self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """End the process at once."""
         if self._process is not None:
             if self._process.running:
                 self.signal(signal.SIGKILL)
@@ -131,11 +136,11 @@ class Member(Recorded):
         return "" if event is None else str(event["text"])
 
     def terminate(self) -> None:
-        """Has it end cleanly (SIGTERM)."""
+        """Have it end cleanly (SIGTERM)."""
         self.signal(signal.SIGTERM)
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """Gives it a command."""
+        """Give it a command."""
         os.write(self._control, json.dumps({"do": do, **arguments}).encode() + b"\n")
 
     def hand_outs(self, since_ns: int = 0) -> list[Event]:

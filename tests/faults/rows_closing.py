@@ -33,9 +33,8 @@ def everywhere(lab: Lab, report: Report) -> None:
     with lab.group("close", properties={"rebalance.max.retries": 20}) as group:
         for number in range(lab.timing.times(len(conditions), 4 * len(conditions))):
             name = list(conditions)[number % len(conditions)]
-            for member in NAMES:
-                if member not in group.members:
-                    group.join(member, linked=True, ready=False, main_reads=member == "d")
+            for absent in [name for name in NAMES if name not in group.members]:
+                group.join(absent, linked=True, ready=False, main_reads=absent == "d")
             for member in list(group.members.values()):
                 member.wait_for("ready", 60)
             group.settle(60)

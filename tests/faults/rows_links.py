@@ -130,7 +130,7 @@ def hopeless(lab: Lab) -> float:
 
 
 def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float, float]]:
-    """Returns the recovery if it was slow."""
+    """Return the recovery if it was slow."""
     fault = group.fault("slow link", group.members["b"], loses=False, heals=True)
     group.links["b"].zookeeper.carry(delay, jitter=delay / 4)
     sleep(1.0)
@@ -146,7 +146,7 @@ def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float,
 
 
 def _works_or_gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
-    """Answers that take nearly as long as the session: in time now and then, which serves, or not, which must show."""
+    """Answer that take nearly as long as the session: in time now and then, which serves, or not, which must show."""
     victim = group.members["b"]
     fault = group.fault("slow link", victim, heals=True)
     group.links["b"].zookeeper.carry(delay, jitter=delay / 8)

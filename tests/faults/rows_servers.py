@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from itertools import pairwise
 from time import monotonic_ns
+from typing import Any
 
 from tests.faults.checker import said
 from tests.faults.events import Event, read_all
@@ -95,7 +96,7 @@ def _own_topic(lab: Lab, broker: int | None) -> dict[int, list[int]]:
 
 
 @contextlib.contextmanager
-def on_brokers(lab: Lab, row_name: str, assignment: dict[int, list[int]], **options: object) -> Iterator[Group]:
+def on_brokers(lab: Lab, row_name: str, assignment: dict[int, list[int]], **options: Any) -> Iterator[Group]:
     """A group on a topic whose partitions are on given brokers."""
     with lab.group(row_name, len(assignment), assignment=assignment, **options) as group:
         yield group

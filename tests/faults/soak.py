@@ -254,7 +254,7 @@ def _names() -> list[str]:
 
 
 def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, Soak, str]:
-    """Runs it, and returns what it showed; the last is where the logs are if something is wrong."""
+    """Run it, and returns what it showed; the last is where the logs are if something is wrong."""
     chance = random.Random(seed)
     with Lab(timing, seed=seed) as lab, lab.group("soak", PARTITIONS) as group:
         group.start(MEMBERS, linked=tuple(_names()))

@@ -59,7 +59,11 @@ def test_what_is_opened_after_a_shutdown_is_closed_again(
 
 def test_a_shutdown_ends_the_wait_for_zookeeper(connector: ZookeeperConsumerConnector) -> None:
     def shut_down() -> None:
-        eventually(lambda: connector._member is not None and connector._member.session._client, 10, "a client")
+        def client() -> Any:
+            member: Any = connector._member
+            return member is not None and member.session._client
+
+        eventually(client, 10, "a client")
         connector.shutdown()
 
     thread = threading.Thread(target=shut_down)

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.streams.test_kafka_stream import record_batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
@@ -35,11 +36,10 @@ class House:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
-        fetching = FetchManager("m", settings, lambda _: [], resolved=lambda *_: None)
+        fetching = FetcherManager("m", settings, lambda _: [], resolved=lambda *_: None)
         self.delivery = Delivery(ConsumerId("g_c"), fetching, self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0, check_crc=True)
-            for n in range(2)
+            new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)
         ]
         self.delivery.add(ANY_TOPIC, self.streams)
 

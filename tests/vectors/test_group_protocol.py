@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    StickyGroupAssignor,
+    decode_sticky,
+)
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -17,12 +22,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BYTES, Field, Kind
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    StickyGroupAssignor,
-    decode_sticky,
-)
+from zkconsumer.kafka.schema import BYTES, Field, FieldType
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_group_protocol",)
@@ -32,7 +32,7 @@ def with_bytes(fields: Sequence[Field], values: dict[str, Any]) -> dict[str, Any
     """The recorded values, with byte strings made of their digits."""
 
     def one(kind: Any, value: Any) -> Any:
-        if not isinstance(kind, Kind):
+        if not isinstance(kind, FieldType):
             return with_bytes(kind, value)
         return bytes.fromhex(value) if kind is BYTES else value
 

@@ -32,7 +32,7 @@ class Command(Protocol):
     DESCRIPTION: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the command's options, and subcommands if it has some."""
+        """Declare the command's options, and subcommands if it has some."""
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Does it. Returns the exit code; a ZkConsumerError is shown as a message and becomes 1."""
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Argument: ``argv`` without the program's name (``sys.argv`` unless given).
+    """Run one command. Argument: ``argv`` without the program's name (``sys.argv`` unless given).
 
     Returns: the exit code. Raises: SystemExit as argparse does, for ``--help``, ``--version`` and wrong usage.
     """

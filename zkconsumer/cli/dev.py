@@ -10,7 +10,7 @@ from datetime import timedelta
 from time import time
 
 from zkconsumer.devcluster import background_cluster
-from zkconsumer.devcluster.background_cluster import Health, State, Wish
+from zkconsumer.devcluster.background_cluster import ClusterOptions, ClusterState, Health
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_coordinates
 
 NAME = "dev"
@@ -50,7 +50,7 @@ Later:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares up, status and down."""
+    """Declare up, status and down."""
     actions = parser.add_subparsers(title="what to do", metavar="up|status|down", dest="action", required=True)
     up = actions.add_parser(
         "up",
@@ -102,15 +102,17 @@ def _up(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"zkconsumer: {error}", file=sys.stderr)
         return 2
-    wish = Wish(arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory)
-    state, started = background_cluster.up(wish, arguments.timeout)
+    options = ClusterOptions(
+        arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory
+    )
+    state, started = background_cluster.up(options, arguments.timeout)
     print("The cluster is up." if started else "The cluster was up already; nothing was changed.")
     _print_state(state)
     print(_NEXT.format(zookeeper=state.zookeeper_connect, brokers=state.bootstrap_servers))
     return 0
 
 
-def _print_state(state: State) -> None:
+def _print_state(state: ClusterState) -> None:
     rows = {
         "zookeeper.connect": state.zookeeper_connect,
         "bootstrap.servers": f"{state.bootstrap_servers}   (Kafka {state.kafka_version}, for producers)",

@@ -9,6 +9,6 @@ reported as a bad ``client.id``, and unknown names are compared with the known o
 """
 
 from zkconsumer.config.consumer_config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning
-from zkconsumer.config.property_table import markdown_table
+from zkconsumer.config.property_table import markdown_tables
 
-__all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning", "markdown_table"]
+__all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning", "markdown_tables"]

@@ -19,7 +19,7 @@ def parse_rooms(value: str) -> tuple[str, ...]:
     return rooms
 
 
-def parse_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
+def parse_assignment_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
     """Who owns what, from ``member=topic:0,topic:1; member=...`` with thread or consumer ids. Raises ValueError."""
     table: dict[str, tuple[TopicPartition, ...]] = {}
     for entry in value.split(";"):
@@ -49,7 +49,7 @@ def _rooms(value: str) -> str:
 
 
 def _table(value: str) -> str:
-    parse_table(value)
+    parse_assignment_table(value)
     return value
 
 
@@ -58,8 +58,8 @@ class AssignmentConfig:
     """The part of :class:`~zkconsumer.config.ConsumerConfig` that strategies, the listener and streams read."""
 
     assignment_mixed_group: str = choice(
-        "where a strategy beyond the original's meets members that do not advertise it: ours fall back to `range`"
-        " together, or `refuse` and keep what they own",
+        "what members do if their strategy is not the original's and another member does not advertise it."
+        " `range`: all members of this package fall back to it together. `refuse`: they keep their partitions",
         {"range": "range", "refuse": "refuse"},
         default="range",
         ours=True,
@@ -83,14 +83,15 @@ class AssignmentConfig:
         "how long a rebalance waits for one call of the listener", least=1, default=3000, ours=True
     )
     consumer_timeout_action: str = choice(
-        "at `consumer.timeout.ms`: `raise` ConsumerTimeoutException, or `end` the loop; iterate on in either case",
+        "what a stream does at `consumer.timeout.ms`: `raise` ConsumerTimeoutException, or `end` the loop. You"
+        " can iterate on in either case",
         {"raise": "raise", "end": "end"},
         default="raise",
         ours=True,
     )
     consumed_max_per_second: int = integer(
-        "messages a second that this member hands out at the most, from all its streams together, against the burst"
-        " after a rebalance; 0: no limit",
+        "limit of the messages that this member hands out in a second, from all its streams together, against the"
+        " burst after a rebalance; 0: no limit",
         least=0,
         default=0,
         ours=True,

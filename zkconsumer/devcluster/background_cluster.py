@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -52,7 +51,7 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ClusterState:
     """What the supervisor wrote down once everything served. ``started`` in seconds since 1970."""
 
     pid: int
@@ -65,19 +64,19 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ClusterStatus:
     """What can be said about the background cluster. ``ended``: servers that run no more; ``stale``: the last cluster
     ended without ``down``.
     """
 
     health: Health
-    state: State | None = None
+    state: ClusterState | None = None
     ended: tuple[str, ...] = ()
     stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ClusterOptions:
     """How the cluster shall be. Ports of 0 are chosen; ``directory`` None is a temporary one."""
 
     kafka_version: str = DEFAULT_KAFKA
@@ -115,9 +114,9 @@ def _supervised() -> bool:
     return False
 
 
-def _read_state() -> State | None:
+def _read_state() -> ClusterState | None:
     try:
-        return State(**json.loads(_state_file().read_text()))
+        return ClusterState(**json.loads(_state_file().read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
@@ -132,34 +131,34 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def status() -> Status:
-    """Looks whether the background cluster is up. Takes milliseconds, changes nothing."""
+def status() -> ClusterStatus:
+    """Look whether the background cluster is up. Takes milliseconds, changes nothing."""
     supervised = _supervised()
     state = _read_state()
     if not supervised:
-        return Status(Health.DOWN, stale=state is not None)
+        return ClusterStatus(Health.DOWN, stale=state is not None)
     if state is None:
-        return Status(Health.STARTING)
+        return ClusterStatus(Health.STARTING)
     ended = tuple(name for name, pid in state.servers.items() if not _exists(pid))
-    return Status(Health.BROKEN if ended else Health.UP, state, ended)
+    return ClusterStatus(Health.BROKEN if ended else Health.UP, state, ended)
 
 
-def up(wish: Wish | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[State, bool]:
-    """Starts the background cluster unless it is up, and returns once it serves.
+def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[ClusterState, bool]:
+    """Start the background cluster unless it is up, and returns once it serves.
 
     Returns: its state, and whether this call started it. Fetching the jars, the first time, is not counted into
     ``deadline`` (seconds). Raises: ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
     """
-    wish = wish or Wish()
+    options = options or ClusterOptions()
     present = status()
     if present.health is Health.UP and present.state is not None:
         return present.state, False
     if present.health is Health.BROKEN:
         raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
     zookeeper_jars(None)
-    kafka_jars(wish.kafka_version)
+    kafka_jars(options.kafka_version)
     deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
-    supervisor = _start_supervisor(wish)
+    supervisor = _start_supervisor(options)
     try:
         while True:
             code = supervisor.poll()
@@ -189,11 +188,11 @@ def _end(supervisor: subprocess.Popen[bytes]) -> None:
     supervisor.wait(_LOCK_PATIENCE_S)
 
 
-def _start_supervisor(wish: Wish) -> subprocess.Popen[bytes]:
+def _start_supervisor(options: ClusterOptions) -> subprocess.Popen[bytes]:
     _home().mkdir(parents=True, exist_ok=True)
     with log_file().open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "zkconsumer.devcluster.background_cluster", json.dumps(asdict(wish))],
+            [sys.executable, "-m", "zkconsumer.devcluster.background_cluster", json.dumps(asdict(options))],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -210,7 +209,7 @@ def _log_tail() -> str:
 
 
 def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
-    """Ends every process of the background cluster. Returns whether there was one.
+    """End every process of the background cluster. Returns whether there was one.
 
     Raises: ServerStopError when something of it is left nevertheless.
     """
@@ -243,25 +242,25 @@ def _supervisor_pid() -> int | None:
         return None
 
 
-def _supervise(wish: Wish, ended: Event) -> None:
-    """Holds the cluster up until told to end. Runs in the supervisor process, with its lock."""
+def _supervise(options: ClusterOptions, ended: Event) -> None:
+    """Hold the cluster up until told to end. Runs in the supervisor process, with its lock."""
     _state_file().unlink(missing_ok=True)
     _lock_file().write_text(str(os.getpid()))
     with DevCluster(
-        directory=wish.directory,
-        kafka_version=wish.kafka_version,
-        zookeeper_port=wish.zookeeper_port or None,
-        broker_port=wish.kafka_port or None,
+        directory=options.directory,
+        kafka_version=options.kafka_version,
+        zookeeper_port=options.zookeeper_port or None,
+        broker_port=options.kafka_port or None,
         broker_properties={"auto.create.topics.enable": "true"},  # a person expects what a plain broker does
     ) as cluster:
         servers = {"zookeeper": cluster.zookeeper, **{f"kafka {b.broker_id}": b for b in cluster.brokers}}
-        state = State(
+        state = ClusterState(
             pid=os.getpid(),
             zookeeper_connect=cluster.zookeeper_connect,
             bootstrap_servers=cluster.bootstrap_servers,
             servers={name: server.pid or 0 for name, server in servers.items()},
             directory=str(cluster.directory),
-            kafka_version=wish.kafka_version,
+            kafka_version=options.kafka_version,
             started=time(),
         )
         write_atomically(_state_file(), json.dumps(asdict(state), indent=2))
@@ -274,8 +273,8 @@ def _supervise(wish: Wish, ended: Event) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The supervisor process. Its one argument is the wish as JSON."""
     parser = argparse.ArgumentParser(description="hold a cluster up in the background; started by: zkconsumer dev up")
-    parser.add_argument("wish", type=json.loads)
-    wish = Wish(**parser.parse_args(arguments).wish)
+    parser.add_argument("options", type=json.loads)
+    options = ClusterOptions(**parser.parse_args(arguments).options)
 
     def end(*_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -288,18 +287,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with locked(_lock_file(), Deadline(_LOCK_PATIENCE_S)):
             log_file().write_text("")
-            _supervise(wish, Event())
+            _supervise(options, Event())
     except TimeoutError:
         return _ALREADY_UP
     except DevClusterError as error:
         print(error, file=sys.stderr)  # noqa: T201 - this is the supervisor's log
         return 1
     return 0
-
-
-def purge() -> None:
-    """Removes state and log of the background cluster. Only while it is down."""
-    shutil.rmtree(_home(), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def cache_directory() -> Path:
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Writes a file so that a reader sees the old content or the new, never half of it."""
+    """Write a file so that a reader sees the old content or the new, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -42,7 +42,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, deadline: Deadline) -> Iterator[None]:
-    """Holds an exclusive lock on a file, between processes; a process that dies lets go of it.
+    """Hold an exclusive lock on a file, between processes; a process that dies lets go of it.
 
     Raises: TimeoutError when another process holds it until the deadline.
     """

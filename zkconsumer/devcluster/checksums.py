@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.errors import JarResolutionError
-from zkconsumer.devcluster.repository_settings import mirror
-from zkconsumer.devcluster.trust_store import system_bundle
+from zkconsumer.devcluster.maven_access import mirror, system_bundle
 
 RECORD = "checksums"
 """The file beside fetched jars that are not pinned: what the repository published for them."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.jars import Progress
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, EmbeddedKafka, kafka_jars
-from zkconsumer.devcluster.progress import Progress
 from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, as_deadline
 from zkconsumer.devcluster.zookeeper_server import DEFAULT_TICK_MS, EmbeddedZooKeeper, zookeeper_jars
 from zkconsumer.zookeeper.cluster_admin import Admin
@@ -111,7 +111,7 @@ class DevCluster:
         return ",".join(broker.address for broker in self._brokers)
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts what does not run yet and returns once all of it serves. Fetching the jars, the first time, is not
+        """Start what does not run yet and returns once all of it serves. Fetching the jars, the first time, is not
         counted into ``deadline`` (seconds).
 
         Raises: ServerStartError with the tail of a log, JavaNotFoundError, JarResolutionError, MissingExtraError.
@@ -169,7 +169,7 @@ class DevCluster:
         return self._brokers
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops every process and removes a temporary directory. May be called again; ``start`` makes a new cluster."""
+        """Stop every process and removes a temporary directory. May be called again; ``start`` makes a new cluster."""
         deadline = as_deadline(deadline)
         with contextlib.ExitStack() as last:  # each step happens even if the one before it failed
             if self._directory is not None and self._given_directory is None:
@@ -195,16 +195,16 @@ class DevCluster:
         replication: int = 1,
         assignment: Mapping[int, list[int]] | None = None,
     ) -> None:
-        """Creates a topic and waits for its leaders. See ``zkconsumer.zookeeper.cluster_admin.Admin.create_topic``."""
+        """Create a topic and waits for its leaders. See ``zkconsumer.zookeeper.cluster_admin.Admin.create_topic``."""
         with Admin(self.zookeeper_connect) as admin:
             admin.create_topic(name, partitions, config=config, replication=replication, assignment=assignment)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Enlarges a topic to ``total`` partitions and waits for their leaders."""
+        """Enlarge a topic to ``total`` partitions and waits for their leaders."""
         with Admin(self.zookeeper_connect) as admin:
             admin.add_partitions(name, total)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic and waits until it is gone."""
+        """Delete a topic and waits until it is gone."""
         with Admin(self.zookeeper_connect) as admin:
             admin.delete_topic(name)

@@ -106,7 +106,7 @@ class ZooKeeperEnsemble:
         return tuple(server for server in self.servers if server.mode == "follower")
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the servers that do not run, and returns once all of them serve.
+        """Start the servers that do not run, and returns once all of them serve.
 
         Raises: ServerStartError with the tail of a log, JavaNotFoundError, MissingExtraError.
         """
@@ -149,7 +149,7 @@ class ZooKeeperEnsemble:
         )
 
     def wait_for_leader(self, deadline: Deadline | float = START_TIMEOUT_S) -> EnsembleServer:
-        """Waits for the end of an election and returns the leader. Raises: ServerStartError."""
+        """Wait for the end of an election and returns the leader. Raises: ServerStartError."""
         deadline = as_deadline(deadline)
         while (found := self._leader()) is None:
             if deadline.expired:
@@ -158,7 +158,7 @@ class ZooKeeperEnsemble:
         return found
 
     def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops every server and removes its data. May be called again; ``start`` makes a new ensemble."""
+        """Stop every server and removes its data. May be called again; ``start`` makes a new ensemble."""
         deadline = as_deadline(deadline)
         with contextlib.ExitStack() as last:  # each step happens even if the one before it failed
             for server in self.servers:

@@ -17,10 +17,12 @@ import queue
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from xml.sax.saxutils import quoteattr
 
 from zkconsumer.deadline import Deadline
@@ -29,15 +31,16 @@ from zkconsumer.devcluster.cache import cache_directory, locked
 from zkconsumer.devcluster.checksums import Checksum
 from zkconsumer.devcluster.errors import JarResolutionError
 from zkconsumer.devcluster.java_home import is_bundled, java
-from zkconsumer.devcluster.progress import Progress, on_stderr
-from zkconsumer.devcluster.repository_settings import proxy_options, repository_settings
-from zkconsumer.devcluster.trust_store import trust_options
+from zkconsumer.devcluster.maven_access import proxy_options, repository_settings, trust_options
 from zkconsumer.errors import MissingExtraError
 
 RESOLVE_TIMEOUT_S = 900.0
 _LAYOUT = "1"  # part of every directory's name: raise it when the content of the directories changes
 _FILE_NAME = "[artifact]-[revision](-[classifier]).[ext]"
 _COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+\Z")
+Progress = Callable[[str], None]
+"""Called with a short text; one that ends with a newline is the last of its kind and worth keeping."""
+_QUIET_S = 10.0
 
 
 def pyspark_jars() -> Path:
@@ -214,7 +217,7 @@ class _IvyLines:
 
 
 def _run(command: Sequence[str], each_line: _IvyLines, deadline: Deadline) -> list[str] | None:
-    """Runs Ivy to its end. Returns None, or after a failure its last lines."""
+    """Run Ivy to its end. Returns None, or after a failure its last lines."""
     lines: queue.Queue[str | None] = queue.Queue()
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -243,7 +246,7 @@ def _read_lines(stream: Iterable[str], put: Callable[[str | None], None]) -> Non
 
 
 def _share_disk(jars: Path, cache: Path) -> None:
-    """Replaces the copies by hard links to Ivy's own files: the same jars twice would be another 46 MB."""
+    """Replace the copies by hard links to Ivy's own files: the same jars twice would be another 46 MB."""
     for jar in jars.glob("*.jar"):
         originals = [o for o in cache.glob(f"*/*/*/{jar.name}") if o.stat().st_size == jar.stat().st_size]
         if len(originals) == 1:
@@ -254,5 +257,25 @@ def _share_disk(jars: Path, cache: Path) -> None:
 
 
 def forget(*coordinates: str, exclude: Iterable[str] = ()) -> None:
-    """Removes a set of jars from the cache, so that the next ``resolve`` fetches it again."""
+    """Remove a set of jars from the cache, so that the next ``resolve`` fetches it again."""
     shutil.rmtree(cache_directory() / "jars" / _directory_name(coordinates, sorted(exclude)), ignore_errors=True)
+
+
+def on_stderr() -> Progress:
+    """A reporter for one piece of work. Used by one thread."""
+    last = -_QUIET_S
+    rewrite = sys.stderr is not None and sys.stderr.isatty()
+
+    def report(text: str) -> None:
+        nonlocal last
+        if sys.stderr is None:
+            return
+        done = text.endswith("\n")
+        if rewrite:
+            sys.stderr.write(f"\r\x1b[K{text}")
+        elif done or monotonic() - last >= _QUIET_S:
+            last = monotonic()
+            sys.stderr.write(f"{text.rstrip()}\n")
+        sys.stderr.flush()
+
+    return report

@@ -13,12 +13,16 @@ from typing import Self
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.errors import ServerStartError
-from zkconsumer.devcluster.jars import resolve
+from zkconsumer.devcluster.jars import Progress, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK, accepts
-from zkconsumer.devcluster.progress import Progress
-from zkconsumer.devcluster.server_logs import log4j_options, write_properties
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S, ServerProcess, as_deadline
+from zkconsumer.devcluster.server_process import (
+    START_TIMEOUT_S,
+    ServerProcess,
+    as_deadline,
+    log4j_options,
+    write_properties,
+)
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 DEFAULT_KAFKA = "3.9.1"
@@ -140,7 +144,7 @@ class EmbeddedKafka(ServerProcess):
         ]
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the broker, unless it runs, and returns once it is registered and accepts connections.
+        """Start the broker, unless it runs, and returns once it is registered and accepts connections.
 
         Raises: ServerStartError with the tail of the log, RegistryUnavailableError, JavaNotFoundError,
         JarResolutionError, MissingExtraError.

@@ -48,7 +48,7 @@ def _start(command: list[str], log: str, output: int | None) -> subprocess.Popen
 
 
 def _say(line: str) -> None:
-    """Answers the owner; an owner that is gone has no use for answers and is noticed by its closed pipe."""
+    """Answer the owner; an owner that is gone has no use for answers and is noticed by its closed pipe."""
     try:
         os.write(1, line.encode() + b"\n")
     except OSError:
@@ -64,7 +64,7 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
-    """Passes signals on until the child ends (True) or the owner does (False)."""
+    """Pass signals on until the child ends (True) or the owner does (False)."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -90,7 +90,7 @@ def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
 
 
 def main() -> int:
-    """Runs the command given after the options. Returns its exit code, or 143 when the owner was gone."""
+    """Run the command given after the options. Returns its exit code, or 143 when the owner was gone."""
     parser = argparse.ArgumentParser(description="run a server that ends with its owner")
     parser.add_argument("--owner", type=int, required=True, help="process id of the owner")
     parser.add_argument("--log", required=True, help="file that gets the server's output")

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Self
@@ -34,6 +34,22 @@ _POLL_S = 0.03
 _PORT_TRIES = 5
 _TAIL_LINES = 25
 _BIND_FAILED = re.compile(r"Address already in use|BindException|Socket server failed to bind")
+_BACKSLASH = 92
+_LOG4J_1 = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %m (%c)%n
+"""
+_LOG4J_2 = """\
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c)%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
 
 
 def as_deadline(deadline: Deadline | float) -> Deadline:
@@ -47,7 +63,7 @@ class Launched:
     def __init__(
         self, command: Sequence[str], log: Path, *, remove: Sequence[Path] = (), output: int | None = None
     ) -> None:
-        """Starts ``command``.
+        """Start ``command``.
 
         Arguments: ``log`` gets what it writes, but standard output goes to the descriptor ``output`` if given;
         ``remove`` are directories that the launcher removes should we die. Raises: OSError.
@@ -94,7 +110,7 @@ class Launched:
         return self._launcher.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Sends TERM, KILL, STOP or CONT to the child's process group; nothing happens to one that has ended."""
+        """Send TERM, KILL, STOP or CONT to the child's process group; nothing happens to one that has ended."""
         (request,) = (key for key, value in launcher.SIGNALS.items() if value == number)
         assert self._launcher.stdin is not None
         if self._launcher.stdin.closed:
@@ -142,15 +158,15 @@ class ServerProcess:
     # what subclasses provide
 
     def _configure(self, directory: Path, port: int) -> Sequence[str]:
-        """Writes the configuration and returns the command."""
+        """Write the configuration and returns the command."""
         raise NotImplementedError
 
     def _is_ready(self, deadline: Deadline) -> bool:
-        """Asks the server once whether it serves."""
+        """Ask the server once whether it serves."""
         raise NotImplementedError
 
     def _before_start(self, deadline: Deadline) -> None:
-        """Waits for what must be gone or there before a start."""
+        """Wait for what must be gone or there before a start."""
 
     # what callers use
 
@@ -191,7 +207,7 @@ class ServerProcess:
             return ""
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the server and returns once it serves; does nothing to one that runs.
+        """Start the server and returns once it serves; does nothing to one that runs.
 
         Raises: ServerStartError with the tail of the log, JavaNotFoundError, JarResolutionError, MissingExtraError.
         """
@@ -213,7 +229,7 @@ class ServerProcess:
         raise ServerStartError(f"the {self.kind} found no free port in {_PORT_TRIES} tries:\n{self.log_tail()}")
 
     def _start_once(self, port: int, deadline: Deadline) -> bool:
-        """Returns False when another process took the port first."""
+        """Return False when another process took the port first."""
         command = self._configure(self.directory, port)
         written = self.log.stat().st_size if self.log.exists() else 0
         doomed = self.removed_after_crash or (None if self._keep else self.directory)
@@ -251,7 +267,7 @@ class ServerProcess:
         self._process = None
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Ends the server: SIGTERM, and SIGKILL after the deadline. Port and data are kept for another start."""
+        """End the server: SIGTERM, and SIGKILL after the deadline. Port and data are kept for another start."""
         if self._process is not None:
             self._process.send(signal.SIGCONT)  # a suspended process would not act on SIGTERM
             self._process.send(signal.SIGTERM)
@@ -260,7 +276,7 @@ class ServerProcess:
             self._ended()
 
     def kill(self) -> None:
-        """Ends the server with SIGKILL, as a crash would. Raises: ServerStopError if it is there nevertheless."""
+        """End the server with SIGKILL, as a crash would. Raises: ServerStopError if it is there nevertheless."""
         if self._process is not None:
             self._process.send(signal.SIGKILL)
             if not self._process.wait(_KILL_TIMEOUT_S):
@@ -268,11 +284,11 @@ class ServerProcess:
             self._ended()
 
     def suspend(self) -> None:
-        """Freezes the server (SIGSTOP): connections stay, nothing answers. Raises: RuntimeError if it does not run."""
+        """Freeze the server (SIGSTOP): connections stay, nothing answers. Raises: RuntimeError if it does not run."""
         self._require_running().send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a suspended server go on (SIGCONT). Raises: RuntimeError if it does not run."""
+        """Let a suspended server go on (SIGCONT). Raises: RuntimeError if it does not run."""
         self._require_running().send(signal.SIGCONT)
 
     def _require_running(self) -> Launched:
@@ -281,7 +297,7 @@ class ServerProcess:
         return self._process
 
     def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops the server and removes its directory unless that is to be kept. May be called again."""
+        """Stop the server and removes its directory unless that is to be kept. May be called again."""
         self.stop(deadline)
         atexit.unregister(self._close_at_exit)
         if self._directory is not None and not self._keep:
@@ -297,3 +313,31 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def log4j_options(directory: Path, levels: Mapping[str, str]) -> list[str]:
+    """Write the configuration files of log4j 1 and 2 and returns the JVM options that name them.
+
+    Arguments: ``levels`` of single loggers, by name. The other log4j than the server's own ignores its file.
+    """
+    one, two = directory / "log4j.properties", directory / "log4j2.properties"
+    one.write_text(_LOG4J_1 + "".join(f"log4j.logger.{name}={level}\n" for name, level in levels.items()))
+    two.write_text(
+        _LOG4J_2
+        + "".join(
+            f"logger.l{number}.name = {name}\nlogger.l{number}.level = {level.lower()}\n"
+            for number, (name, level) in enumerate(levels.items())
+        )
+    )
+    return [f"-Dlog4j.configuration={one.as_uri()}", f"-Dlog4j2.configurationFile={two.as_uri()}"]
+
+
+def write_properties(path: Path, properties: Mapping[str, object]) -> None:
+    """Write a Java properties file. Values are written as ``str`` gives them, escaped where needed."""
+    path.write_text("".join(f"{key}={_escaped(str(value))}\n" for key, value in properties.items()), encoding="ascii")
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if 32 <= code < 127 and code != _BACKSLASH else f"\\u{code:04x}" for code in codes)

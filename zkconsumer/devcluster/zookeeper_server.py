@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.jars import jars_of_pyspark, resolve
+from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK
-from zkconsumer.devcluster.progress import Progress
-from zkconsumer.devcluster.server_logs import log4j_options, write_properties
-from zkconsumer.devcluster.server_process import ServerProcess
+from zkconsumer.devcluster.server_process import ServerProcess, log4j_options, write_properties
 
 DEFAULT_TICK_MS = 2000
 _ANSWER_TIMEOUT_S = 2.0

@@ -22,14 +22,14 @@ FULL = 0
 _LAST_EPOCH = 2**31 - 1
 
 
-class Wanted(NamedTuple):
+class FetchRange(NamedTuple):
     """What is wanted of one partition: the offset to read on, and how many bytes at most."""
 
     offset: int
     max_bytes: int
 
 
-class Named(NamedTuple):
+class SessionRequest(NamedTuple):
     """What a request says: the partitions to name, those to forget, and which session it is part of."""
 
     positions: list[FetchPosition]
@@ -44,24 +44,24 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = FULL
-        self._told: Mapping[TopicPartition, Wanted] = {}
+        self._told: Mapping[TopicPartition, FetchRange] = {}
 
     @property
     def incremental(self) -> bool:
         """Whether the next request need only say what has changed."""
         return self._epoch != FULL
 
-    def next(self, wanted: Mapping[TopicPartition, Wanted]) -> Named:
+    def next(self, wanted: Mapping[TopicPartition, FetchRange]) -> SessionRequest:
         """The next request, for all that is wanted, in the order of service; it is kept and must not change later.
 
         :meth:`answered` or :meth:`forget` must follow before the one after it.
         """
         told, self._told = self._told, wanted
         if self._epoch == FULL:
-            return Named([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
+            return SessionRequest([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
         news = [_position(tp, want) for tp, want in wanted.items() if told.get(tp) != want]
         forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]
-        return Named(news, forgotten, self._id, self._epoch)
+        return SessionRequest(news, forgotten, self._id, self._epoch)
 
     def answered(self, session_id: int) -> None:
         """The request was answered, with this session id."""
@@ -85,5 +85,5 @@ class FetchSession:
         self._told = {}
 
 
-def _position(tp: TopicPartition, want: Wanted) -> FetchPosition:
+def _position(tp: TopicPartition, want: FetchRange) -> FetchPosition:
     return FetchPosition(tp.topic, tp.partition, want.offset, want.max_bytes)

@@ -21,10 +21,10 @@ from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
-from zkconsumer.fetch.failure_log import Outages
+from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
+from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow, Sink, Unlimited
-from zkconsumer.fetch.refused_logins import Logins
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink, UnlimitedBudget
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
@@ -48,7 +48,7 @@ def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed) % fetchers
 
 
-class FetchManager:
+class FetcherManager:
     """Keeps every owned partition fetched from its leader.
 
     Arguments: ``name`` begins the names of all threads; ``directory`` reads the registered brokers (may raise
@@ -69,10 +69,10 @@ class FetchManager:
         metrics: Metrics | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._budget = budget or Unlimited()
+        self._budget = budget or UnlimitedBudget()
         self._metrics = metrics or Metrics()
-        self._logins = Logins()
-        self._outages = Outages()
+        self._logins = RefusedLogins()
+        self._failures = FailureLog()
         self._refused = refused
         self._shut_out = False
         self._name = name
@@ -82,7 +82,7 @@ class FetchManager:
         self._resolved = resolved
         self._lock = RLock()  # entered as itself, see streams.queue
         self._changed = Condition(self._lock)
-        self._leaderless: dict[TopicPartition, Flow] = {}
+        self._leaderless: dict[TopicPartition, PartitionFetch] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
         self._known: Sequence[Endpoint] = ()
@@ -101,13 +101,13 @@ class FetchManager:
         """Fetch these partitions from now on."""
         with self._lock:
             for position, sink in partitions:
-                self._leaderless[position.tp] = Flow(position, sink)
+                self._leaderless[position.tp] = PartitionFetch(position, sink)
             self._changed.notify_all()
 
     def forget(self) -> None:
         """Some positions were revoked: stop fetching them. What is under way for them is dropped when it arrives."""
         with self._lock:
-            for tp in [tp for tp, flow in self._leaderless.items() if flow.position.revoked]:
+            for tp in [tp for tp, fetch in self._leaderless.items() if fetch.position.revoked]:
                 del self._leaderless[tp]
             fetchers = list(self._fetchers.values())
         for fetcher in fetchers:
@@ -143,7 +143,7 @@ class FetchManager:
         """Requests per second of the fetcher that makes the fewest (``MinFetchRate``); 0 without fetchers."""
         with self._lock:
             fetchers = list(self._fetchers.values())
-        return min((fetcher.measures.request_rate for fetcher in fetchers), default=0.0)
+        return min((fetcher.metrics.request_rate for fetcher in fetchers), default=0.0)
 
     @property
     def leaderless(self) -> frozenset[TopicPartition]:
@@ -164,7 +164,7 @@ class FetchManager:
     def trouble(self) -> str:
         """Why partitions are not fetched, in words for the user; empty where all are."""
         with self._lock:
-            waiting = next((flow.trouble for flow in self._leaderless.values() if flow.trouble), "")
+            waiting = next((fetch.trouble for fetch in self._leaderless.values() if fetch.trouble), "")
             fetchers = list(self._fetchers.values())
         told = (self._trouble, self._logins.trouble, waiting, *(fetcher.trouble for fetcher in fetchers))
         return next(filter(None, told), "")
@@ -188,7 +188,7 @@ class FetchManager:
     def _report(self, trouble: str) -> None:
         known, self._trouble = self._trouble, trouble
         if trouble and trouble != known:
-            self._outages.failed(trouble, f"looking for partition leaders: {trouble}")
+            self._failures.failed(trouble, f"looking for partition leaders: {trouble}")
 
     def _back_off(self) -> None:
         with self._lock:
@@ -226,29 +226,31 @@ class FetchManager:
                 return
         if wanted:
             brokers = self._brokers()
-            leaders = self._leaders(sorted({flow.tp.topic for flow in wanted}), brokers)
+            leaders = self._leaders(sorted({fetch.tp.topic for fetch in wanted}), brokers)
             by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
-            found = [(flow, by_id[leaders[flow.tp]]) for flow in wanted if leaders.get(flow.tp, -1) in by_id]
+            found = [(fetch, by_id[leaders[fetch.tp]]) for fetch in wanted if leaders.get(fetch.tp, -1) in by_id]
             self._hand_over(found)
-            missing = [flow for flow in wanted if leaders.get(flow.tp, -1) not in by_id]
-            self._report("no leader for " + ", ".join(sorted(str(flow.tp) for flow in missing)[:5]) if missing else "")
+            missing = [fetch for fetch in wanted if leaders.get(fetch.tp, -1) not in by_id]
+            self._report(
+                "no leader for " + ", ".join(sorted(str(fetch.tp) for fetch in missing)[:5]) if missing else ""
+            )
             self._put_off(missing)
         self._retire_idle()
 
-    def _due(self) -> list[Flow]:
+    def _due(self) -> list[PartitionFetch]:
         """The partitions whose leader is to be looked for now. The caller holds the lock."""
         now = monotonic()
         return [f for f in self._leaderless.values() if f.retry_at <= now and not f.position.revoked]
 
     def _until_due(self) -> float:
-        first = min((flow.retry_at for flow in self._leaderless.values()), default=NEVER)
+        first = min((fetch.retry_at for fetch in self._leaderless.values()), default=NEVER)
         return min(max(first - monotonic(), 0.001), REPORT_EVERY)
 
-    def _put_off(self, flows: Iterable[Flow]) -> None:
+    def _put_off(self, fetches: Iterable[PartitionFetch]) -> None:
         """No new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
         now = monotonic()
-        for flow in flows:
-            flow.retry_at = now + max(self._settings.backoff, flow.pause)
+        for fetch in fetches:
+            fetch.retry_at = now + max(self._settings.backoff, fetch.pause)
 
     def _brokers(self) -> Sequence[Endpoint]:
         try:
@@ -297,20 +299,20 @@ class FetchManager:
                 channel.close()
         raise failure or BrokerError("no broker could be asked")
 
-    def _hand_over(self, found: Sequence[tuple[Flow, Endpoint]]) -> None:
-        batches: dict[tuple[int, int], list[Flow]] = {}
-        for flow, endpoint in found:
-            key = (endpoint.broker_id, fetcher_number(flow.tp, self._per_broker))
-            batches.setdefault(key, []).append(flow)
+    def _hand_over(self, found: Sequence[tuple[PartitionFetch, Endpoint]]) -> None:
+        batches: dict[tuple[int, int], list[PartitionFetch]] = {}
+        for fetch, endpoint in found:
+            key = (endpoint.broker_id, fetcher_number(fetch.tp, self._per_broker))
+            batches.setdefault(key, []).append(fetch)
         endpoints = {endpoint.broker_id: endpoint for _, endpoint in found}
-        for key, flows in batches.items():
+        for key, fetches in batches.items():
             fetcher = self._fetcher(key, endpoints[key[0]])
             if fetcher is None:
                 return
             with self._lock:
-                handed = [flow for flow in flows if self._leaderless.get(flow.tp) is flow]
-                for flow in handed:
-                    del self._leaderless[flow.tp]
+                handed = [fetch for fetch in fetches if self._leaderless.get(fetch.tp) is fetch]
+                for fetch in handed:
+                    del self._leaderless[fetch.tp]
             fetcher.add(handed)
 
     def _fetcher(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
@@ -319,14 +321,12 @@ class FetchManager:
             return known
         fetcher = Fetcher(
             f"ConsumerFetcherThread-{self._name}-{key[1]}-{key[0]}",
-            endpoint,
+            FetchConnection(endpoint, self._settings, self._budget, self._metrics),
             self._settings,
             give_back=self._take_back,
             resolved=self._resolved,
             logins=self._logins,
-            outages=self._outages,
-            metrics=self._metrics,
-            budget=self._budget,
+            failures=self._failures,
         )
         with self._lock:
             if self._stopping:
@@ -337,14 +337,14 @@ class FetchManager:
             self._stop([known])  # the broker came back at another address (KAFKA-474)
         return fetcher
 
-    def _take_back(self, flows: Sequence[Flow]) -> None:
+    def _take_back(self, fetches: Sequence[PartitionFetch]) -> None:
         with self._lock:
             if self._stopping:
                 return
-            self._put_off(flows)
-            for flow in flows:
-                if not flow.position.revoked and flow.tp not in self._leaderless:
-                    self._leaderless[flow.tp] = flow
+            self._put_off(fetches)
+            for fetch in fetches:
+                if not fetch.position.revoked and fetch.tp not in self._leaderless:
+                    self._leaderless[fetch.tp] = fetch
             self._changed.notify_all()
 
     def _retire_idle(self) -> None:
@@ -362,4 +362,4 @@ class FetchManager:
         for fetcher in fetchers:
             fetcher.stop()
             if fetcher.endpoint not in live:
-                fetcher.measures.remove()
+                fetcher.metrics.remove()

@@ -9,7 +9,7 @@ from typing import Protocol
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
-from zkconsumer.fetch.fetch_session import Wanted
+from zkconsumer.fetch.fetch_session import FetchRange
 from zkconsumer.kafka import Security
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Budget(Protocol):
         """What was asked for is here, or will not come."""
 
 
-class Unlimited:
+class UnlimitedBudget:
     """A budget that knows no limit, for who fetches outside of a member."""
 
     def free(self) -> int:
@@ -100,7 +100,7 @@ class FetchSettings:
     raise_truncated: bool = False
 
 
-class Flow:
+class PartitionFetch:
     """A partition being fetched: its position and where the data goes.
 
     ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known.
@@ -113,7 +113,7 @@ class Flow:
     """
 
     __slots__ = (
-        "_wanted",
+        "_range",
         "cut_off",
         "epoch",
         "least",
@@ -141,7 +141,7 @@ class Flow:
         self.epoch = b""
         self.reached = -1
         self.trouble = ""
-        self._wanted = Wanted(-1, 0)
+        self._range = FetchRange(-1, 0)
 
     def note(self, trouble: str) -> None:
         """Note why fetching failed. It is logged once, not at every try that fails alike."""
@@ -153,9 +153,9 @@ class Flow:
         """Seconds to wait at least before the next try."""
         return backoff(self.refusals, FIRST_REFUSAL, LONGEST_REFUSAL) if self.refusals else 0.0
 
-    def wanting(self, offset: int, max_bytes: int) -> Wanted:
+    def range_from(self, offset: int, max_bytes: int) -> FetchRange:
         """What is wanted of it; the same object as last time where nothing has changed."""
-        wanted = self._wanted
+        wanted = self._range
         if wanted.offset != offset or wanted.max_bytes != max_bytes:
-            wanted = self._wanted = Wanted(offset, max_bytes)
+            wanted = self._range = FetchRange(offset, max_bytes)
         return wanted

@@ -8,27 +8,23 @@ elsewhere. Threads: see ``broker_channel.py``; everything else here is pure.
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel, Security
 from zkconsumer.kafka.endpoints import choose_endpoint
-from zkconsumer.kafka.fetch_response import FetchAnswer, FetchedPartition
-from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
+from zkconsumer.kafka.fetch_response import FetchResponse, PartitionResponse
 from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
-from zkconsumer.kafka.offset_requests import CoordinatorChannel, StoredOffset
-from zkconsumer.kafka.requests import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchPosition, FetchRequest, ListedOffset
 from zkconsumer.kafka.security import channel_security
 
 __all__ = [
-    "AnsweredEpoch",
     "BrokerChannel",
     "ClusterMetadata",
-    "CoordinatorChannel",
     "CorruptRecordsError",
-    "FetchAnswer",
+    "EpochEndResponse",
     "FetchPosition",
     "FetchRequest",
-    "FetchedPartition",
+    "FetchResponse",
     "ListedOffset",
+    "PartitionResponse",
     "RecordBatch",
     "Security",
-    "StoredOffset",
     "batches",
     "channel_security",
     "choose_endpoint",

@@ -7,7 +7,11 @@ covers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
+from typing import Final
+
+from aiokafka.record.default_records import DefaultRecordBatch
 
 START = Struct(">qi")  # offset, size of what follows
 # offset, size, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp, producer id, producer
@@ -113,3 +117,27 @@ def given_up(records: bytes, at: int, offset: int) -> int:
         first, _, magic, delta = _PARTIAL(records, at)
         after = first + 1 if magic < 2 else first + max(delta, 0) + 1
     return int(max(after, offset + 1))
+
+
+try:
+    from google_crc32c import implementation, value
+except ImportError:  # pragma: no cover - it has no wheel for every machine
+    implementation = "none"
+
+_SUMMED = 21  # where the part begins that the checksum is of
+_CHECKSUM = slice(17, 21)
+
+CRC_BY_PROCESSOR: Final[bool] = implementation == "c"
+
+
+def _by_library(view: memoryview) -> bool:
+    return bool(DefaultRecordBatch(view).validate_crc())
+
+
+def _by_processor(view: memoryview) -> bool:
+    # a copy, since it does not take a view: a tenth of what is saved
+    return bool(value(bytes(view[_SUMMED:])) == int.from_bytes(view[_CHECKSUM], "big"))
+
+
+checksum_is_right: Final[Callable[[memoryview], bool]] = _by_processor if CRC_BY_PROCESSOR else _by_library
+"""Whether a whole batch of format 2 has the checksum that it says."""

@@ -18,12 +18,10 @@ from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.kafka import error_codes, fetch_request, fetch_response, leader_epoch_request, requests
-from zkconsumer.kafka.bounded_receive import Receive, received
-from zkconsumer.kafka.connection import Connection, PeerClosedError
-from zkconsumer.kafka.fetch_response import FetchAnswer
-from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
-from zkconsumer.kafka.requests import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, receive_bounded
+from zkconsumer.kafka.fetch_response import FetchResponse
+from zkconsumer.kafka.requests import Api, ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
 from zkconsumer.model import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -54,7 +52,7 @@ class Security(Protocol):
         """
 
 
-class _Expected(NamedTuple):
+class _PendingResponse(NamedTuple):
     """An answer that is owed to us: of how many bytes and, of a fetch, partitions at most."""
 
     correlation_id: int
@@ -101,8 +99,8 @@ class BrokerChannel:
         self._buffer = bytearray(_BUFFER)
         self._next_id = 0
         self._named = 0
-        self._expected: deque[_Expected] = deque()
-        self._early: dict[int, FetchAnswer] = {}
+        self._expected: deque[_PendingResponse] = deque()
+        self._early: dict[int, FetchResponse] = {}
 
     def __repr__(self) -> str:
         return f"<BrokerChannel {self._connection.name}>"
@@ -184,7 +182,7 @@ class BrokerChannel:
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> Mapping[TopicPartition, AnsweredEpoch]:
+    ) -> Mapping[TopicPartition, EpochEndResponse]:
         """Where leader epochs end in the logs of partitions that this broker leads; nothing where it knows no epochs
         (before 0.11). Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
         """
@@ -192,8 +190,8 @@ class BrokerChannel:
         version = (self._versions or {}).get(requests.EPOCH_END)
         if version is None or not epochs:
             return {}
-        request = leader_epoch_request.epoch_ends_request(version, epochs)
-        return leader_epoch_request.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
+        request = requests.epoch_ends_request(version, epochs)
+        return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding.
@@ -206,7 +204,7 @@ class BrokerChannel:
         self._send(data, self._fetch_expected(correlation_id, version, request), deadline)
         return correlation_id
 
-    def _fetch_expected(self, correlation_id: int, version: int, request: FetchRequest) -> _Expected:
+    def _fetch_expected(self, correlation_id: int, version: int, request: FetchRequest) -> _PendingResponse:
         """What the answer to a fetch may be at most."""
         # an answer in a session may name any partition that was named in it before
         self._named = len(request.positions) + (self._named if request.session_epoch > 0 else 0)
@@ -216,9 +214,9 @@ class BrokerChannel:
         else:
             most = sum(sizes)
         most += _BESIDE_RECORDS
-        return _Expected(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
+        return _PendingResponse(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
 
-    def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchAnswer:
+    def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchResponse:
         """The answer to a fetch. Those sent before it and not yet received are read on the way and kept.
 
         Raises BrokerUnavailableError; BrokerError for an answer that cannot be read; BrokerResponseError where the
@@ -243,13 +241,13 @@ class BrokerChannel:
         """
         correlation_id = self._next(deadline)
         data = requests.encode(request, correlation_id, self._client_id)
-        self._send(data, _Expected(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
+        self._send(data, _PendingResponse(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
         try:
             while True:
                 expected, size, have = self._receive_head(deadline)
                 if expected.correlation_id == correlation_id:
                     begun = memoryview(self._buffer)[_HEAD.size : _HEAD.size + have]
-                    payload = received(begun, size, self._buffer, self._receiver(deadline))
+                    payload = receive_bounded(begun, size, self._buffer, self._receiver(deadline))
                     return requests.decode(request, payload, self._connection.name)
                 self._keep(expected, size, have, deadline)
         except BaseException:
@@ -271,7 +269,7 @@ class BrokerChannel:
             size = int.from_bytes(head, "big")
             if size > _LARGEST_TOKEN:
                 raise BrokerError(f"{self.name}: it sends {size} bytes in a login")
-            return received(b"", size, self._buffer, self._receiver(deadline))
+            return receive_bounded(b"", size, self._buffer, self._receiver(deadline))
         except BaseException:
             self._forget()
             raise
@@ -336,7 +334,7 @@ class BrokerChannel:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
 
-    def _send(self, data: bytes, expected: _Expected, deadline: Deadline) -> None:
+    def _send(self, data: bytes, expected: _PendingResponse, deadline: Deadline) -> None:
         try:
             self._connection.send(data, deadline, self._timeout)
         except BaseException:
@@ -354,7 +352,7 @@ class BrokerChannel:
             self._forget()
             raise
 
-    def _keep(self, expected: _Expected, size: int, have: int, deadline: Deadline) -> None:
+    def _keep(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> None:
         """Read the answer to a fetch, whose head and first ``have`` bytes have come."""
         receive = self._receiver(deadline)
         whole = _HEAD.size + size
@@ -368,15 +366,15 @@ class BrokerChannel:
         if len(view) == size:
             if have < size:
                 receive(view[have:])
-            window = fetch_response.Window.over(view)
+            reader = fetch_response.ResponseReader.over(view)
         else:
-            window = fetch_response.Window(self._buffer, size, receive, bytes(view[:have]))
+            reader = fetch_response.ResponseReader(self._buffer, size, receive, bytes(view[:have]))
         name = self._connection.name
         self._early[expected.correlation_id] = fetch_response.read(
-            window, expected.version, name, expected.most_partitions
+            reader, expected.version, name, expected.most_partitions
         )
 
-    def _receive_head(self, deadline: Deadline) -> tuple[_Expected, int, int]:
+    def _receive_head(self, deadline: Deadline) -> tuple[_PendingResponse, int, int]:
         """The head of the next answer: what it answers, how many bytes follow, and how many of them have come with it.
 
         They are in the buffer. A small answer is received in one piece with its head, where no other can follow it.

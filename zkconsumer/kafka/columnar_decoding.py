@@ -18,7 +18,7 @@ from zkconsumer.kafka.batch_headers import CODEC
 from zkconsumer.kafka.compression import decompress
 from zkconsumer.kafka.record_boundaries import Span, StrangeBytesError, boundaries
 
-__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "Fields", "StrangeBytesError", "block", "column", "read_fields"]
+__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "RecordFields", "StrangeBytesError", "block", "column", "read_fields"]
 
 try:
     import numpy as np
@@ -58,7 +58,7 @@ class Block(NamedTuple):
     end: int
 
 
-class Fields(NamedTuple):
+class RecordFields(NamedTuple):
     """What the records of some blocks say, as vectors; ``starts`` and ``sizes`` (-1: null) of keys and values in
     ``data``.
     """
@@ -90,7 +90,7 @@ def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
     return Block(data, count, base, base + last, oldest, append_time, first, _NO_END if end is None else end)
 
 
-def read_fields(blocks: Sequence[Block]) -> Fields:
+def read_fields(blocks: Sequence[Block]) -> RecordFields:
     """All fields but the headers, of the wanted records. Raises StrangeBytesError, also for headers that do not end
     with their record.
     """
@@ -135,13 +135,13 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
         kinds = np.repeat(np.array([part.append_time is not None for part in blocks], np.int32), counts)
         appended = np.array([part.append_time or 0 for part in blocks], np.int64)
         timestamps = np.where(kinds == 1, np.repeat(appended, counts), timestamps)
-    fields = Fields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
+    fields = RecordFields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
     if all(part.first == FROM_ANYWHERE and part.end == _NO_END for part in blocks):
         return fields
     wanted = (offsets >= np.repeat(np.array([part.first for part in blocks], np.int64), counts)) & (
         offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
     )
-    return fields if wanted.all() else Fields(data, *(vector[wanted] for vector in fields[1:]))
+    return fields if wanted.all() else RecordFields(data, *(vector[wanted] for vector in fields[1:]))
 
 
 def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
@@ -203,7 +203,7 @@ def timestamp_array(milliseconds: Any, largest: int) -> Any:
     return array_.view(pa.timestamp("us", tz="UTC"))
 
 
-def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
+def column(fields: RecordFields, name: str, largest_timestamp: int) -> Any:
     """One column as an Arrow array. Arguments: ``largest_timestamp`` in ms; what is beyond becomes null."""
     import pyarrow as pa
 

@@ -20,6 +20,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from time import monotonic
 from typing import Any
 
@@ -169,9 +170,9 @@ class Connection:
 
     # -- inside
 
-    def _using(self) -> _InUse:
+    def _using(self) -> _SocketUse:
         """The socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        return _InUse(self)
+        return _SocketUse(self)
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -274,7 +275,7 @@ class Connection:
                 wrapped.do_handshake()
 
 
-class _InUse:
+class _SocketUse:
     """See ``Connection._using``. A small answer has several: so this is no generator, which takes three times as
     long.
     """
@@ -318,3 +319,25 @@ def _timeval(seconds: float) -> bytes:
 def _close_quietly(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.close()
+
+
+Receive = Callable[[memoryview], None]
+"""Fills a view with what comes next."""
+_PIECE = 64 * 1024
+
+
+def receive_bounded(begun: bytes | memoryview, size: int, scratch: bytearray, receive: Receive) -> bytes:
+    """Return ``size`` bytes that begin with ``begun``; the rest is received in pieces as large as ``scratch``.
+
+    ``begun`` may lie in ``scratch``. Raises what ``receive`` raises.
+    """
+    found = BytesIO()
+    found.write(begun)
+    left = size - len(begun)
+    scratch_view = memoryview(scratch or bytearray(_PIECE))
+    while left > 0:
+        piece = scratch_view[: min(left, len(scratch_view))]
+        receive(piece)
+        found.write(piece)
+        left -= len(piece)
+    return found.getvalue()  # its own buffer and no copy of it

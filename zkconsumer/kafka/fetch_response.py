@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from zkconsumer.errors import BrokerError
-from zkconsumer.kafka.bounded_receive import Receive, received
+from zkconsumer.kafka.connection import Receive, receive_bounded
 
 _INT16 = Struct(">h").unpack_from
 _INT32 = Struct(">i").unpack_from
@@ -32,7 +32,7 @@ _MOST_ABORTED = 500_000
 """Aborted transactions beside the records of one partition. Each takes ten times its bytes in memory."""
 
 
-class FetchedPartition(NamedTuple):
+class PartitionResponse(NamedTuple):
     """One partition of an answer.
 
     ``error`` is a code of ``kafka.error_codes``; ``high_watermark`` the log end as far as consumers may read, -1
@@ -55,18 +55,18 @@ class FetchedPartition(NamedTuple):
         return self.last_stable if isolation_level and self.last_stable >= 0 else self.high_watermark
 
 
-class FetchAnswer(NamedTuple):
+class FetchResponse(NamedTuple):
     """An answer: seconds of throttling by the broker's quota, the partitions in the broker's order, and the id of the
     fetch session, 0 for none (in a session, partitions with nothing new are left out).
     """
 
     throttle: float
-    partitions: list[FetchedPartition]
+    partitions: list[PartitionResponse]
     session_id: int = 0
     error: int = 0
 
 
-class Window:
+class ResponseReader:
     """The part of an answer that is in memory: ``view`` from ``at`` on.
 
     Arguments: ``buffer`` to receive into, which is replaced where it cannot hold a name; ``size`` in bytes that the
@@ -83,11 +83,11 @@ class Window:
         self.view = memoryview(begun)
 
     @classmethod
-    def over(cls, view: memoryview) -> Window:
+    def over(cls, view: memoryview) -> ResponseReader:
         """The window over an answer that is in memory as a whole."""
-        window = cls(bytearray(), 0, lambda _: None)
-        window.view = view
-        return window
+        reader = cls(bytearray(), 0, lambda _: None)
+        reader.view = view
+        return reader
 
     def fill(self, count: int) -> None:
         """Have the next ``count`` bytes in the view, or all that there are; ``count`` is that of a name or a head.
@@ -126,7 +126,7 @@ class Window:
             return bytes(self.take(count))
         self._check(count)
         begun = self.view[self.at :]
-        found = received(begun, count, self.buffer, self._receive)
+        found = receive_bounded(begun, count, self.buffer, self._receive)
         self._left -= count - len(begun)
         self.view, self.at = memoryview(b""), 0
         return found
@@ -141,53 +141,53 @@ class Window:
         return len(self.view) - self.at + self._left
 
 
-def parse(view: memoryview, version: int, who: str) -> FetchAnswer:
+def parse(view: memoryview, version: int, who: str) -> FetchResponse:
     """The answer in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
 
     Raises BrokerError for bytes that are no answer of this version.
     """
-    return read(Window.over(view), version, who)
+    return read(ResponseReader.over(view), version, who)
 
 
-def read(window: Window, version: int, who: str, partitions: int | None = None) -> FetchAnswer:
+def read(reader: ResponseReader, version: int, who: str, partitions: int | None = None) -> FetchResponse:
     """As :func:`parse`, of an answer that is still being received. Raises what receiving raises as well.
 
     Arguments: ``partitions`` is how many there may be at most, since they were asked for; None does not check it.
     """
     try:
-        answer = _read(window, version, partitions)
+        answer = _read(reader, version, partitions)
     except (struct.error, UnicodeDecodeError, ValueError) as failure:
         raise BrokerError(f"{who}: its answer to Fetch version {version} cannot be read: {failure}") from failure
-    if window.left:
-        raise BrokerError(f"{who}: its answer to Fetch version {version} has {window.left} bytes too many")
+    if reader.left:
+        raise BrokerError(f"{who}: its answer to Fetch version {version} has {reader.left} bytes too many")
     return answer
 
 
-def _read(window: Window, version: int, most: int | None) -> FetchAnswer:
+def _read(reader: ResponseReader, version: int, most: int | None) -> FetchResponse:
     throttle, error, session_id = 0, 0, 0
     if version >= 7:
-        throttle, error, session_id, topics = _START_7.unpack(window.take(_START_7.size))
+        throttle, error, session_id, topics = _START_7.unpack(reader.take(_START_7.size))
     elif version >= 1:
-        throttle, topics = _START_1.unpack(window.take(_START_1.size))
+        throttle, topics = _START_1.unpack(reader.take(_START_1.size))
     else:
-        (topics,) = _INT32(window.take(4), 0)
-    partitions: list[FetchedPartition] = []
+        (topics,) = _INT32(reader.take(4), 0)
+    partitions: list[PartitionResponse] = []
     for _ in range(_checked(topics)):
-        (length,) = _INT16(window.take(2), 0)
+        (length,) = _INT16(reader.take(2), 0)
         if length < 0:
             raise ValueError("a topic without a name")
-        named = window.take(length + 4)
+        named = reader.take(length + 4)
         topic = str(named[:length], "utf-8")
         (count,) = _INT32(named, length)
         if most is not None and len(partitions) + count > most:
             raise ValueError(f"more than the {most} partitions that were asked for")
-        partitions.extend(_read_partition(window, version, topic) for _ in range(_checked(count)))
-    return FetchAnswer(throttle / 1000, partitions, session_id, error)
+        partitions.extend(_read_partition(reader, version, topic) for _ in range(_checked(count)))
+    return FetchResponse(throttle / 1000, partitions, session_id, error)
 
 
-def _read_partition(window: Window, version: int, topic: str) -> FetchedPartition:
-    window.fill(_HEAD)
-    view, at = window.view, window.at  # one look at the window for what usually lies in one piece: there may be many
+def _read_partition(reader: ResponseReader, version: int, topic: str) -> PartitionResponse:
+    reader.fill(_HEAD)
+    view, at = reader.view, reader.at  # one look at the window for what usually lies in one piece: there may be many
     log_start = last_stable = -1
     if version >= 5:
         partition, error, high_watermark, last_stable, log_start = _PARTITION_5.unpack_from(view, at)
@@ -201,19 +201,19 @@ def _read_partition(window: Window, version: int, topic: str) -> FetchedPartitio
     aborted: tuple[tuple[int, int], ...] = ()
     if version >= 4:
         (count,) = _INT32(view, at)
-        window.at = at + 4
+        reader.at = at + 4
         if _checked(count):
             if count > _MOST_ABORTED:
                 raise ValueError(f"{count} aborted transactions, more than {_MOST_ABORTED}")
-            aborted = tuple(_ABORTED.iter_unpack(window.data(count * _ABORTED.size)))
-            window.fill(_HEAD)
-        view, at = window.view, window.at
+            aborted = tuple(_ABORTED.iter_unpack(reader.data(count * _ABORTED.size)))
+            reader.fill(_HEAD)
+        view, at = reader.view, reader.at
     if version >= 11:
         at += 4  # the preferred read replica: told only to those who name their rack
     (size,) = _INT32(view, at)
-    window.at = at + 4
-    records = window.data(size) if _checked(size) else b""
-    return FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
+    reader.at = at + 4
+    records = reader.data(size) if _checked(size) else b""
+    return PartitionResponse(topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
 
 
 def _checked(count: int) -> int:

@@ -38,20 +38,20 @@ _SMALLEST = 26  # the bytes of a message of format 0 with empty key and value
 _LOG_APPEND_TIME = 0x08
 
 
-class Run(NamedTuple):
+class MessageRun(NamedTuple):
     """Some messages that were read together: ``base_offset`` is that of the first, ``next_offset`` the one after the
     last (in a wrapper: after the wrapper's own).
 
     ``end`` is where the next one starts.
     """
 
-    records: list[Any] | Wrapped
+    records: list[Any] | WrappedMessages
     base_offset: int
     next_offset: int
     end: int
 
 
-def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansion) -> Run:
+def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansion) -> MessageRun:
     """The messages from ``at``: one wrapper's content, or a run of uncompressed ones whose offsets grow.
 
     Arguments: ``data`` up to ``end`` is a message set whose messages are complete from ``at`` on as far as their
@@ -77,15 +77,15 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansi
         try:
             _check(view, at, stop, offset, magic, stored if check_crc else None)
             if attributes & CODEC:
-                wrapped = Wrapped(data, at, stop, check_crc, expansion)
-                return Run(wrapped, wrapped.base_offset, offset + 1, stop)
+                wrapped = WrappedMessages(data, at, stop, check_crc, expansion)
+                return MessageRun(wrapped, wrapped.base_offset, offset + 1, stop)
             records.append(_record(data, at, stop, magic, attributes, offset, None))
         except MalformedSetError:
             if not records:
                 raise
             break
         before, at, next_offset = at, stop, offset + 1
-    return Run(records, records[0].offset, next_offset, at)
+    return MessageRun(records, records[0].offset, next_offset, at)
 
 
 def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored: int | None) -> None:
@@ -129,7 +129,7 @@ def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset
     return DefaultRecord(offset, timestamp, kind, key, value, [])
 
 
-class Wrapped:
+class WrappedMessages:
     """The messages inside a wrapper, with their absolute offsets. They are made when they are iterated, since there may
     be millions.
 

@@ -28,13 +28,13 @@ from zkconsumer.kafka.batch_headers import (
     TRANSACTIONAL,
     Head,
     MalformedSetError,
+    checksum_is_right,
     misplaced,
     missing,
     read_head,
 )
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.crc32c import checksum_is_right
-from zkconsumer.kafka.legacy_records import Wrapped, WrapperBatch, read_run
+from zkconsumer.kafka.legacy_records import WrappedMessages, WrapperBatch, read_run
 from zkconsumer.kafka.record_batch import MANY_RECORDS, CorruptRecordsError, EmptyBatch, RecordBatch, expanded
 from zkconsumer.model import TopicPartition
 
@@ -136,7 +136,7 @@ def _legacy(
     """Messages of formats 0 and 1, and where the next ones start. Raises MalformedSetError."""
     run = read_run(records, at, len(records), check_crc, expansion)
     base, found = run.base_offset, run.records
-    if isinstance(found, Wrapped):
+    if isinstance(found, WrappedMessages):
         if not found.few:
             return WrapperBatch(where, base, run.next_offset, None, first, found), run.end
         found = list(found)

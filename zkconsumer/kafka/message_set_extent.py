@@ -9,8 +9,17 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
-from zkconsumer.kafka.batch_headers import CONTROL, START, MalformedSetError, given_up, misplaced, missing, read_head
-from zkconsumer.kafka.crc32c import checksum_is_right
+from zkconsumer.core.leader_epochs import Epochs
+from zkconsumer.kafka.batch_headers import (
+    CONTROL,
+    START,
+    MalformedSetError,
+    checksum_is_right,
+    given_up,
+    misplaced,
+    missing,
+    read_head,
+)
 from zkconsumer.kafka.message_set import corrupt_at
 from zkconsumer.kafka.record_batch import CorruptRecordsError
 from zkconsumer.model import TopicPartition
@@ -18,6 +27,11 @@ from zkconsumer.model import TopicPartition
 _OFFSET = Struct(">q").unpack_from
 NO_END = 1 << 63
 """A log's end that is not known."""
+_HEAD = Struct(">qii").unpack_from  # offset, size of what follows, leader epoch
+_EPOCH = Struct(">i").unpack_from
+EPOCH_AT, EPOCH_END = 12, 16
+"""Where the leader epoch stands in a batch of format 2; in older formats other bytes stand there."""
+_MAGIC, _START = 16, 12
 
 
 class Extent(NamedTuple):
@@ -96,3 +110,25 @@ def offset_after_partial(records: bytes, fetch_offset: int) -> int:
     while (head := read_head(records, at)) is not None:
         at = head[2]
     return given_up(records, at, fetch_offset)
+
+
+def epochs_in(records: bytes, fetch_offset: int, last: int) -> Epochs:
+    """The epochs of a set of whole batches, each with the first offset in it that was asked for; none for sets of older
+    formats, and for batches that name none.
+
+    Arguments: ``last`` is where the last whole batch begins in the set. Almost always all have the first one's epoch,
+    and nothing but two heads is looked at.
+    """
+    if len(records) <= _MAGIC or records[_MAGIC] != 2:
+        return ()
+    first, _, epoch = _HEAD(records, 0)
+    if epoch == _EPOCH(records, last + EPOCH_AT)[0]:
+        return ((max(first, fetch_offset), epoch),) if epoch >= 0 else ()
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at <= last:
+        first, size, epoch = _HEAD(records, at)
+        if records[at + _MAGIC] == 2 and epoch >= 0 and (not found or found[-1][1] != epoch):
+            found.append((max(first, fetch_offset), epoch))
+        at += _START + size
+    return tuple(found)

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from aiokafka.protocol import admin, fetch, metadata, offset
 
+from zkconsumer.core.leader_epochs import EpochEnd
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.schema import INT16, INT32, INT64, STRING, ApiRequest, ApiSchema, Field
 from zkconsumer.model import TopicPartition
 
 
@@ -225,4 +227,82 @@ def listed_offsets(answer: Any) -> dict[TopicPartition, ListedOffset]:
             else:
                 listed = ListedOffset(rest[0][0] if rest[0] else -1, -1, code)
             found[TopicPartition(topic, partition)] = listed
+    return found
+
+
+_ANY = -1  # no leader epoch is expected
+
+OFFSET_FOR_LEADER_EPOCH = ApiSchema(
+    *(23, "OffsetForLeaderEpoch", 0, 3, 4),
+    request=(
+        Field("replica_id", INT32, 3),
+        Field(
+            "topics",
+            (
+                Field("topic", STRING),
+                Field(
+                    "partitions",
+                    (Field("partition", INT32), Field("current_leader_epoch", INT32, 2), Field("leader_epoch", INT32)),
+                    many=True,
+                ),
+            ),
+            many=True,
+        ),
+    ),
+    response=(
+        Field("throttle_time_ms", INT32, 2, default=0),
+        Field(
+            "topics",
+            (
+                Field("topic", STRING),
+                Field(
+                    "partitions",
+                    (
+                        Field("error_code", INT16),
+                        Field("partition", INT32),
+                        Field("leader_epoch", INT32, 1, default=-1),
+                        Field("end_offset", INT64),
+                    ),
+                    many=True,
+                ),
+            ),
+            many=True,
+        ),
+    ),
+)
+
+
+class EpochEndResponse(NamedTuple):
+    """The answer for one partition: an error code, 0 for none, and where the epoch ends."""
+
+    error: int
+    end: EpochEnd
+
+
+def epoch_ends_request(version: int, epochs: Mapping[TopicPartition, int]) -> ApiRequest:
+    """The question where these epochs end."""
+    topics = [
+        {
+            "topic": topic,
+            "partitions": [
+                {"partition": tp.partition, "current_leader_epoch": _ANY, "leader_epoch": epochs[tp]} for tp in run
+            ],
+        }
+        for topic, run in groupby(sorted(epochs), lambda tp: tp.topic)
+    ]
+    return ApiRequest(OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": _CONSUMER, "topics": topics})
+
+
+def epoch_ends(
+    answer: Mapping[str, Any], epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, EpochEndResponse]:
+    """The answers for the partitions asked for; one that is missing is UNKNOWN_SERVER_ERROR."""
+    found = dict.fromkeys(epochs, EpochEndResponse(error_codes.UNKNOWN_SERVER_ERROR, EpochEnd(-1)))
+    for topic in answer["topics"] or ():
+        for one in topic["partitions"] or ():
+            tp = TopicPartition(topic["topic"], one["partition"])
+            if tp in found:
+                found[tp] = EpochEndResponse(
+                    one["error_code"], EpochEnd(one["end_offset"], one.get("leader_epoch", -1))
+                )
     return found

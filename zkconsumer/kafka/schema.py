@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-from zkconsumer.core.byte_reader import Reader
+from zkconsumer.core.byte_reader import ByteReader
 
 Values = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ class _Missing:
 REQUIRED: Final = _Missing()
 
 
-class BodyReader(Reader):
+class BodyReader(ByteReader):
     """Reads the fields of a message of one version. Argument: ``compact`` for flexible versions."""
 
     __slots__ = ("compact", "entries")
@@ -81,16 +81,16 @@ class BodyReader(Reader):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldType:
     """One kind of value: how it is written (value, whether compact) and read."""
 
     write: Callable[[Any, bool], bytes]
     read: Callable[[BodyReader], Any]
 
 
-def _number(layout: str) -> Kind:
+def _number(layout: str) -> FieldType:
     struct = Struct(layout)
-    return Kind(lambda value, _: struct.pack(value), lambda reader: struct.unpack(reader.take(struct.size))[0])
+    return FieldType(lambda value, _: struct.pack(value), lambda reader: struct.unpack(reader.take(struct.size))[0])
 
 
 def unsigned(value: int) -> bytes:
@@ -118,8 +118,10 @@ INT8 = _number(">b")
 INT16 = _number(">h")
 INT32 = _number(">i")
 INT64 = _number(">q")
-STRING = Kind(lambda text, compact: _sized(None if text is None else text.encode(), compact, _INT16), BodyReader.text)
-BYTES = Kind(lambda data, compact: _sized(data, compact, _INT32), BodyReader.data)
+STRING = FieldType(
+    lambda text, compact: _sized(None if text is None else text.encode(), compact, _INT16), BodyReader.text
+)
+BYTES = FieldType(lambda data, compact: _sized(data, compact, _INT32), BodyReader.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Field:
     """
 
     name: str
-    kind: Kind | tuple[Field, ...]
+    kind: FieldType | tuple[Field, ...]
     since: int = 0
     until: int = _LATEST
     default: Any = REQUIRED
@@ -138,7 +140,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class ApiSchema:
     """One request with its answer, in the versions ``lowest`` to ``highest``; from ``flexible`` on it is compact."""
 
     key: int
@@ -206,8 +208,10 @@ def _write_structure(fields: Sequence[Field], version: int, compact: bool, value
     return bytes(written)
 
 
-def _write_one(kind: Kind | tuple[Field, ...], version: int, compact: bool, value: Any) -> bytes:
-    return kind.write(value, compact) if isinstance(kind, Kind) else _write_structure(kind, version, compact, value)
+def _write_one(kind: FieldType | tuple[Field, ...], version: int, compact: bool, value: Any) -> bytes:
+    return (
+        kind.write(value, compact) if isinstance(kind, FieldType) else _write_structure(kind, version, compact, value)
+    )
 
 
 def _read_structure(fields: Sequence[Field], version: int, reader: BodyReader) -> dict[str, Any]:
@@ -223,21 +227,21 @@ def _read_structure(fields: Sequence[Field], version: int, reader: BodyReader) -
     return found
 
 
-def _read_one(kind: Kind | tuple[Field, ...], version: int, reader: BodyReader) -> Any:
-    return kind.read(reader) if isinstance(kind, Kind) else _read_structure(kind, version, reader)
+def _read_one(kind: FieldType | tuple[Field, ...], version: int, reader: BodyReader) -> Any:
+    return kind.read(reader) if isinstance(kind, FieldType) else _read_structure(kind, version, reader)
 
 
-class Call:
+class ApiRequest:
     """A request as a channel takes it: a message in one version with its values."""
 
-    def __init__(self, message: Message, version: int, values: Values) -> None:
+    def __init__(self, message: ApiSchema, version: int, values: Values) -> None:
         self.API_VERSION = version
         self.name = f"{message.name} {version}"
         self._message = message
         self._values = values
 
     @property
-    def RESPONSE_TYPE(self) -> Call:  # noqa: N802 - the name that the client library's classes have
+    def RESPONSE_TYPE(self) -> ApiRequest:  # noqa: N802 - the name that the client library's classes have
         """What decodes the answer."""
         return self
 
@@ -260,7 +264,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    message: Message
+    message: ApiSchema
     version: int
     correlation_id: int
     client_id: str

@@ -30,7 +30,7 @@ from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, MalformedNodeError, OffsetConflictError, ZkConsumerError
-from zkconsumer.member.bridge_rules import kept, native, share, strangers
+from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.events import LookAgain, SubscriptionChanged
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
@@ -110,7 +110,7 @@ class Bridge:
             self._planned, wish = self._number, self._wish
         if self._consumer not in view.members:
             return self._strategy(view, threads)
-        others = strangers(view)
+        others = non_bridges(view)
         if others and (not self._joined or self._may_go(view)):
             self._want({}, f"ZooKeeper coordinates: {_some(others)} cannot do otherwise")
             return self._strategy(view, threads)
@@ -121,8 +121,8 @@ class Bridge:
         if wish is None or not self._joined:
             assert self._own is not None
             owned = {tp: position.thread for tp, position in self._own.positions().items()}
-            return kept(owned, self._consumer, view, threads)
-        return share(wish, self._consumer, view, threads)
+            return still_assignable(owned, self._consumer, view, threads)
+        return assigned_by_brokers(wish, self._consumer, view, threads)
 
     def concluded(self) -> None:
         """A round has ended: what its plan took away is committed and released."""
@@ -167,7 +167,7 @@ class Bridge:
     def _look_out(self, members: Collection[str]) -> None:
         while not self._closing.is_set():
             try:
-                others = native(self._clients(), members)
+                others = brokers_only_members(self._clients(), members)
                 concern = _conflict(others) if others else ""
             except ZkConsumerError as e:
                 concern = f"who is in the brokers' group cannot be seen: {e}"
@@ -242,7 +242,7 @@ def members_beside(session: Session, group: str, deadline: Deadline) -> list[str
             members[ConsumerId(name)] = node_codecs.decode_registration(node.data, path)
         except MalformedNodeError as e:
             unreadable[path] = e.reason
-    return strangers(GroupView(members, {}, unreadable=unreadable))
+    return non_bridges(GroupView(members, {}, unreadable=unreadable))
 
 
 class Shadow:

@@ -1,18 +1,17 @@
-"""The offsets of the partitions we own, wherever they are kept: in ZooKeeper, elsewhere (Kafka, a user's store), or
-both.
+"""Reads and writes offsets in ZooKeeper, elsewhere (Kafka, a user's store), or both.
 
-Called by one thread (the committer's); ``close`` from any. In ZooKeeper every write is fenced. What is kept elsewhere
-cannot be; there the owner nodes are looked at right before each try. With ``dual.commit.enabled`` what was written
-elsewhere is written to ZooKeeper too, and a partition starts at the larger of both.
+Called by one thread (the committer's); any may ``close``. ZooKeeper fences every write. A store elsewhere cannot; there
+a fence says right before each try which partitions are still ours. With ``dual.commit.enabled`` offsets are written
+elsewhere and then to ZooKeeper, and a partition starts at the larger of both.
 
-Kafka keeps no version with an offset, so a write by somebody else shows only in its value: :meth:`OwnedOffsets.looked`
-compares what stands there with what we last read or wrote. A commit of ours that comes between his write and that look
+Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`DualStore.looked`
+compares the stored offset with the one we last read or wrote. A commit of ours between the other write and that look
 writes over it unseen.
 
-Differs from the original on purpose in the number of tries: its documentation says that
-``offsets.commit.max.retries`` is for the commit at shutdown and not for the timer's, its code from 0.9 on does the
-opposite. Here the timer's commit is one try (the next is due anyway) and any other commit is repeated, within its
-deadline. As documented, a search for the coordinator that fails does not count.
+Differs from the original on purpose in the number of tries. Its documentation says that
+``offsets.commit.max.retries`` is for the commit at shutdown and not for the timer's; its code from 0.9 on does the
+opposite. Here the timer's commit is one try, since the next is due anyway. Any other commit is repeated within its
+deadline. As documented, a failed search for the coordinator does not count.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import NamedTuple, Protocol
 
-from zkconsumer.core.merged_start import Start, merged_start
+from zkconsumer.core.merged_start import MergedStart, merged_start
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -33,6 +32,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError, OffsetStore
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -41,42 +41,30 @@ Failures = Mapping[TopicPartition, Exception]
 Check = Callable[[Collection[TopicPartition], Deadline], Failures]
 
 ONE_TRY = 10.0
-"""Seconds for one call of a store where no deadline is nearer."""
+"""Seconds for one call of a store, if no deadline is nearer."""
 
 
-class OwnerNodes(Protocol):
-    """What ZooKeeper knows of a group's partitions: offset nodes, and who owns what (:class:`ZooKeeperOffsets`)."""
+class Fence(Protocol):
+    """Knows which partitions are ours, for stores that cannot refuse a former owner themselves."""
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed."""
+        """Note a claimed partition, with its offset node as of the claim."""
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """It is given up or lost; returns its offset node as last seen."""
-
-    def known(self, partition: TopicPartition) -> int | None:
-        """The offset in its node."""
+        """Forget a released or lost partition; return its offset node as last seen."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Those that are not ours, looked up now."""
+        """Return the partitions that are not ours, looked up now."""
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Those that anybody owns now."""
-
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
-        """Write offsets; returns what was refused."""
-
-    def release(
-        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Failures, frozenset[TopicPartition]]:
-        """Write offsets and give up the ownership of all named; returns what was refused, and what is released."""
-
-    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Those whose offset nodes somebody else wrote."""
+        """Return the partitions, none of them ours, that have an owner now."""
 
 
 class Looked(NamedTuple):
-    """Stored offsets that differ from those we knew. Somebody else wrote ``theirs``. A commit of ours whose answer was
-    lost wrote ``ours``. The store lost the offsets of ``forgotten`` partitions and did not tell those of ``untold``.
+    """Stored offsets that differ from those we knew.
+
+    Somebody else wrote ``theirs``. A commit of ours whose answer was lost wrote ``ours``. The store lost the offsets of
+    ``forgotten`` partitions and did not tell those of ``untold``.
     """
 
     theirs: dict[TopicPartition, int]
@@ -85,75 +73,83 @@ class Looked(NamedTuple):
     untold: set[TopicPartition]
 
 
-class OwnedOffsets:
+class DualStore:
     """Offsets in one or two stores.
 
-    Arguments: ``elsewhere`` is the store outside ZooKeeper, None for none; ``dual`` keeps them in ZooKeeper as well;
-    ``expires`` says that unchanged offsets must be written again because the store forgets them (KAFKA-1510);
-    ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit; ``zookeeper_first`` writes there
-    first, in both stores what ZooKeeper took, and there also where the other one cannot be written.
+    Arguments: ``nodes`` are the offset nodes in ZooKeeper, ``elsewhere`` is the store outside of it; None for a store
+    that is not used. ``expires`` says that unchanged offsets must be written again because the store elsewhere forgets
+    them (KAFKA-1510). ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
+    ``zookeeper_first`` writes to ZooKeeper first, also if the other store cannot be written, and writes elsewhere only
+    offsets that ZooKeeper took.
     """
 
     def __init__(
         self,
-        zookeeper: OwnerNodes,
+        fence: Fence,
+        nodes: ZooKeeperOffsets | None = None,
         elsewhere: OffsetStore | None = None,
         *,
-        dual: bool = False,
         expires: bool = False,
         backoff: float = 1.0,
         max_retries: int = 5,
         zookeeper_first: bool = False,
     ) -> None:
-        self._zookeeper = zookeeper
+        self._fence = fence
+        self._nodes = nodes
         self._elsewhere = elsewhere
-        self.in_zookeeper = elsewhere is None or dual
         self._expires = expires
         self._backoff = backoff
         self._max_retries = max_retries
         self._zookeeper_first = zookeeper_first
         self._closing = Event()
         self._stored: dict[TopicPartition, int] = {}
-        """What the store elsewhere holds of tracked partitions, as last read or written."""
+        """The offsets of tracked partitions elsewhere, as last read or written."""
         self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
         """The lowest and highest offset of tries whose outcome is unknown."""
 
     @property
+    def in_zookeeper(self) -> bool:
+        """Whether ZooKeeper keeps the offsets too, or alone."""
+        return self._nodes is not None
+
+    @property
     def asks(self) -> bool:
-        """Whether a start is to be asked for; else it is the one of the offset node that was read at the claim."""
+        """Whether a start must be asked for. Otherwise it is in the offset node that was read at the claim."""
         return self._elsewhere is not None
 
     @property
     def forgets(self) -> bool:
-        """Whether unchanged offsets must be written again from time to time, since the store elsewhere forgets them."""
+        """Whether the store elsewhere forgets unchanged offsets, so that they must be written again."""
         return self._expires
 
     @property
     def keeps_refused(self) -> bool:
-        """Whether what ZooKeeper refuses was written elsewhere before."""
+        """Whether offsets that ZooKeeper refuses were written elsewhere before."""
         return self._elsewhere is not None and not self._zookeeper_first
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed."""
+        """Note a claimed partition, with its offset node as of the claim."""
         self._stored.pop(partition, None)
         self._doubtful.pop(partition, None)
-        self._zookeeper.track(partition, known)
+        self._fence.track(partition, known)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """The partition is given up or lost; returns its offset node as last seen."""
+        """Forget a released or lost partition; return its offset node as last seen."""
         self._stored.pop(partition, None)
         self._doubtful.pop(partition, None)
-        return self._zookeeper.untrack(partition)
+        return self._fence.untrack(partition)
 
-    def starts(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Start]:
-        """Where tracked partitions begin. Raises whatever the store raises, where one is not known."""
+    def starts(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, MergedStart]:
+        """Return where tracked partitions begin. Raises the error of the store if one is unknown."""
         stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
         found = {}
         self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
             held = [stored.get(tp)] if self._elsewhere is not None else []
-            if self.in_zookeeper:
-                held.append(self._zookeeper.known(tp))
+            if self._nodes is not None:
+                held.append(self._nodes.known(tp))
             found[tp] = merged_start(held)
         return found
 
@@ -165,63 +161,62 @@ class OwnedOffsets:
         *,
         patient: bool,
     ) -> Failures:
-        """Write offsets of tracked partitions. Returns what was not written, with the reason.
+        """Write offsets of tracked partitions. Returns the partitions that were not written, with the reasons.
 
-        Arguments: ``unchanged`` are written only where a store forgets them; ``patient`` repeats what fails.
-        Raises: RegistryError where nothing is known of the outcome.
+        Arguments: ``unchanged`` are written only to a store that forgets them; ``patient`` repeats failed writes.
+        Raises RegistryError if the outcome is unknown.
         """
-        if self._elsewhere is None:
-            return self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
         wanted = {**unchanged, **changed} if self._expires else changed
+        if self._elsewhere is None:
+            return self._write_nodes(changed, deadline)
         if self._zookeeper_first:
-            refused = self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
+            refused = self._write_nodes(changed, deadline)
             left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
-            return {**refused, **self._write_elsewhere(left, self._zookeeper.not_ours, deadline, patient=patient)}
-        failures = self._write_elsewhere(wanted, self._zookeeper.not_ours, deadline, patient=patient)
+            return {**refused, **self._write_elsewhere(left, self._fence.not_ours, deadline, patient=patient)}
+        failures = self._write_elsewhere(wanted, self._fence.not_ours, deadline, patient=patient)
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
-        if self.in_zookeeper and also:
-            failures |= self._zookeeper.commit(also, deadline.bounded(ONE_TRY))
-        return failures
+        return {**failures, **self._write_nodes(also, deadline)}
+
+    def _write_nodes(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
+        if self._nodes is None or not offsets:
+            return {}
+        return self._nodes.commit(offsets, deadline.bounded(ONE_TRY))
 
     @property
     def releases(self) -> bool:
-        """Whether the last commit can give the ownership up as well: both are in ZooKeeper alone."""
+        """Whether the last commit can release the partition as well: ZooKeeper alone keeps its offset and owner."""
         return self._elsewhere is None
 
     def release(
         self, changed: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Failures, frozenset[TopicPartition]]:
-        """Write offsets for the last time and give up the ownership of all these, in one request, where
-        :attr:`releases`. Returns what was not written, with the reason, and what is released.
+        """Write offsets for the last time and release all these partitions, in one request. Only if :attr:`releases`.
 
-        Raises: RegistryError where nothing is known of the outcome.
+        Returns the partitions that were not written, with the reasons, and the released ones. Raises RegistryError if
+        the outcome is unknown.
         """
-        deadline = Deadline(deadline.bounded(ONE_TRY))
-        return self._zookeeper.release(changed, unchanged, deadline)
+        assert self._nodes is not None
+        return self._nodes.release(changed, unchanged, Deadline(deadline.bounded(ONE_TRY)))
 
     def commit_unowned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
-        """Write offsets of partitions that are not ours; refused for one that anybody owns now.
+        """Write offsets of partitions that are not ours; a partition with an owner is refused.
 
-        Raises: RegistryError where nothing is known of the outcome.
+        Raises RegistryError if the outcome is unknown.
         """
-        failures: dict[TopicPartition, Exception] = {}
-        if self.in_zookeeper:  # first, since here the check and the write are one
-            failures |= self._zookeeper.commit(offsets, deadline.bounded(ONE_TRY))
+        failures = self._write_nodes(offsets, deadline)  # first, since here the check and the write are one
+        if self._elsewhere is None:
+            return failures
         left = {tp: offset for tp, offset in offsets.items() if tp not in failures}
-        if self._elsewhere is not None:
-            failures |= self._write_elsewhere(left, self._zookeeper.owned, deadline, patient=True)
-        return failures
+        return {**failures, **self._write_elsewhere(left, self._fence.owned, deadline, patient=True)}
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Partitions of ours whose offset nodes somebody else wrote; none where they do not matter. Raises
-        RegistryError.
-        """
-        return self._zookeeper.moved(deadline) if self.in_zookeeper else ()
+        """Return partitions of ours whose offset nodes somebody else wrote, if nodes are used. Raises RegistryError."""
+        return () if self._nodes is None else self._nodes.moved(deadline)
 
     def looked(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Looked:
-        """See what a store that forgets holds of tracked partitions; never raises. A difference is told once.
+        """Compare a store that forgets with the offsets we know there. Never raises; tells a difference once.
 
-        In a group that moves nothing is looked at: ZooKeeper alone decides there, and the other store has a copy.
+        With ``zookeeper_first`` it does not look: ZooKeeper alone decides, and the other store has a copy.
         """
         found = Looked({}, {}, set(), set())
         wanted = [tp for tp in partitions if tp in self._stored]
@@ -245,7 +240,7 @@ class OwnedOffsets:
     def _fetch_what_is_told(
         self, wanted: Sequence[TopicPartition], deadline: Deadline
     ) -> tuple[Mapping[TopicPartition, int], frozenset[TopicPartition]]:
-        """Offsets, and the partitions that are not known. One that is refused must not hide the others for ever."""
+        """Return offsets, and the unknown partitions. A topic that is refused to us must not hide the others."""
         assert self._elsewhere is not None
         try:
             return self._elsewhere.fetch(wanted, deadline.bounded(ONE_TRY)), frozenset()
@@ -261,7 +256,7 @@ class OwnedOffsets:
         return {**stored, **more}, untold | also_untold
 
     def close(self) -> None:
-        """Wake and fail whatever waits for a store."""
+        """Fail calls that wait for a store, and close it."""
         self._closing.set()
         if self._elsewhere is not None:
             self._elsewhere.close()
@@ -301,7 +296,7 @@ class OwnedOffsets:
         return failures
 
     def _note(self, offsets: Mapping[TopicPartition, int], failures: Failures) -> None:
-        """Remember what the store holds now, and what it may hold."""
+        """Remember the offsets that the store holds now, and those that it may hold."""
         for tp, offset in offsets.items():
             failure = failures.get(tp)
             if failure is None:
@@ -312,7 +307,7 @@ class OwnedOffsets:
                 self._doubtful[tp] = min(lowest, offset), max(highest, offset)
 
     def _pause(self, deadline: Deadline) -> bool:
-        """Wait before the next try; False where there is no time for one, or everything ends."""
+        """Wait before the next try; return False if no time is left for one, or the store is closed."""
         left = deadline.remaining()
         if left is not None and left <= self._backoff:
             return False
@@ -320,7 +315,7 @@ class OwnedOffsets:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether another try may succeed without anybody changing anything."""
+    """Return whether another try may succeed though nobody changes anything."""
     if isinstance(error, BrokerResponseError):
         return error_codes.retriable(error.code)
     return not isinstance(error, CommitRefusedError | BrokerAuthenticationError)

@@ -1,8 +1,8 @@
-"""Where partitions start: asked of the stores, or, where nothing is stored, stored there before anything is handed out.
+"""Finds the start offsets of claimed partitions, and stores resolved ones before anything is handed out.
 
-Part of the committer and its thread's alone. A store that does not answer is asked again, all partitions together, for
-as long as they are ours: an offset is never guessed. The original takes the error of a partition for "no offset", and
-waits for a coordinator inside the rebalance without an end.
+Part of the committer; only its thread comes here. A store that does not answer is asked again, for all partitions
+together and for as long as they are ours: an offset is never guessed. The original takes the error of a partition for
+"no offset", and waits for a coordinator inside the rebalance without an end.
 """
 
 from __future__ import annotations
@@ -14,47 +14,56 @@ from time import monotonic
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.dual_store import OwnedOffsets, may_pass
-from zkconsumer.offsets.start_writer import Settle, Stored, Storing
+from zkconsumer.offsets.commit_schedule import NEVER
+from zkconsumer.offsets.dual_store import DualStore, Failures, may_pass
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.zookeeper.fenced_writes import Outcome
 
 log = logging.getLogger(__name__)
 
-NEVER = float("inf")
 LONGEST_RETRY = 30.0
 """Seconds between two tries of a store that refuses us, at most."""
+TOGETHER = 256
+"""Starts that one call stores, at most: each call has the whole time limit, and commits wait for its end."""
+MISSES = 8
+"""Calls that tell nothing, until a pause."""
 
 Barred = Callable[[Exception | None], None]
-"""Told, on the committer's thread, why nothing can start; None: it can again."""
-
+"""Told, on the committer's thread, why no partition can start; None: they can again."""
 Found = Callable[[Mapping[PartitionPosition, int | None]], None]
 """Told, on the committer's thread, where partitions start; None: nothing is stored."""
+Stored = Callable[[Mapping[PartitionPosition, bool]], None]
+"""Told, on the committer's thread, of each start once whether it is stored."""
+Settle = Callable[[Mapping[PartitionPosition, int], Failures], None]
+"""Told which starts were to be stored, and which of them failed."""
 
 
-class Starts:
+class StartOffsets:
     """The partitions that wait for their start.
 
-    Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred``: see
-    :class:`Committer`; ``unlevel`` takes the partitions whose stores do not agree.
+    Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred`` as for the committer;
+    ``settle`` is told of stored starts; ``unlevel`` of partitions whose stores do not agree.
     """
 
     def __init__(
         self,
-        store: OwnedOffsets,
+        store: DualStore,
         *,
         timeout: float,
         retry: float,
         barred: Barred,
         settle: Settle,
-        unlevel: set[TopicPartition],
+        unlevel: Callable[[TopicPartition], None],
     ) -> None:
         self._store = store
         self._timeout = timeout
-        self._retry = retry
+        self.retry = retry
         self._barred = barred
         self._unlevel = unlevel
         self._finding: dict[PartitionPosition, Found] = {}
-        self._storing = Storing(store, timeout, settle)
+        self._writer = StartWriter(store, timeout, settle)
         self._denied = False
         self._bar: Exception | None = None
         self._failures = 0
@@ -63,39 +72,39 @@ class Starts:
         self.trouble = ""
 
     def find(self, positions: Sequence[PartitionPosition], found: Found, owned: int) -> None:
-        """Look these up. ``owned``: how many partitions are ours."""
+        """Look up the starts of these. ``owned`` is the number of all partitions of ours."""
         self._finding.update((position, found) for position in positions)
         self._try_unless_waiting(owned)
 
     def store(self, starts: Mapping[PartitionPosition, int], done: Stored, owned: int) -> None:
-        """Store starts that were resolved otherwise."""
-        self._storing.add(starts, done)
+        """Store starts that ``auto.offset.reset`` or the user resolved."""
+        self._writer.add(starts, done)
         self._try_unless_waiting(owned, starts)
 
     def forget(self, position: PartitionPosition) -> None:
-        """It is no longer ours, or goes on elsewhere."""
+        """Forget a position that is no longer ours, or has a successor."""
         self._finding.pop(position, None)
-        self._storing.forget(position)
+        self._writer.forget(position)
 
     def _try_unless_waiting(self, owned: int, starts: Collection[PartitionPosition] = ()) -> None:
-        """A store that did not answer is not asked once for each partition: the next try is for all."""
+        """Try now, unless the store did not answer: then the next try is for all partitions together."""
         if self.due == NEVER:
             self.try_all(owned)
-        elif self._denied:  # it answers, and who asks now has nothing to do with what waits
+        elif self._denied:  # ZooKeeper answers; these starts need not wait for others
             self._try(owned, starts)
-            if not self._denied:  # the long pause is over with what it was for
-                self.due = min(self.due, monotonic() + self._retry) if self.trouble else NEVER
+            if not self._denied:  # the reason for the long pause is over
+                self.due = min(self.due, monotonic() + self.retry) if self.trouble else NEVER
 
     def try_all(self, owned: int) -> None:
-        """One try for everything that waits; the next one is scheduled where it is needed."""
+        """Try once for all partitions that wait, and schedule the next try if one is needed."""
         bar = self._try(owned)
         self._failures = self._failures + 1 if self._denied or bar is not None else 0
-        # only an operator can let us in, so it is tried ever more seldom
-        pause = backoff(self._failures + 1, self._retry, max(self._retry, LONGEST_RETRY))
+        # only an operator can let us in: try ever more seldom
+        pause = backoff(self._failures + 1, self.retry, max(self.retry, LONGEST_RETRY))
         self.due = monotonic() + pause if self.trouble else NEVER
 
     def _try(self, owned: int, only: Collection[PartitionPosition] | None = None) -> Exception | None:
-        """One try, of starts to be stored for ``only`` these. Returns what keeps us out of the store, if anything."""
+        """Try once; store ``only`` these starts, if given. Returns the error that keeps us out of the store, if any."""
         bar: Exception | None = None
         unfound = ""
         try:
@@ -103,9 +112,9 @@ class Starts:
         except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
             unfound = str(e) or repr(e)
             bar = None if may_pass(e) else e
-        self._storing.try_all(only)
-        self._denied = self._storing.denied and not unfound
-        trouble = "; ".join(filter(None, (unfound, self._storing.trouble)))
+        self._writer.try_all(only)
+        self._denied = self._writer.denied and not unfound
+        trouble = "; ".join(filter(None, (unfound, self._writer.trouble)))
         if trouble and trouble != self.trouble:
             log.warning("partitions wait for their start offsets: %s", trouble)
         self.trouble = trouble
@@ -125,8 +134,116 @@ class Starts:
         told: dict[Found, dict[PartitionPosition, int | None]] = {}
         for position, found in finding.items():
             start = starts[position.tp]
-            if not start.level:
-                self._unlevel.add(position.tp)  # the next commit writes it to all stores
+            if not start.stores_agree:
+                self._unlevel(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset
         for found, offsets in told.items():
             found(offsets)
+
+
+class StartWriter:
+    """The starts that are to be stored.
+
+    Many go together, but a start that cannot be stored must not keep the others back. Calls become smaller after a
+    failure, and failed starts go to the end.
+
+    Arguments: ``timeout`` in seconds for one call.
+    """
+
+    def __init__(self, store: DualStore, timeout: float, settle: Settle) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._settle = settle
+        self._waiting: dict[PartitionPosition, tuple[int, Stored]] = {}
+        self._why: dict[PartitionPosition, Exception] = {}
+        self._together = TOGETHER
+
+    def add(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
+        """Store these, before all others."""
+        fresh = {position: (offset, done) for position, offset in starts.items()}
+        self._waiting = fresh | {position: asked for position, asked in self._waiting.items() if position not in fresh}
+        self._tell_known()
+
+    def forget(self, position: PartitionPosition) -> None:
+        """Forget a position that is no longer ours, or has a successor."""
+        self._waiting.pop(position, None)
+        self._why.pop(position, None)
+
+    @property
+    def denied(self) -> bool:
+        """Whether starts wait, and all of them only because ZooKeeper does not let us write them."""
+        return bool(self._waiting) and all(isinstance(self._why.get(p), CommitRefusedError) for p in self._waiting)
+
+    @property
+    def trouble(self) -> str:
+        """Why starts wait, in words for the user; empty if none do."""
+        why = {position.tp: self._why[position] for position in self._waiting if position in self._why}
+        if not why:
+            return ""
+        first = min(why)
+        more = f" (and {len(self._waiting) - 1} more)" if len(self._waiting) > 1 else ""
+        return f"{first} cannot be stored: {str(why[first]) or repr(why[first])}{more}"
+
+    def _tell_known(self) -> None:
+        """Tell of partitions that have an offset by now: a start stored before, or a commit of the user."""
+        known = {p: asked for p, asked in self._waiting.items() if p.committed is not None}
+        self._tell({position: position.committed == offset for position, (offset, _) in known.items()})
+
+    def _tell(self, stored: Mapping[PartitionPosition, bool]) -> None:
+        """Tell of these whether they are stored, and forget them."""
+        told: dict[Stored, dict[PartitionPosition, bool]] = {}
+        for position, is_stored in stored.items():
+            told.setdefault(self._waiting[position][1], {})[position] = is_stored
+            self.forget(position)
+        for done, of_it in told.items():
+            done(of_it)
+
+    def try_all(self, only: Collection[PartitionPosition] | None = None) -> None:
+        """Try once for all starts that wait, or for ``only`` these."""
+        self._tell_known()
+        for position in [position for position in self._waiting if position.revoked]:
+            self.forget(position)
+        untried = [position for position in self._waiting if only is None or position in only]
+        misses, behind, deadline = 0, False, Deadline(self._timeout)
+        while untried and misses < MISSES and not (behind and deadline.expired):
+            part, untried = untried[: self._together], untried[self._together :]
+            answered = self._try(part)
+            # whatever is wrong with these, others are tried before them next time
+            left = [position for position in part if position in self._waiting]
+            self._waiting.update((position, self._waiting.pop(position)) for position in left)
+            behind = behind or bool(left)
+            # one of them may be a start that it cannot store: then fewer suffer from it
+            self._together = min(TOGETHER, 2 * self._together) if answered else max(1, len(part) // 2)
+            misses += not answered
+
+    def _try(self, part: Collection[PartitionPosition]) -> bool:
+        """Call the store once. Returns whether it decided about any of these."""
+        wanted = {position.tp: self._waiting[position][0] for position in part}
+        try:
+            failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
+        except Exception as e:  # the thread that all commits need must live on; the starts are tried again
+            if not isinstance(e, ZkConsumerError) and repr(e) not in map(repr, self._why.values()):
+                log.exception("storing starts failed unexpectedly")
+            self._why.update(dict.fromkeys(part, e))
+            return False
+        self._settle({position: self._waiting[position][0] for position in part}, failures)
+        decided: dict[PartitionPosition, bool] = {}
+        answered = False
+        for position in part:
+            failure = failures.get(position.tp)
+            answered = answered or failure is None or isinstance(failure, CommitRefusedError)
+            if failure is None or self._decides(failure):
+                # the group's thread was told of the refusal, and deals with it
+                decided[position] = failure is None
+            else:
+                self._why[position] = failure
+        self._tell(decided)
+        return answered
+
+    def _decides(self, failure: Exception) -> bool:
+        """Return whether the offset node is not as we thought, so that the start must be read again.
+
+        If a right is missing, only another try can help, unless another store has the start already.
+        """
+        denied = isinstance(failure, CommitRefusedError) and failure.outcome is Outcome.REFUSED
+        return isinstance(failure, CommitRefusedError) and (not denied or self._store.keeps_refused)

@@ -2,8 +2,8 @@
 
 Threads: exactly one application thread at a time asks, for these or for messages.
 
-Whoever asks for columns throws :class:`TurnToColumns` into the generator that hands out messages, which lets go of its
-chunk and begins anew there when it is asked again; it costs messages nothing.
+A request for columns throws :class:`SwitchToColumns` into the generator that hands out messages. The generator lets go
+of its chunk, and begins anew there when a message is asked for again. This costs messages nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from zkconsumer.streams.chunk_batches import (
     MAX_ROWS,
     SPARK_COLUMNS,
     SPARK_HEADERS,
-    Limits,
-    Piece,
+    BatchLimits,
+    ChunkPart,
     arrow_schema,
     one_table,
 )
-from zkconsumer.streams.chunk_reader import Ask, ChunkReader
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.column_reader import ColumnReader
 from zkconsumer.streams.message_iterator import MessageIterator, as_generator
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TurnToColumns(BaseException):
+class SwitchToColumns(BaseException):
     """Columns are asked for: what was handed out is finished, and whoever asks for messages again begins anew."""
 
 
@@ -45,7 +45,7 @@ class _Batches(Iterator[Any]):
     """What ``KafkaStream.batches`` returns."""
 
     def __init__(
-        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: Limits, patience: float | None
+        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: BatchLimits, patience: float | None
     ) -> None:
         self._stream = stream
         self._schema = schema
@@ -73,7 +73,6 @@ class ColumnStream(MessageIterator[K, V]):
 
     def __init__(
         self,
-        name: str,
         reader: ChunkReader,
         *,
         timeout: float | None,
@@ -81,7 +80,7 @@ class ColumnStream(MessageIterator[K, V]):
         ended: Callable[[], None],
     ) -> None:
         super().__init__(timeout, ends_on_timeout)
-        self.name = name
+        self.name = reader.name
         self.queue = reader.queue
         self._reader = reader
         self._columns = ColumnReader(reader)
@@ -122,7 +121,7 @@ class ColumnStream(MessageIterator[K, V]):
         """
         patience = self._timeout if timeout == "configured" else timeout
         schema = self._schema(headers, patience, max_rows=max_rows, max_bytes=max_bytes)
-        return _Batches(self, schema, Limits(max_rows, max_bytes), patience)
+        return _Batches(self, schema, BatchLimits(max_rows, max_bytes), patience)
 
     def to_arrow(
         self, max_messages: int | None = None, timeout: float | None = None, headers: bool = False
@@ -179,7 +178,7 @@ class ColumnStream(MessageIterator[K, V]):
             columns.take_back_unless(before)
             raise
 
-    def _begin_columns(self) -> Sequence[Piece]:
+    def _begin_columns(self) -> Sequence[ChunkPart]:
         """Return the rows that are in hand before an ask. Raises RuntimeError where another thread is asking."""
         if self._asked:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
@@ -206,7 +205,7 @@ class ColumnStream(MessageIterator[K, V]):
         if max_messages is None and timeout is None:
             raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
         columns = self._columns
-        limit, quiet, patience = Ask(timeout), Ask(self._timeout), self._timeout
+        limit, quiet, patience = ReadDeadline(timeout), ReadDeadline(self._timeout), self._timeout
         wanted = max_messages or ANY
 
         def collect() -> T:
@@ -220,9 +219,9 @@ class ColumnStream(MessageIterator[K, V]):
 
         return self._ask(collect)
 
-    def _next_batch(self, schema: pa.Schema, limits: Limits, patience: float | None) -> pa.RecordBatch:
+    def _next_batch(self, schema: pa.Schema, limits: BatchLimits, patience: float | None) -> pa.RecordBatch:
         """For ``batches``. Raises: StopIteration at the end, and what it says there."""
-        limit = Ask(patience)
+        limit = ReadDeadline(patience)
         try:
             rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
         except ConsumerTimeoutException:
@@ -239,7 +238,7 @@ class ColumnStream(MessageIterator[K, V]):
             try:
                 return ask()
             except Exception as e:  # noqa: BLE001 (told apart by the reader)
-                error = self._reader.deal_with(e, in_hand=False)
+                error = self._reader.handle_error(e, in_hand=False)
                 if error is not None:
                     raise error from error.__cause__
 
@@ -269,7 +268,7 @@ class ColumnStream(MessageIterator[K, V]):
         if not self._returned:
             self._take_back()
         if self._yielded:
-            self._messages.throw(TurnToColumns())
+            self._messages.throw(SwitchToColumns())
         self._columns.settle()
 
     @property

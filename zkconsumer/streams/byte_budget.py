@@ -13,7 +13,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import Protocol
 
-SHARES = 4
+STREAM_SHARE = 4
 """A stream may have so many times what is still free, and a request may ask for one in so many parts of it: whoever is
 there first takes much and still leaves something to the next, and with n that want all they can get each has about as
 much.
@@ -27,7 +27,7 @@ KEPT_BACK = 16
 """One in so many parts of the limit is kept for streams whose readers wait with nothing to read."""
 
 
-class Holder(Protocol):
+class BudgetedQueue(Protocol):
     """What holds bytes: a stream's queue."""
 
     @property
@@ -44,16 +44,16 @@ class QueueBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = Lock()
-        self._holders: tuple[Holder, ...] = ()
+        self._holders: tuple[BudgetedQueue, ...] = ()
         self._reserved = 0
         self.short = False
 
-    def enter(self, holder: Holder) -> None:
+    def enter(self, holder: BudgetedQueue) -> None:
         """Count what this one holds."""
         with self._lock:
             self._holders = (*self._holders, holder)
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: BudgetedQueue) -> None:
         """It holds nothing any more."""
         with self._lock:
             self._holders = tuple(other for other in self._holders if other is not holder)
@@ -79,14 +79,14 @@ class QueueBudget:
 
     def allows(self, held: int, free: int) -> bool:
         """Whether a stream that holds so much may have more, where so much is free."""
-        if held < SHARES * free:
+        if held < STREAM_SHARE * free:
             return True
         self.short = True
         return False
 
     def reserve(self, wanted: int) -> int:
         """Bytes that may be asked for in one request, at least 1; they count until :meth:`release`."""
-        free = self.free() // SHARES
+        free = self.free() // STREAM_SHARE
         with self._lock:
             granted = max(1, min(wanted, free))
             self._reserved += granted

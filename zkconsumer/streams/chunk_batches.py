@@ -30,7 +30,7 @@ SPARK_COLUMNS = (
 SPARK_HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """How much one batch may be: ``rows``, and bytes of keys and values (one row may be more)."""
 
     rows: int = MAX_ROWS
@@ -49,7 +49,7 @@ def arrow_schema(headers: bool) -> pa.Schema:
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
 
 
-class Piece(NamedTuple):
+class ChunkPart(NamedTuple):
     """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too.
     ``whole`` says that nothing of the chunk is left.
     """
@@ -66,7 +66,7 @@ class Piece(NamedTuple):
         return self.chunk.position
 
 
-class Decoding:
+class ChunkDecoder:
     """What is made of a chunk from offset ``at`` on, a piece at a time. ``at`` is None after an interrupt: then nobody
     knows how far it came, and the chunk is decoded anew.
     """
@@ -87,7 +87,7 @@ class Decoding:
         """Whether the next ask raises what cannot be read."""
         return self.failure is not None and self._rest is None
 
-    def piece(self, limits: Limits) -> Piece:
+    def next_part(self, limits: BatchLimits) -> ChunkPart:
         """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
         before what cannot be read, or what was before it was handed out last (``failure``).
         """
@@ -107,9 +107,9 @@ class Decoding:
                 end = max(first, rows.column(_OFFSET)[count - 1].as_py() + 1)
         self.at = end
         whole = self._rest is None and self.failure is None and (self._exhausted or end >= self.chunk.next_offset)
-        return Piece(self.chunk, first, end, rows, whole)
+        return ChunkPart(self.chunk, first, end, rows, whole)
 
-    def _decoded(self, first: int, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
+    def _decoded(self, first: int, limits: BatchLimits) -> tuple[pa.RecordBatch | None, int]:
         builder = ColumnBuilder(self.schema.names)
         if self._batches is None:
             self._batches = self._reader.batches(self.chunk, first)
@@ -162,7 +162,7 @@ class Decoding:
 _OFFSET = NAMES.index("offset")
 
 
-def _fitting(rows: pa.RecordBatch, limits: Limits) -> int:
+def _fitting(rows: pa.RecordBatch, limits: BatchLimits) -> int:
     """How many of the rows are within the limits; at least one."""
     import pyarrow.compute as pc
 

@@ -17,15 +17,15 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException,
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import RecordBatch
-from zkconsumer.streams.rate_limit import Gate, PacedLease
+from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import NOTHING_CAME, Chunk, StreamQueue
 
 log = logging.getLogger(__name__)
 
-Count = Callable[[str, int, int], None]
+CountConsumed = Callable[[str, int, int], None]
 """Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
 
-Wait = Callable[[float], bool]
+WaitForToken = Callable[[float], bool]
 """Waits so many seconds, or less where something changed; returns whether there is time left to look again."""
 
 _AWAY = "no message within the timeout, for ZooKeeper is away, or the group's coordinator; the stream stays usable"
@@ -34,7 +34,7 @@ _UNHEARD = 0.1
 _PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
 
 
-class Ask(Deadline):
+class ReadDeadline(Deadline):
     """The time that one ask has, over all that it goes through before there is a message: chunks without any (markers,
     aborted transactions, what was revoked or given up) and the gate. One that each of these began anew would never end.
 
@@ -60,7 +60,7 @@ class ReadSettings(NamedTuple):
     ``corrupt.message.policy``, ``largest_batch`` ``batch.expanded.max.bytes``.
     """
 
-    check_crc: bool
+    check_crc: bool = True
     read_committed: bool = False
     skip_corrupt: bool = False
     largest_batch: int = DEFAULT_LIMIT
@@ -72,11 +72,18 @@ class ChunkReader:
     Arguments: ``name`` is the stream's, for errors; ``count`` is told of what was passed.
     """
 
-    def __init__(self, name: str, queue: StreamQueue, lease: Gate, settings: ReadSettings, count: Count) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        queue: StreamQueue,
+        lease: HandOutGate,
+        settings: ReadSettings,
+        count: CountConsumed,
+    ) -> None:
+        self.name = name
         self.queue = queue
         self.lease = lease
-        self._pace = lease if isinstance(lease, PacedLease) else None
+        self._pace = lease if isinstance(lease, RateLimitedLease) else None
         self._settings = settings
         self._count = count
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
@@ -84,7 +91,7 @@ class ChunkReader:
         self._read_from = 0
         self._counted_to = 0
 
-    def next_chunk(self, ask: Ask) -> Chunk | None:
+    def next_chunk(self, ask: ReadDeadline) -> Chunk | None:
         """The chunk that is read, or the next one; None at the end of the stream.
 
         Raises: ConsumerTimeoutException; whatever made the connector fail.
@@ -170,7 +177,7 @@ class ChunkReader:
         self._count(chunk.position.topic, messages, len(chunk.records) if closing else 0)
         self._current, self._counted_to = chunk, end
 
-    def passed_bytes(self, chunk: Chunk) -> None:
+    def count_bytes(self, chunk: Chunk) -> None:
         """Count the bytes of a chunk that is given away before it counts as finished."""
         self._count(chunk.position.topic, 0, len(chunk.records))
 
@@ -179,7 +186,7 @@ class ChunkReader:
         self._count = lambda _topic, _messages, _bytes: None  # it takes locks
         self.queue.left_to_parent(error)
 
-    def turn_over(self) -> None:
+    def finish_for_columns(self) -> None:
         """What was handed out as messages is finished, for columns go on."""
         chunk = self.queue.taken
         if chunk is None:
@@ -202,7 +209,7 @@ class ChunkReader:
             chunk.position.held_until = NOTHING_HELD
             self.queue.let_go()
 
-    def deal_with(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
+    def handle_error(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
         """Deal with an error of an ask; returns what is to be raised, None where the ask goes on.
 
         The message announced last is finished if it was ``in_hand``, else it comes again.
@@ -248,7 +255,7 @@ class ChunkReader:
         """Give up what could not be read, and go on after it; see ``KafkaStream.skip``."""
         chunk, error = self._unreadable or (None, None)
         if chunk is None or error is None or chunk is not self.queue.taken:
-            raise ValueError(f"{self._name}: nothing to skip; it did not just raise that something cannot be read")
+            raise ValueError(f"{self.name}: nothing to skip; it did not just raise that something cannot be read")
         return self._give_up(chunk, error)
 
     def _give_up(self, chunk: Chunk, error: UnreadableMessageError) -> int:
@@ -273,7 +280,7 @@ class ChunkReader:
             return NOTHING_CAME
         return _PACED if self._pace is not None and self._pace.lease.valid else _AWAY
 
-    def lets_through(self) -> bool:
+    def may_hand_out(self) -> bool:
         """Whether a message may be handed out now; then its token is taken, if there is a pace."""
         return self.lease.valid if self._pace is None else self._pace.take()
 
@@ -292,8 +299,8 @@ class ChunkReader:
         # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
         self.lease.wait(Deadline(deadline.bounded(_UNHEARD)))
 
-    def may_go_on(
-        self, position: PartitionPosition, until: int, deadline: Deadline, wait_for_token: Wait | None = None
+    def wait_to_hand_out(
+        self, position: PartitionPosition, until: int, deadline: Deadline, wait_for_token: WaitForToken | None = None
     ) -> bool:
         """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
 
@@ -306,9 +313,9 @@ class ChunkReader:
             if position.halted or self.queue.closed:
                 return False
             time_left = True
-            if not (open_now := self.lets_through()):
+            if not (open_now := self.may_hand_out()):
                 time_left = self._wait_before(deadline, wait_for_token)
-                open_now = self.lets_through()
+                open_now = self.may_hand_out()
             if open_now:
                 now = monotonic()  # and then no call, as in the loop that hands out
                 position.held_until = until
@@ -318,7 +325,7 @@ class ChunkReader:
             elif not time_left:
                 raise ConsumerTimeoutException(self._why_closed())
 
-    def _wait_before(self, deadline: Deadline, wait_for_token: Wait | None) -> bool:
+    def _wait_before(self, deadline: Deadline, wait_for_token: WaitForToken | None) -> bool:
         """Wait for what is missing, and no longer than what changes unheard may take to be seen; whether there is time
         left.
         """

@@ -21,9 +21,8 @@ from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.loop_errors import public_names, read_already
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator
+from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator, busy_text, public_names
 
 TURN = 0.05
 """Seconds. Going back to a chunk in its middle costs up to a millisecond, for its batch is decoded anew."""
@@ -80,12 +79,12 @@ class MergedStreams(MessageIterator[K, V]):
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._last is not None and self._returned:
-            self._last.tell_of_loop()
+            self._last.log_message_in_hand()
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._messages.gi_running:
-            raise RuntimeError(read_already("messages()", self._holder))
+            raise RuntimeError(busy_text("messages()", self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
@@ -223,7 +222,7 @@ class MergedStreams(MessageIterator[K, V]):
                     if queue.taken is not None or (queue.ask() if ask else queue.ready):
                         self._last = stream
                         for other in streams:
-                            other.queue.asks_no_more()
+                            other.queue.withdraw_ask()
                         return stream
             left = deadline.remaining()
             if left is not None and left <= 0:

@@ -1,6 +1,7 @@
 """At most so many messages a second (``consumed.max.per.second``), against the burst after a rebalance.
 
-Threads: all readers of a member share one :class:`PacedLease`; a lock guards its bucket and nobody waits under it.
+Threads: all readers of a member share one :class:`RateLimitedLease`. A lock guards its bucket, and no thread waits
+while it holds the lock.
 
 How it costs nothing where it is not wanted: a stream looks at its lease before each message anyway, and a lease that
 says "no longer" closes the same gate. What was handed out before is finished then, nothing is held, and a timeout or
@@ -21,7 +22,7 @@ BURST_S = 0.1
 """Seconds whose messages may come at once."""
 
 
-class Gate(Protocol):
+class HandOutGate(Protocol):
     """What a stream looks at before it hands anything out: the lease, or one with a pace."""
 
     @property
@@ -71,7 +72,7 @@ class TokenBucket:
         return max(0.0, (1.0 - self._tokens) / self._rate)
 
 
-class PacedLease:
+class RateLimitedLease:
     """A lease that lets through so many messages a second. Arguments: the ``lease``; ``rate`` a second, above 0.
 
     ``until`` is long past, so that streams come to the gate with each message; there :meth:`take` takes its token, and
@@ -80,7 +81,7 @@ class PacedLease:
 
     until = float("-inf")
 
-    def __init__(self, lease: Gate, rate: float) -> None:
+    def __init__(self, lease: HandOutGate, rate: float) -> None:
         self.lease = lease
         self._lock = Lock()
         self._bucket = TokenBucket(rate, monotonic())

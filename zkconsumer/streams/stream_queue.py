@@ -109,7 +109,7 @@ class StreamQueue:
         self._closed = False
         self._failure: Exception | None = None
         self._taken: Chunk | None = None
-        self._hungry = False
+        self._reader_waits = False
         self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.asks = 0
@@ -148,7 +148,7 @@ class StreamQueue:
         if self._budget is None:
             return True
         # a reader that waits is always served, or streams that are not read could starve it
-        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._hungry
+        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._reader_waits
 
     @property
     def _full(self) -> bool:
@@ -168,9 +168,9 @@ class StreamQueue:
         return bool(self._chunks) or self._closed or self._failure is not None
 
     @property
-    def hungry(self) -> bool:
+    def reader_waits(self) -> bool:
         """Whether a reader has asked for something and not got it yet."""
-        return self._hungry
+        return self._reader_waits
 
     @property
     def head(self) -> Chunk | None:
@@ -180,10 +180,10 @@ class StreamQueue:
         except IndexError:
             return None
 
-    def asks_no_more(self) -> None:
+    def withdraw_ask(self) -> None:
         """The reader has come, and got something from another stream, so that this one may wait for its share."""
         self.asks += 1
-        self._hungry = False
+        self._reader_waits = False
 
     def ask(self) -> bool:
         """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
@@ -191,7 +191,7 @@ class StreamQueue:
         with self._lock:
             if self.ready:
                 return True
-            self._hungry = True
+            self._reader_waits = True
         self._freed()
         return False
 
@@ -269,7 +269,7 @@ class StreamQueue:
                 self._aside.setdefault(chunk.position, deque()).append(chunk)
                 return
             self._chunks.append(chunk)
-            self._hungry = False
+            self._reader_waits = False
         self._tell()
 
     def watch(self, watcher: Callable[[], None] | None) -> None:
@@ -296,7 +296,7 @@ class StreamQueue:
                     was_full = self._full
                     chunk = self._take()
                     break
-                self._hungry = True  # also where what was there, or has woken us, was revoked or paused meanwhile
+                self._reader_waits = True  # also where what was there, or has woken us, was revoked or paused meanwhile
                 self._arrived.clear()
             left = deadline.remaining()
             if left is not None and left <= 0:

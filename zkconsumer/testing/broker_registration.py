@@ -13,7 +13,7 @@ from zkconsumer.testing.partition_log import PartitionLog
 from zkconsumer.zookeeper import paths
 
 
-class Registration:
+class BrokerRegistration:
     """The nodes of one cluster in a ZooKeeper."""
 
     def __init__(self, zookeeper: FakeZooKeeper, modern: bool) -> None:

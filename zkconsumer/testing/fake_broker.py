@@ -13,14 +13,13 @@ from struct import Struct
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.faults import Fate, Forged, Recorded
 from zkconsumer.testing.group_handlers import GROUP_HANDLERS
 from zkconsumer.testing.log_handlers import LOG_HANDLERS
-from zkconsumer.testing.log_schemas import API_VERSIONS
-from zkconsumer.testing.pending_requests import BrokerStopped, Call
-from zkconsumer.testing.supported_apis import supported
-from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, MalformedRequestError, Message, Reader
+from zkconsumer.testing.pending_requests import BrokerStopped, PendingRequest
+from zkconsumer.testing.request_schemas import APIS, supported
+from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, Body, MalformedRequestError, WireReader
 
 if TYPE_CHECKING:
     from zkconsumer.testing.fake_cluster import FakeCluster
@@ -33,7 +32,9 @@ _LARGEST = 64 * 1024 * 1024
 _ACCEPT_SLICE = 0.1
 _UNSUPPORTED_VERSION = 35
 _JOIN_S = 10.0
-_HANDLERS = {handler.api.key: handler for handler in (*GROUP_HANDLERS, *LOG_HANDLERS)}
+_APIS = {api.key: api for api in APIS.values()}
+_API_VERSIONS = APIS["ApiVersions"]
+_HANDLERS = {**GROUP_HANDLERS, **LOG_HANDLERS}
 
 
 class FakeBroker:
@@ -42,7 +43,7 @@ class FakeBroker:
     Arguments: ``groups`` are those that it coordinates.
     """
 
-    def __init__(self, broker_id: int, cluster: FakeCluster, groups: Groups) -> None:
+    def __init__(self, broker_id: int, cluster: FakeCluster, groups: GroupCoordinator) -> None:
         self.id = broker_id
         self.host = HOST
         self.port = 0
@@ -181,16 +182,15 @@ class _Connection:
         if not 0 < size <= _LARGEST:
             raise MalformedRequestError(f"a request of {size} bytes")
         data = self._receive(size)
-        reader = Reader(data, 0, flexible=False)
+        reader = WireReader(data)
         key, version, correlation = INT16.read(reader), INT16.read(reader), INT32.read(reader)
         self.client_id = STRING.read(reader)
-        handler = _HANDLERS.get(key)
-        api = None if handler is None else handler.api
-        versions = None if api is None else api.new if self._cluster.modern else api.old
-        if handler is None or api is None or versions is None or not versions[0] <= version <= versions[1]:
-            if key == API_VERSIONS.key:  # the one question that is answered in a version that the other side knows
+        api = _APIS.get(key)
+        lowest, highest = (1, 0) if api is None else api.versions(self._cluster.modern)
+        if api is None or not lowest <= version <= highest:
+            if api is _API_VERSIONS:  # the client may not know our versions yet: answer in version 0
                 unsupported = {"error_code": _UNSUPPORTED_VERSION, "api_keys": supported(self._cluster.modern)}
-                self._send(API_VERSIONS, 0, correlation, unsupported)
+                self._send(_API_VERSIONS, 0, correlation, unsupported)
                 return True
             log.warning("%r does not know request %d of version %d", self._broker, key, version)
             return False
@@ -204,12 +204,11 @@ class _Connection:
         faults.record(request)
         if not self._pass(request, "request"):
             return False
-        handler = next(handler for handler in _HANDLERS.values() if handler.api.name == request.api)
-        call = Call(
+        handler = _HANDLERS[request.api]
+        call = PendingRequest(
             self._cluster,
             self._broker.id,
             self._broker.groups,
-            handler.api,
             request.version,
             request.client_id or "",
             host,
@@ -221,7 +220,7 @@ class _Connection:
         if not self._pass(request, "answer"):
             return False
         if answer is not None:
-            self._send(handler.api, request.version, correlation, answer, faults.forged_for(request))
+            self._send(APIS[request.api], request.version, correlation, answer, faults.forged_for(request))
         return True
 
     def _pass(self, request: Recorded, at: str) -> bool:
@@ -229,9 +228,9 @@ class _Connection:
         place = self._cluster.faults.place_for(request, at)
         return place is None or place.hold(request, self._stop) is Fate.RELEASED
 
-    def _send(self, api: Api, version: int, correlation: int, answer: Message, forged: Forged | None = None) -> None:
+    def _send(self, api: Api, version: int, correlation: int, answer: Body, forged: Forged | None = None) -> None:
         # the answer to ApiVersions keeps the old header, for whoever asks does not know yet what we understand
-        tags = b"\0" if version >= api.flexible and api is not API_VERSIONS else b""
+        tags = b"\0" if version >= api.flexible and api is not _API_VERSIONS else b""
         header = correlation.to_bytes(4, "big", signed=True) + tags
         body = api.write_response(version, answer)
         if forged is not None:

@@ -21,15 +21,15 @@ from zlib import crc32
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.broker_registration import Registration
+from zkconsumer.testing.broker_registration import BrokerRegistration
 from zkconsumer.testing.clock import Clock, ManualClock, SystemClock
+from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_broker import FakeBroker
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.faults import Faults, Parked, Recorded
 from zkconsumer.testing.group_members import GroupView
-from zkconsumer.testing.group_states import Rules
-from zkconsumer.testing.offsets_topic import Journal, Record
+from zkconsumer.testing.group_states import CoordinatorRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
 from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
@@ -72,7 +72,7 @@ class FakeCluster:
         self.modern = version != "1.1"
         self.cluster_id = "fake-cluster"
         self.clock: Clock = clock or SystemClock()
-        self.rules = Rules(
+        self.rules = CoordinatorRules(
             modern=self.modern,
             initial_delay=initial_delay,
             min_session_timeout=min_session_timeout,
@@ -82,15 +82,15 @@ class FakeCluster:
             max_members=max_members,
         )
         self.faults = Faults()
-        self.journal_of_all = Journal()
+        self.journal_of_all = OffsetsTopic()
         self.brokers = {
-            number: FakeBroker(number, self, Groups(self.rules, self.clock, self.journal_of_all, self._wake))
+            number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, self._wake))
             for number in range(brokers)
         }
         self.zookeeper_server = FakeZooKeeperServer() if zookeeper else None
         self._registration = None
         if self.zookeeper_server is not None:
-            self._registration = Registration(self.zookeeper_server.zookeeper, self.modern)
+            self._registration = BrokerRegistration(self.zookeeper_server.zookeeper, self.modern)
         self._lock = RLock()
         self._topics: dict[str, list[PartitionLog]] = {}
         self._coordinators: dict[str, int] = {}
@@ -271,7 +271,7 @@ class FakeCluster:
         kept = self.brokers[coordinator if coordinator is not None else 0].groups.committed(group_id)
         return {place: committed.offset for place, committed in kept.items() if committed is not None}
 
-    def journal(self, group_id: str) -> list[Record]:
+    def journal(self, group_id: str) -> list[JournalRecord]:
         """What was written down of a group, oldest first, tombstones (value None) included."""
         return self.journal_of_all.records(group_id)
 

@@ -12,7 +12,7 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from zkconsumer.testing.wire_types import Message
+from zkconsumer.testing.wire_types import Body
 
 _SLICE = 0.05
 
@@ -24,7 +24,7 @@ class Recorded(NamedTuple):
     api: str
     version: int
     client_id: str | None
-    body: Message
+    body: Body
 
 
 class Fate(Enum):

@@ -1,4 +1,4 @@
-"""How a fake broker answers the requests about groups: between the protocol's messages and ``Groups``.
+"""How a fake broker answers the requests about groups: between the protocol's messages and ``GroupCoordinator``.
 
 Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.testing import group_schemas as messages
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
-from zkconsumer.testing.pending_requests import Answer, Call, Handler
-from zkconsumer.testing.wire_types import Message
+from zkconsumer.testing.pending_requests import Handler, PendingAnswer, PendingRequest
+from zkconsumer.testing.wire_types import Body
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _NEEDS_MEMBER_ID = 4  # JoinGroup from this version on
@@ -24,7 +23,7 @@ _OLD_RETENTION = -1
 _NOW = -1  # the time of a commit that does not say when it was
 
 
-def find_coordinator(call: Call) -> Message:
+def find_coordinator(call: PendingRequest) -> Body:
     """Who coordinates a group."""
     if call.body["key_type"] != 0:  # transactions: nobody
         return {"error_code": errors.NOT_AVAILABLE}
@@ -35,7 +34,7 @@ def find_coordinator(call: Call) -> Message:
     return {"node_id": found, "host": host, "port": port}
 
 
-def join_group(call: Call) -> Message:
+def join_group(call: PendingRequest) -> Body:
     """JoinGroup; waits for the others."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"]):
@@ -54,12 +53,12 @@ def join_group(call: Call) -> Message:
         needs_member_id=call.version >= _NEEDS_MEMBER_ID,
         skips_assignment=call.version >= _SKIPS_ASSIGNMENT,
     )
-    answer = Answer()
+    answer = PendingAnswer()
     call.groups.join(body["group_id"], request, answer)
     return _joined(call, answer.wait(call.stop))
 
 
-def _joined(call: Call, answer: JoinAnswer) -> Message:
+def _joined(call: PendingRequest, answer: JoinAnswer) -> Body:
     null = call.version >= _PROTOCOL_MAY_BE_NULL
     return {
         "error_code": answer.error,
@@ -76,7 +75,7 @@ def _joined(call: Call, answer: JoinAnswer) -> Message:
     }
 
 
-def sync_group(call: Call) -> Message:
+def sync_group(call: PendingRequest) -> Body:
     """SyncGroup; waits for the leader."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
@@ -94,12 +93,12 @@ def sync_group(call: Call) -> Message:
         body["protocol_type"],
         body["protocol_name"],
     )
-    answer = Answer()
+    answer = PendingAnswer()
     call.groups.sync(body["group_id"], request, answer)
     return _synced(answer.wait(call.stop))
 
 
-def _synced(answer: SyncAnswer) -> Message:
+def _synced(answer: SyncAnswer) -> Body:
     return {
         "error_code": answer.error,
         "protocol_type": answer.protocol_type,
@@ -108,7 +107,7 @@ def _synced(answer: SyncAnswer) -> Message:
     }
 
 
-def heartbeat(call: Call) -> Message:
+def heartbeat(call: PendingRequest) -> Body:
     """Heartbeat. While the group is being loaded every one is taken for good."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
@@ -121,7 +120,7 @@ def heartbeat(call: Call) -> Message:
     return {"error_code": error}
 
 
-def leave_group(call: Call) -> Message:
+def leave_group(call: PendingRequest) -> Body:
     """LeaveGroup, of one member or of several."""
     body = call.body
     group_id = body["group_id"]
@@ -136,7 +135,7 @@ def leave_group(call: Call) -> Message:
     return {"members": members}
 
 
-def describe_groups(call: Call) -> Message:
+def describe_groups(call: PendingRequest) -> Body:
     """DescribeGroups: the members' own data only of a stable group."""
     groups = []
     for group_id in call.body["groups"]:
@@ -148,7 +147,7 @@ def describe_groups(call: Call) -> Message:
     return {"groups": groups}
 
 
-def _described(view: GroupView) -> Message:
+def _described(view: GroupView) -> Body:
     return {
         "group_id": view.group_id,
         "group_state": view.state,
@@ -158,7 +157,7 @@ def _described(view: GroupView) -> Message:
     }
 
 
-def _described_member(member: MemberView) -> Message:
+def _described_member(member: MemberView) -> Body:
     return {
         "member_id": member.member_id,
         "group_instance_id": member.instance_id,
@@ -169,7 +168,7 @@ def _described_member(member: MemberView) -> Message:
     }
 
 
-def list_groups(call: Call) -> Message:
+def list_groups(call: PendingRequest) -> Body:
     """ListGroups: those that this broker coordinates."""
     wanted = call.body["states_filter"]
     return {
@@ -181,7 +180,7 @@ def list_groups(call: Call) -> Message:
     }
 
 
-def delete_groups(call: Call) -> Message:
+def delete_groups(call: PendingRequest) -> Body:
     """DeleteGroups."""
     results = []
     for group_id in call.body["groups_names"]:
@@ -190,7 +189,7 @@ def delete_groups(call: Call) -> Message:
     return {"results": results}
 
 
-def offset_commit(call: Call) -> Message:
+def offset_commit(call: PendingRequest) -> Body:
     """OffsetCommit. What is said of a partition that does not exist is refused, the rest written."""
     body = call.body
     wanted = {
@@ -223,14 +222,14 @@ def offset_commit(call: Call) -> Message:
     return _by_topic(body["topics"], dict.fromkeys(wanted, _UNKNOWN_TOPIC_OR_PARTITION) | results)
 
 
-def _exists(call: Call, place: tuple[str, int]) -> bool:
+def _exists(call: PendingRequest, place: tuple[str, int]) -> bool:
     """Whether offsets can be kept there: 1.1 looks at the topic only."""
     if call.cluster.modern:
         return call.cluster.log(*place) is not None
     return call.cluster.logs(place[0]) is not None
 
 
-def _by_topic(topics: Iterable[Message], results: dict[tuple[str, int], int]) -> Message:
+def _by_topic(topics: Iterable[Body], results: dict[tuple[str, int], int]) -> Body:
     return {
         "topics": [
             {
@@ -248,7 +247,7 @@ def _by_topic(topics: Iterable[Message], results: dict[tuple[str, int], int]) ->
     }
 
 
-def offset_fetch(call: Call) -> Message:
+def offset_fetch(call: PendingRequest) -> Body:
     """OffsetFetch, of some partitions or of all."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
@@ -256,9 +255,9 @@ def offset_fetch(call: Call) -> Message:
     places = None
     if body["topics"] is not None:
         places = [(topic["name"], number) for topic in body["topics"] for number in topic["partition_indexes"]]
-    topics: dict[str, list[Message]] = {}
+    topics: dict[str, list[Body]] = {}
     for (topic, number), committed in call.groups.committed(body["group_id"], places).items():
-        entry: Message = {"partition_index": number}
+        entry: Body = {"partition_index": number}
         if committed is not None:
             entry |= {
                 "committed_offset": committed.offset,
@@ -272,7 +271,7 @@ def offset_fetch(call: Call) -> Message:
 # ---- errors instead of answers ----
 
 
-def _refuse_offset_fetch(call: Call, code: int) -> Message:
+def _refuse_offset_fetch(call: PendingRequest, code: int) -> Body:
     """Before version 2 an error of the group stands with each partition."""
     if call.version >= _ERROR_AT_TOP:
         return {"error_code": code}
@@ -287,38 +286,38 @@ def _refuse_offset_fetch(call: Call, code: int) -> Message:
     }
 
 
-def _refuse_offset_commit(call: Call, code: int) -> Message:
+def _refuse_offset_commit(call: PendingRequest, code: int) -> Body:
     topics = call.body["topics"]
     places = [(t["name"], p["partition_index"]) for t in topics for p in t["partitions"]]
     return _by_topic(topics, dict.fromkeys(places, code))
 
 
-def _refuse(call: Call, code: int) -> Message:
+def _refuse(call: PendingRequest, code: int) -> Body:
     del call
     return {"error_code": code}
 
 
-def _refuse_join(call: Call, code: int) -> Message:
+def _refuse_join(call: PendingRequest, code: int) -> Body:
     return _joined(call, JoinAnswer(code, call.body["member_id"]))
 
 
-def _refuse_describe(call: Call, code: int) -> Message:
+def _refuse_describe(call: PendingRequest, code: int) -> Body:
     return {"groups": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups"]]}
 
 
-def _refuse_delete(call: Call, code: int) -> Message:
+def _refuse_delete(call: PendingRequest, code: int) -> Body:
     return {"results": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups_names"]]}
 
 
-GROUP_HANDLERS: tuple[Handler, ...] = (
-    Handler(messages.FIND_COORDINATOR, find_coordinator, _refuse),
-    Handler(messages.JOIN_GROUP, join_group, _refuse_join),
-    Handler(messages.SYNC_GROUP, sync_group, _refuse),
-    Handler(messages.HEARTBEAT, heartbeat, _refuse),
-    Handler(messages.LEAVE_GROUP, leave_group, _refuse),
-    Handler(messages.DESCRIBE_GROUPS, describe_groups, _refuse_describe),
-    Handler(messages.LIST_GROUPS, list_groups, _refuse),
-    Handler(messages.DELETE_GROUPS, delete_groups, _refuse_delete),
-    Handler(messages.OFFSET_COMMIT, offset_commit, _refuse_offset_commit),
-    Handler(messages.OFFSET_FETCH, offset_fetch, _refuse_offset_fetch),
-)
+GROUP_HANDLERS = {
+    "FindCoordinator": Handler(find_coordinator, _refuse),
+    "JoinGroup": Handler(join_group, _refuse_join),
+    "SyncGroup": Handler(sync_group, _refuse),
+    "Heartbeat": Handler(heartbeat, _refuse),
+    "LeaveGroup": Handler(leave_group, _refuse),
+    "DescribeGroups": Handler(describe_groups, _refuse_describe),
+    "ListGroups": Handler(list_groups, _refuse),
+    "DeleteGroups": Handler(delete_groups, _refuse_delete),
+    "OffsetCommit": Handler(offset_commit, _refuse_offset_commit),
+    "OffsetFetch": Handler(offset_fetch, _refuse_offset_fetch),
+}

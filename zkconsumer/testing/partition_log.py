@@ -29,7 +29,7 @@ OUT_OF_ORDER_SEQUENCE = 45
 UNSUPPORTED_FORMAT = 43
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """A batch in a log: its offsets, its greatest timestamp in ms, its bytes."""
 
     first: int
@@ -88,7 +88,7 @@ class PartitionLog:
         self.leader = leader
         self.epoch = 0
         self._lock = Lock()
-        self._batches: list[Batch] = []
+        self._batches: list[StoredBatch] = []
         self._start = 0
         self._end = 0
         self._sequences: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
@@ -151,7 +151,7 @@ class PartitionLog:
                 first = offset if first is None else first
                 epoch = self.epoch.to_bytes(4, "big")
                 data = offset.to_bytes(8, "big") + records[at + 8 : at + _EPOCH] + epoch + records[at + _MAGIC : end]
-                self._batches.append(Batch(offset, offset + delta, newest, data))
+                self._batches.append(StoredBatch(offset, offset + delta, newest, data))
                 self._end = offset + delta + 1
                 self._remember(producer, delta, offset)
                 at = end

@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Self
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
-from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, Reader, Writer
-from zkconsumer.testing.zookeeper_protocol import Operations, Tree
+from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, WireReader, WireWriter
+from zkconsumer.testing.zookeeper_protocol import ConnectionRequests, NodeTree
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class FakeZooKeeperServer:
     ) -> None:
         self.zookeeper = zookeeper or FakeZooKeeper()
         self.port = 0
-        self._tree = Tree(self.zookeeper)
+        self._tree = NodeTree(self.zookeeper)
         self._limits = (min_session_timeout, max_session_timeout)
         self._order = RLock()
         self._lock = Lock()
@@ -200,7 +200,7 @@ class FakeZooKeeperServer:
                 session_id = self.zookeeper._next_session
                 self.zookeeper._next_session += 1
                 session = self._sessions[session_id] = _ServedSession(session_id, min(max(timeout, low), high))
-            before, session.connection, session.heard = session.connection, connection, monotonic()
+            before, session.connection, session.heard = (session.connection, connection, monotonic())
         if before is not None and before is not connection:
             before.cut()
         return session
@@ -241,11 +241,11 @@ class _Connection:
 
     def read(self) -> None:
         """Deal with requests until either side closes."""
-        operations: Operations | None = None
+        operations: ConnectionRequests | None = None
         try:
             session = self._greet()
             if session is not None:
-                operations = Operations(self._server._tree, session.id, self._out.put)
+                operations = ConnectionRequests(self._server._tree, session.id, self._out.put)
                 while self._deal(session, operations):
                     pass
         except OSError:
@@ -263,12 +263,12 @@ class _Connection:
         data = self._message()
         if data is None:
             return None
-        reader = Reader(data, 0, flexible=False)
+        reader = WireReader(data)
         INT32.read(reader)
         INT64.read(reader)
         timeout, wanted = INT32.read(reader) / 1000, INT64.read(reader)
         session = self._server._open(self, wanted, timeout)
-        writer = Writer(0, flexible=False)
+        writer = WireWriter()
         INT32.write(writer, 0)
         INT32.write(writer, 0 if session is None else round(session.timeout * 1000))
         INT64.write(writer, 0 if session is None else session.id)
@@ -277,13 +277,13 @@ class _Connection:
         self._out.put(bytes(writer.data))
         return session
 
-    def _deal(self, session: _ServedSession, operations: Operations) -> bool:
+    def _deal(self, session: _ServedSession, operations: ConnectionRequests) -> bool:
         """One request. Returns whether the connection goes on."""
         data = self._message()
         if data is None:
             return False
         session.heard = monotonic()
-        reader = Reader(data, 0, flexible=False)
+        reader = WireReader(data)
         xid, kind = int(INT32.read(reader)), int(INT32.read(reader))
         if kind == _CLOSE:
             session.connection = None

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from zkconsumer.assignors.group_strategy import advertisement
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
@@ -25,14 +26,13 @@ from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.group_thread import CoordinatedMember, MemberSettings
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import GroupOffsets, NoOwnerNodes
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.version import VERSION
 from zkconsumer.wiring.member_parts import GroupThread, MemberParts, registered_endpoints
 from zkconsumer.zookeeper.lease import Lease
@@ -63,7 +63,7 @@ class KafkaMember(MemberParts):
                 on_change=lambda _: None,
                 security=registry_security(config),
             )
-        self._interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        self._interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self._generation = Generation(
             config.group_id, config.group_instance_id, assignors(config, consumer, self._streams), self._interest
         )
@@ -128,23 +128,22 @@ class KafkaMember(MemberParts):
             return self._bootstrap(deadline)
         return registered_endpoints(self._zookeeper, self.config, deadline)
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         config = self.config
 
         def refused(who: Membership, error: Exception) -> None:
             self.events.put(HeartbeatFailed(who, error))
 
-        store = GroupOffsets(
-            config.group_id,
+        store = CoordinatorOffsets(
             self._search(),
             self._generation,
             refused,
             self._meter("KafkaCommitsPerSec").mark,
             lambda: {} if self.rebalancer is None else self.rebalancer.positions(),
         )
-        return OwnedOffsets(
-            NoOwnerNodes(self._generation),
-            store,
+        return DualStore(
+            EpochFence(self._generation),
+            elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,

@@ -30,7 +30,7 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
@@ -48,11 +48,12 @@ from zkconsumer.member.events import (
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
-from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
-from zkconsumer.streams.rate_limit import Gate
+from zkconsumer.streams import KafkaStream, QueueBudget, RateLimitedLease
+from zkconsumer.streams.rate_limit import HandOutGate
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_codecs import BrokerNode
@@ -114,7 +115,7 @@ class MemberParts:
         self.events: SimpleQueue[Any] = SimpleQueue()
         self._security = channel_security(config)
         self.budget = QueueBudget(config.queued_max_bytes)
-        self.fetching = FetchManager(
+        self.fetching = FetcherManager(
             consumer,
             replace(fetch_settings(config), security=self._security),
             self._brokers,
@@ -125,7 +126,7 @@ class MemberParts:
             budget=self.budget,
         )
         rate = config.consumed_max_per_second
-        self.gate: Gate = PacedLease(lease, rate) if rate else lease
+        self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.delivery = Delivery(consumer, self.fetching, lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
         self.listener = (
@@ -165,7 +166,7 @@ class MemberParts:
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
         raise NotImplementedError
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         raise NotImplementedError
 
     def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
@@ -406,14 +407,16 @@ class MemberParts:
             self.consumer,
             self._offsets(),
             self.lease,
-            interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
-            timeout=self.request_timeout,
-            count_held=config.consumed_on == "return",
+            CommitSettings(
+                interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
+                timeout=self.request_timeout,
+                count_held=config.consumed_on == "return",
+                retry=config.offsets_channel_backoff_ms / 1000,
+                refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+            ),
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
-            retry=config.offsets_channel_backoff_ms / 1000,
-            refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
-            barred=self.delivery.refuse,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
+            barred=self.delivery.refuse,
         )
 
     def _coordinator_channel(self, endpoint: Endpoint) -> BrokerChannel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -15,16 +15,14 @@ from zkconsumer import cli
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.model import Entry, LogSpan, Store
-from zkconsumer.core.migration.planning import Step
+from zkconsumer.core.migration.planning import Entry, LogSpan, Step, Store, Verdict
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError, NoBrokersError, RegistryUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import admin
-from zkconsumer.offsets.admin import Side, ZooKeeperSide
-from zkconsumer.offsets.admin_kafka import KafkaSide
+from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 
 OFFSETS = "/consumers/g/offsets/t"
@@ -80,7 +78,7 @@ class Watched:
 
 
 class FakeGroup:
-    """What ``GroupOffsets`` is on a real cluster."""
+    """What ``MigratedGroup`` is on a real cluster."""
 
     def __init__(self, world: World, config: ConsumerConfig) -> None:
         self.group, self.cluster = config.group_id, config.zookeeper_connect
@@ -122,11 +120,11 @@ def kafka() -> Iterator[FakeCluster]:
 def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     made = World(kafka)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(made, config))
+    monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(made, config))
     yield made
     with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
         held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
-        removes = [Step(tp, admin.Verdict.REMOVE) for tp in held]
+        removes = [Step(tp, Verdict.REMOVE) for tp in held]
         assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
 
 
@@ -271,10 +269,14 @@ def test_a_member_of_kafkas_is_named(world: World, run: Run, capsys: pytest.Capt
     world.in_zookeeper({0: 50})
     channel = GroupChannel(world.channel(world.endpoints(Deadline(5.0))[0]))
     channel.connect(Deadline(scaled(5.0)))
-    times = {"session_timeout": scaled(30.0), "rebalance_timeout": scaled(30.0), "deadline": Deadline(scaled(10.0))}
+    times: dict[str, Any] = {
+        "session_timeout": scaled(30.0),
+        "rebalance_timeout": scaled(30.0),
+        "deadline": Deadline(scaled(10.0)),
+    }
     try:
         joined = channel.join(Membership("g"), [("range", b"")], **times)
-    except Exception as required:
+    except MemberIdRequiredError as required:
         joined = channel.join(Membership("g", -1, required.member_id), [("range", b"")], **times)
     assert run("--to", "kafka") == 5
     assert "test at 127.0.0.1 (Kafka)" in capsys.readouterr().err
@@ -308,7 +310,7 @@ def test_what_was_written_after_the_plan_was_made_is_not_written_over(
     world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
     keep = carrying_out._keep
 
-    def meanwhile(*arguments: object) -> Path:
+    def meanwhile(*arguments: Any) -> Path:
         (world.in_kafka if to == "kafka" else world.in_zookeeper)({0: 90})
         return keep(*arguments)
 
@@ -418,7 +420,7 @@ def test_ctrl_c_in_the_middle_says_what_was_written_and_what_was_not(
 
 def test_what_is_written_over_is_on_the_disk_before_anything_is_written(world: World, run: Run) -> None:
     world.in_zookeeper({0: 50})
-    seen: list[dict] = []
+    seen: list[dict[str, Any]] = []
     world.at_write = lambda: seen.append(json.loads(Path(backup()).read_text()))
     assert run("--to", "kafka") == 0
     assert [document["partitions"] for document in seen] == [
@@ -488,7 +490,7 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(
 
 
 def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> None:
-    looks = iter([[]])
+    looks: Iterator[list[Any]] = iter([[]])
 
     def brokers(_: Deadline) -> list[Endpoint]:
         for found in looks:
@@ -556,7 +558,7 @@ def test_a_properties_file_says_where_and_as_whom(
         configs.append(config)
         return FakeGroup(world, config)
 
-    monkeypatch.setattr(migrate, "GroupOffsets", group)
+    monkeypatch.setattr(migrate, "MigratedGroup", group)
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=a:1\ngroup.id=g\nsecurity.protocol=SSL\nsecurty.x=1\n")
     assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 3
@@ -599,7 +601,7 @@ def test_what_is_written_into_a_group_that_is_long_empty_goes_with_it(
         finally:
             former.close()
         world = World(kafka)
-        monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(world, config))
+        monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(world, config))
         world.in_zookeeper({0: 50, 1: 60})
         assert cli.main(["migrate", "g", "--zookeeper", "h:2181", "--to", "kafka"]) == 0
         assert world.kafkas() == {0: 50, 1: 60}

@@ -10,8 +10,8 @@ import pytest
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.cache import locked, write_atomically
-from zkconsumer.devcluster.repository_settings import proxy_options, repository_settings
-from zkconsumer.devcluster.server_logs import write_properties
+from zkconsumer.devcluster.maven_access import proxy_options, repository_settings
+from zkconsumer.devcluster.server_process import write_properties
 from zkconsumer.errors import MissingExtraError
 
 _SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors>

@@ -11,8 +11,8 @@ from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.fetch.fetcher import Fetcher, Flow
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import StreamQueue
@@ -23,17 +23,17 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
     the new address ended the old one, whose partitions nobody fetched any more.
     """
     it = OnePartition()
-    manager = FetchManager("m", it.settings, lambda _: [], resolved=lambda *_: None)
+    manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None)
     old = manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 1))
     assert old is not None
     it.position.fetched = None  # it waits for its start, and so in peace
-    flow = Flow(it.position, it.queue)
-    flow.resolving = True
-    old.add([flow])
+    fetch = PartitionFetch(it.position, it.queue)
+    fetch.resolving = True
+    old.add([fetch])
     try:
         manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 2))
         assert old.join(Deadline(scaled(10)))
-        assert manager._leaderless == {it.position.tp: flow}
+        assert manager._leaderless == {it.position.tp: fetch}
     finally:
         manager.close(Deadline(scaled(10)))
 
@@ -41,7 +41,7 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
 def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
     """What happened: brokers that had left the cluster stayed in every report for ever."""
     it, metrics = OnePartition(), Metrics()
-    manager = FetchManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
+    manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
 
     def ports() -> set[str]:
         return {value for name in metrics.snapshot() for tag, value in name.tags if tag == "brokerPort"}
@@ -52,9 +52,9 @@ def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
         assert ports() == {"1", "2"}
         everywhere = {name for name in metrics.snapshot() if "brokerPort" not in dict(name.tags)}
         it.position.fetched = None  # so that it waits in peace
-        flow = Flow(it.position, it.queue)
-        flow.resolving = True
-        manager._fetchers[2, 1].add([flow])
+        fetch = PartitionFetch(it.position, it.queue)
+        fetch.resolving = True
+        manager._fetchers[2, 1].add([fetch])
         manager._retire_idle()
         assert ports() == {"2"}, "one of its two fetchers is left"
         manager._fetcher((2, 1), Endpoint(2, "127.0.0.1", 3))
@@ -71,16 +71,16 @@ def test_a_fetcher_whose_thread_cannot_be_started_gets_no_partitions(monkeypatch
     """Out of threads, the manager kept a fetcher without one and gave it partitions at the next try, for ever."""
     begun = OnePartition()
     broker = Endpoint(0, "127.0.0.1", 1)
-    manager = FetchManager("m", begun.settings, lambda _: [broker], resolved=lambda *_: None)
+    manager = FetcherManager("m", begun.settings, lambda _: [broker], resolved=lambda *_: None)
 
     def no_thread(self: Fetcher) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as without_threads:
         without_threads.setattr(Fetcher, "start", no_thread)
-        flow = Flow(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
+        fetch = PartitionFetch(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
         with pytest.raises(RuntimeError):
-            manager._hand_over([(flow, broker)])
+            manager._hand_over([(fetch, broker)])
     try:
         taken = manager._fetcher((0, 0), broker)
         assert taken is not None

@@ -22,7 +22,7 @@ from tests.unit.kafka.sets import WHERE, Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
-from zkconsumer.fetch.fetcher_manager import FetchManager, fetcher_number
+from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.streams import StreamQueue
@@ -78,7 +78,7 @@ def test_kafka_693_an_error_of_the_reset_offset_harms_only_its_partition() -> No
     it.listed = (error_codes.NOT_LEADER_OR_FOLLOWER, -1)
     with it.fetching(lambda *_: error_codes.OFFSET_OUT_OF_RANGE) as fetcher:
         fetcher.step()
-        assert [flow.tp for flow in it.returned] == [WHERE]
+        assert [fetch.tp for fetch in it.returned] == [WHERE]
         assert "says no start offset: NOT_LEADER" in it.returned[0].trouble
         assert it.position.fetched == 9, "it is not guessed where to go on"
 
@@ -175,18 +175,18 @@ class Cluster:
             body = MetadataResponse_v5(0, [(7, "h", 1, None)], "id", 7, [(0, "t", False, [partition])])
             peer.answer(request.correlation_id, body.encode())
 
-    def manager(self, **settings: Any) -> FetchManager:
+    def manager(self, **settings: Any) -> FetcherManager:
         made = OnePartition(backoff=0.05, **settings).settings
-        return FetchManager("m", made, lambda _: self.registered, resolved=lambda *_: None)
+        return FetcherManager("m", made, lambda _: self.registered, resolved=lambda *_: None)
 
-    def start(self, manager: FetchManager) -> PartitionPosition:
+    def start(self, manager: FetcherManager) -> PartitionPosition:
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         manager.start([(position, StreamQueue(2, lambda: None))])
         return position
 
 
 @contextmanager
-def closing(manager: FetchManager) -> Iterator[FetchManager]:
+def closing(manager: FetcherManager) -> Iterator[FetcherManager]:
     try:
         yield manager
     finally:
@@ -273,7 +273,7 @@ def test_kafka_618_880_914_916_937_nothing_locks_up_and_nothing_stale_is_fetched
         manager.wake()
         again = cluster.start(manager)
         assert monotonic() - began < scaled(2), "the group's thread waits for no broker"
-        assert [flow.position for flow in manager._leaderless.values()] == [again]
+        assert [fetch.position for fetch in manager._leaderless.values()] == [again]
         manager.close(Deadline(scaled(5)))
         assert not manager._thread.is_alive()
         assert monotonic() - began < scaled(3)
@@ -326,9 +326,9 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
 
 def _flow(it: OnePartition) -> Any:
-    from zkconsumer.fetch.fetcher import Flow
+    from zkconsumer.fetch.fetcher import PartitionFetch
 
-    return Flow(it.position, it.queue)
+    return PartitionFetch(it.position, it.queue)
 
 
 def test_a_broker_at_a_new_address_is_followed() -> None:

@@ -6,23 +6,23 @@ import pytest
 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE, Batch, Written
-from zkconsumer.fetch.fetch_session import Wanted
-from zkconsumer.fetch.partition_fetch import Flow
-from zkconsumer.fetch.response_handler import Judge, Told
-from zkconsumer.kafka import FetchedPartition
+from zkconsumer.fetch.fetch_session import FetchRange
+from zkconsumer.fetch.partition_fetch import PartitionFetch
+from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler
+from zkconsumer.kafka import PartitionResponse
 
 RECORDS = Batch([Written(), Written()]).encode(0)[0]
-ASKED = Wanted(0, 1000)
+ASKED = FetchRange(0, 1000)
 
 
-def part(error: int = 0) -> FetchedPartition:
-    return FetchedPartition(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
+def part(error: int = 0) -> PartitionResponse:
+    return PartitionResponse(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
 
 
-def judged(it: OnePartition, *parts: FetchedPartition) -> Told:
-    told, judge, flow = Told(), Judge(7, it.settings), Flow(it.position, it.queue)
+def judged(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
+    told, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), PartitionFetch(it.position, it.queue)
     for each in parts:
-        judge.judge(flow, ASKED, each, told)
+        handle.handle(fetch, ASKED, each, told)
     return told
 
 

@@ -86,7 +86,7 @@ def test_a_place_that_cannot_be_read_stays_so_over_a_lost_connection() -> None:
     with it.fetching(log, log) as fetcher:
         fetcher.step()
         fetcher._lose_connection("lost")
-        assert [flow.tp for flow in it.returned] == [WHERE]
+        assert [fetch.tp for fetch in it.returned] == [WHERE]
         fetcher.add(it.returned)
         with pytest.raises(MessageSizeTooLargeException):
             it.stream.get(timeout=0)
@@ -220,7 +220,7 @@ def test_skipping_never_passes_the_end_of_the_log() -> None:
     with it.fetching(lambda *_: error_codes.CORRUPT_MESSAGE) as fetcher:
         fetcher.step()
         assert it.position.fetched == 5
-        assert [flow.tp for flow in it.returned] == [WHERE]
+        assert [fetch.tp for fetch in it.returned] == [WHERE]
     assert it.queue.skipped == 0
 
 

@@ -512,22 +512,22 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
     with ScriptedBroker(script) as broker:
         channel = make(broker.endpoint())
         channel.connect(soon())
-        received: list[int] = []
+        receive_bounded: list[int] = []
         receive = Connection._receive
 
         def counted(
             self: Connection, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float
         ) -> int:
-            received.append(least)
+            receive_bounded.append(least)
             return receive(self, view, least, flags, deadline, limit)
 
         monkeypatch.setattr(Connection, "_receive", counted)
         for _ in range(2):
-            received.clear()
+            receive_bounded.clear()
             request = FETCH._replace(positions=[*FETCH.positions] * 4)
             answer = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
             assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
-            assert len(received) == 2, "its length, and all the rest"
+            assert len(receive_bounded) == 2, "its length, and all the rest"
         channel.close()
 
 
@@ -746,7 +746,7 @@ def test_close_leaves_the_descriptor_to_the_thread_that_uses_it() -> None:
 
 
 def test_a_login_comes_before_anything_else(make: Make) -> None:
-    class Login:
+    class SaslLogin:
         def wrap(self, sock: socket.socket, host: str) -> socket.socket:
             assert host == "127.0.0.1"
             return sock
@@ -759,7 +759,7 @@ def test_a_login_comes_before_anything_else(make: Make) -> None:
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint(), security=Login())
+        channel = make(broker.endpoint(), security=SaslLogin())
         with pytest.raises(BrokerError, match="wrong password"):
             channel.connect(soon())
         with pytest.raises(BrokerUnavailableError, match="not connected"):

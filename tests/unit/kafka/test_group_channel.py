@@ -23,7 +23,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import Message
+from zkconsumer.kafka.schema import ApiSchema
 from zkconsumer.model import TopicPartition
 
 ME = Membership("g", 3, "m-1", "i-1")
@@ -38,7 +38,7 @@ def soon(seconds: float = 20) -> Deadline:
     return Deadline(scaled(seconds))
 
 
-def read(asked: Asked) -> tuple[Message, dict[str, Any]]:
+def read(asked: Asked) -> tuple[ApiSchema, dict[str, Any]]:
     """A request, behind the tags of the newer header."""
     message = BY_KEY[asked.api]
     body = asked.body

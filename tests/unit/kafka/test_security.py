@@ -39,7 +39,7 @@ def channel(broker: ScriptedBroker, generation: int = 5, **properties: Any) -> B
     return BrokerChannel(broker.endpoint(generation), client_id="c", socket_timeout=scaled(10), security=security)
 
 
-def plain(**more: str) -> dict[str, str]:
+def plain(**more: str) -> dict[str, Any]:
     given = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
     return {**given, "sasl_username": "ann", "sasl_password": "hunter2", **more}
 
@@ -148,7 +148,7 @@ def scram_server(
     accept(peer, correlation_id, b"v=" + base64.b64encode(signature))
 
 
-def scram(algorithm: str, **more: str) -> dict[str, str]:
+def scram(algorithm: str, **more: str) -> dict[str, Any]:
     return plain(sasl_mechanism=algorithm, sasl_username="a,nn=", **more)
 
 
@@ -295,7 +295,7 @@ def test_a_token_is_asked_for_at_each_login(monkeypatch: pytest.MonkeyPatch) -> 
         one.close()
 
 
-def bearer(**more: str) -> dict[str, str]:
+def bearer(**more: str) -> dict[str, Any]:
     return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", **more}
 
 
@@ -361,7 +361,7 @@ class FakeKerberos:
             return type("Unwrapped", (), {"message": b"\x07\x00\x10\x00"})()
 
         def wrap(self, data: bytes, _: bool) -> Any:
-            return type("Wrapped", (), {"message": data})()
+            return type("WrappedMessages", (), {"message": data})()
 
 
 @pytest.mark.parametrize("generation", [2, 5])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
@@ -23,8 +24,9 @@ from zkconsumer.errors import (
     MissingExtraError,
 )
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
-from zkconsumer.offsets.commit_tracker import Ledger
+from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
+from zkconsumer.streams.chunk_reader import ChunkReader
 
 
 @pytest.fixture
@@ -142,8 +144,8 @@ def test_a_table_needs_an_end(bench: Bench) -> None:
 
 def test_decoders_and_columns_exclude_each_other(bench: Bench) -> None:
     lease = bench.lease
-    stream: KafkaStream[str, str] = KafkaStream(
-        "s", StreamQueue(1, lambda: None), lease, timeout=0, check_crc=True, message_class=message_class(str, None)
+    stream: KafkaStream[str, str] = new_stream(
+        "s", StreamQueue(1, lambda: None), lease, timeout=0, message_class=message_class(str, None)
     )
     for ask in (stream.batches, lambda: stream.to_arrow(timeout=0)):
         with pytest.raises(ConfigException, match="created with decoders"):
@@ -323,15 +325,15 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         "paused": lambda: bench.queue.pause(where),
         "closed": bench.queue.close,
     }[event]
-    made = chunk_batches.Decoding.piece
+    made = chunk_batches.ChunkDecoder.next_part
 
-    def piece(self: Any, limits: Any) -> Any:
+    def part(self: Any, limits: Any) -> Any:
         found = made(self, limits)
         happens()
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunk_batches.Decoding, "piece", piece)
+        patched.setattr(chunk_batches.ChunkDecoder, "next_part", part)
         if ask == "batch":
             with pytest.raises(StopIteration if event == "closed" else ConsumerTimeoutException):
                 next(bench.stream.batches())
@@ -393,7 +395,7 @@ def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
     bench.put(where, 3, 3)
     if finished:
         next(bench.stream.batches(max_rows=finished))
-    for place in ("_hand_over", "_gather" if ask == "table" else "_piece"):
+    for place in ("_hand_over", "_gather" if ask == "table" else "_next_part"):
 
         def interrupted(*_: Any) -> Any:
             raise kind
@@ -569,8 +571,8 @@ def test_with_the_action_end_a_timeout_ends_the_loop_and_the_next_one_goes_on(be
 def test_what_is_passed_is_counted_once(bench: Bench) -> None:
     counted: list[tuple[str, int, int]] = []
     lease, queue = bench.lease, StreamQueue(9, lambda: None)
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
-        "s", queue, lease, timeout=0, check_crc=True, count=lambda *what: counted.append(what)
+    stream: KafkaStream[bytes, bytes] = new_stream(
+        "s", queue, lease, timeout=0, count=lambda *what: counted.append(what)
     )
     where, size = position(), 0
     for first in (0, 10, 20):
@@ -595,8 +597,8 @@ def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> Non
     where.batch_until = where.held_until = 10
     for committed, due in ((0, None), (4, None), (10, None), (11, 0)):
         where.committed = committed
-        assert Ledger._due(where, counting_held=False, ahead=True) == (None if committed == 0 else due)
-        assert Ledger._due(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
+        assert due_offset(where, counting_held=False, ahead=True) == (None if committed == 0 else due)
+        assert due_offset(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
 
 
 def test_nothing_is_a_table_with_columns_of_one_chunk_as_spark_wants_it(bench: Bench) -> None:
@@ -614,21 +616,20 @@ class Transactions:
         self.bench = Bench()
         self.queue = self.bench.queue
         self.counted: list[tuple[str, int, int]] = []
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
             "s",
             self.queue,
             self.bench.lease,
             timeout=0,
-            check_crc=True,
             read_committed=True,
             count=lambda *what: self.counted.append(what),
         )
         self.where = position()
         self.end = self.sent = 0
-        self.kept: list[list[chunk_batches.Piece]] = []
+        self.kept: list[list[chunk_batches.ChunkPart]] = []
         made = column_reader.ColumnReader._hand_over
 
-        def hand_over(reader: Any, found: list[chunk_batches.Piece], *arguments: Any) -> bool:
+        def hand_over(reader: Any, found: list[chunk_batches.ChunkPart], *arguments: Any) -> bool:
             self.kept.append(list(found))
             return made(reader, found, *arguments)
 
@@ -649,7 +650,7 @@ class Transactions:
     @property
     def held(self) -> int:
         """Bytes of chunks that the last table held."""
-        return sum(len(piece.chunk.records) for piece in self.kept[-1])
+        return sum(len(part.chunk.records) for part in self.kept[-1])
 
 
 def test_a_table_holds_no_chunk_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +692,7 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
         some.queue.pause(some.where)
         return False
 
-    where, name = (arrow_api, "one_table") if event == "not made" else (column_reader.ChunkReader, "lets_through")
+    where, name = (arrow_api, "one_table") if event == "not made" else (ChunkReader, "may_hand_out")
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(where, name, happens)
         assert some.stream.to_arrow(timeout=0).num_rows == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.unit.streams.test_kafka_stream import position, record_batch
@@ -32,12 +33,11 @@ class Coming:
         self.queue = StreamQueue(2, lambda: None)
         self.finished = 0
         self.whenever_one_is_finished: Callable[[], None] = lambda: None
-        self.stream: KafkaStream[Any, Any] = KafkaStream(
+        self.stream: KafkaStream[Any, Any] = new_stream(
             "s",
             self.queue,
             self.lease,
             timeout=timeout,
-            check_crc=True,
             read_committed=True,
             skip_corrupt=skip_corrupt,
             count=self._count,
@@ -179,8 +179,8 @@ def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(mon
     pytest.importorskip("pyarrow")
     coming = Coming(0.05)
     coming.message(2)
-    made = ChunkReader.lets_through
-    monkeypatch.setattr(ChunkReader, "lets_through", lambda self: coming.lease.suspend() or made(self))  # type: ignore[func-returns-value]
+    made = ChunkReader.may_hand_out
+    monkeypatch.setattr(ChunkReader, "may_hand_out", lambda self: coming.lease.suspend() or made(self))
     found: list[int] = []
     reader = Thread(target=lambda: found.append(coming.stream.to_arrow(max_messages=2).num_rows), name="reader")
     reader.start()
@@ -196,7 +196,7 @@ def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(mon
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The ends of the time that a stream is given for each chunk and at the gate, from now on."""
     ends: list[float] = []
-    take, gate = StreamQueue.take, ChunkReader.may_go_on
+    take, gate = StreamQueue.take, ChunkReader.wait_to_hand_out
 
     def taken(self: StreamQueue, deadline: Deadline) -> Any:
         ends.append(deadline.at or 0)
@@ -207,7 +207,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return gate(self, where, until, deadline, wait)
 
     monkeypatch.setattr(StreamQueue, "take", taken)
-    monkeypatch.setattr(ChunkReader, "may_go_on", at_gate)
+    monkeypatch.setattr(ChunkReader, "wait_to_hand_out", at_gate)
     return ends
 
 
@@ -215,7 +215,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[StreamQueue] = []
     begin = StreamQueue.__init__
-    monkeypatch.setattr(StreamQueue, "__init__", lambda self, *a: made.append(self) or begin(self, *a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(StreamQueue, "__init__", lambda self, *a: made.append(self) or begin(self, *a))
     yield
     for queue in made:
         queue.close()

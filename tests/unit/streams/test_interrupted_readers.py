@@ -13,6 +13,7 @@ from time import monotonic
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
@@ -29,7 +30,7 @@ class Reading:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         queue = StreamQueue(2, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream("s", queue, self.lease, timeout=0, check_crc=True)
+        self.stream: KafkaStream[bytes, bytes] = new_stream("s", queue, self.lease, timeout=0)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         records, end = Batch([Written()] * 3).encode(0)
         queue.deliver(self.position, records, (0, end), ())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -45,9 +46,7 @@ class Bench:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.queue = StreamQueue(capacity, self._on_room)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
-            "t/g_c-0", self.queue, self.lease, timeout=timeout, check_crc=True
-        )
+        self.stream: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", self.queue, self.lease, timeout=timeout)
 
     def _on_room(self) -> None:
         self.room += 1
@@ -404,7 +403,7 @@ def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that
     taken: list[Any] = []
     reader = Thread(target=lambda: taken.append(read.take(Deadline(scaled(20)))), name="reader", daemon=True)
     reader.start()
-    eventually(lambda: read.hungry, 10, "a reader that waits")
+    eventually(lambda: read.reader_waits, 10, "a reader that waits")
     with read._lock:
         read.deliver(revoked, b"x", (0, 1), ())
         assert not read.has_room()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -29,8 +30,7 @@ class Several:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout, check_crc=True)
-            for n in range(count)
+            new_stream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout) for n in range(count)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(count)]
         self.ends = [0] * count
@@ -162,10 +162,10 @@ def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
     other.stop()
     assert list(other) == []
     for stream in three.streams:
-        stream.queue.asks_no_more()
+        stream.queue.withdraw_ask()
 
     def put() -> None:
-        eventually(lambda: all(stream.queue._hungry for stream in three.streams), 10, "somebody who waits")
+        eventually(lambda: all(stream.queue._reader_waits for stream in three.streams), 10, "somebody who waits")
         three.put(1, 1)
 
     putting = Thread(target=put)
@@ -183,14 +183,14 @@ def test_streams_are_asked_for_beyond_the_budget_only_while_the_reader_waits() -
     budget = QueueBudget(160)
     several = Several(9, budget=budget)
     assert several.rest() == []
-    hungry = [stream.queue for stream in several.streams]
-    assert all(queue._hungry for queue in hungry), "the reader would take whatever comes first"
+    reader_waits = [stream.queue for stream in several.streams]
+    assert all(queue._reader_waits for queue in reader_waits), "the reader would take whatever comes first"
     several.put(4, 1)
     assert several.merged.get(timeout=0).partition == 4
-    assert not any(queue._hungry for queue in hungry), "it has something to do"
+    assert not any(queue._reader_waits for queue in reader_waits), "it has something to do"
     several.put(5, 2)
     assert several.merged.get(timeout=0).partition == 5
-    assert not any(queue._hungry for queue in hungry), "none was asked while there was something"
+    assert not any(queue._reader_waits for queue in reader_waits), "none was asked while there was something"
     several.close()
 
 
@@ -271,7 +271,7 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     three.lease.suspend()
     asked: list[int] = []
     real = KafkaStream.turn
-    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))
     begin = monotonic()
     with pytest.raises(ConsumerTimeoutException):
         three.merged.get(timeout=0.3)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.streams import new_stream
 from tests.unit.kafka import reference
 from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
@@ -45,7 +46,7 @@ def stream_of(sent: Sent, *, check_crc: bool = True) -> tuple[Stream, PartitionP
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
     queue = StreamQueue(2, lambda: None)
-    stream: Stream = KafkaStream("s", queue, lease, timeout=0, check_crc=check_crc, read_committed=True)
+    stream: Stream = new_stream("s", queue, lease, timeout=0, check_crc=check_crc, read_committed=True)
     position = PartitionPosition(WHERE, ThreadId("g_c-0"), sent.fetch_offset)
     queue.deliver(position, sent.data, (sent.fetch_offset, sent.next_offset), sent.aborted)
     return stream, position

@@ -9,6 +9,7 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.streams.test_kafka_stream import Bench, position, take
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.streams.stream_queue import Chunk
 
@@ -22,7 +23,7 @@ def bench() -> Iterator[Bench]:
 
 def rest(bench: Bench) -> list[tuple[int, int]]:
     """All that can be had now."""
-    got = []
+    got: list[tuple[int, int]] = []
     while True:
         try:
             message = bench.stream.get(timeout=0)
@@ -185,7 +186,5 @@ def test_a_jump_that_waits_aside_still_counts(bench: Bench) -> None:
     assert [offset for _, offset in rest(bench)] == [100, 101, 7]
 
 
-def _now() -> object:
-    from zkconsumer.deadline import Deadline
-
+def _now() -> Deadline:
     return Deadline(0)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, PacedLease, StreamQueue, merged_streams, rate_limit
+from zkconsumer.streams import KafkaStream, MergedStreams, RateLimitedLease, StreamQueue, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.rate_limit import BURST_S, TokenBucket
 from zkconsumer.zookeeper.lease import Lease
@@ -48,8 +49,8 @@ def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], P
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    gate = PacedLease(lease, rate)
-    stream: KafkaStream[Any, Any] = KafkaStream("s", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True)
+    gate = RateLimitedLease(lease, rate)
+    stream: KafkaStream[Any, Any] = new_stream("s", StreamQueue(9, lambda: None), gate, timeout=None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
     records, end = Batch([Written()] * messages).encode(0)
     stream.queue.deliver(position, records, (0, end), ())
@@ -144,7 +145,7 @@ def test_it_can_be_waited_for() -> None:
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    gate = PacedLease(lease, 50.0)
+    gate = RateLimitedLease(lease, 50.0)
     gate.spend(10)
     assert not gate.valid
     while not gate.wait(Deadline(5.0)):
@@ -159,9 +160,9 @@ class Merged:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
-        gate = PacedLease(self.lease, rate)
+        gate = RateLimitedLease(self.lease, rate)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True) for n in range(2)
+            new_stream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None) for n in range(2)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(2)]
         records, end = Batch([Written()] * messages).encode(0)

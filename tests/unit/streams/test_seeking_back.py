@@ -28,12 +28,12 @@ KEPT: dict[str, dict[str, Any]] = {
 }
 
 
-def one_by_one(stream: KafkaStream) -> Callable[[], list[int]]:
+def one_by_one(stream: KafkaStream[Any, Any]) -> Callable[[], list[int]]:
     messages = iter(stream)
     return lambda: [next(messages).offset]
 
 
-def as_columns(stream: KafkaStream) -> Callable[[], list[int]]:
+def as_columns(stream: KafkaStream[Any, Any]) -> Callable[[], list[int]]:
     batches = stream.batches(max_rows=5)
     return lambda: next(batches).column("offset").to_pylist()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
@@ -48,8 +49,8 @@ class Two:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.queue = StreamQueue(10, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
-            "s", self.queue, self.lease, timeout=0, check_crc=True, skip_corrupt=skip_corrupt
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
+            "s", self.queue, self.lease, timeout=0, skip_corrupt=skip_corrupt
         )
         self.merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [self.stream], timeout=0)
         self.bad, self.good = (PartitionPosition(tp, ThreadId("g_c-0"), 0) for tp in (BAD, GOOD))
@@ -131,14 +132,14 @@ def test_a_resumed_unreadable_partition_is_told_of_again(ask: Reader) -> None:
 def test_skip_by_policy_does_not_mind_a_rebalance(ask: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition leaves between the error and the decision to skip it."""
     two = Two(skip_corrupt=True)
-    deal_with = two.stream._reader.deal_with
+    handle_error = two.stream._reader.handle_error
 
     def leaves_before(error: Exception, **how: bool) -> Exception | None:
         if isinstance(error, UnreadableMessageError):
             two.queue.revoke([two.bad])
-        return deal_with(error, **how)
+        return handle_error(error, **how)
 
-    monkeypatch.setattr(two.stream._reader, "deal_with", leaves_before)
+    monkeypatch.setattr(two.stream._reader, "handle_error", leaves_before)
     assert until(two, ask, ConsumerTimeoutException) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     assert two.bad.consumed == 2, "nothing of it was given up: its next owner decides"
 

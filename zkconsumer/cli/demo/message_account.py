@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
 
-Place = tuple[int, int]  # partition, offset
+MessagePosition = tuple[int, int]  # partition, offset
 
 
-class Again(NamedTuple):
+class Repeat(NamedTuple):
     """Why a message was read more than once: who had it ``first``, who ``again``, during which ``step``."""
 
     first: str
@@ -25,7 +25,7 @@ class Again(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Account:
+class AccountTotals:
     """What the books say. ``consumed`` counts different messages; ``altered`` those that came otherwise than they were
     produced, ``unknown`` those that nobody produced.
     """
@@ -35,18 +35,18 @@ class Account:
     lost: int
     altered: int
     unknown: int
-    duplicates: dict[Again, int]
+    duplicates: dict[Repeat, int]
     by_member: dict[str, int]
 
 
-class Ledger:
+class MessageAccount:
     """Counts from the first message on."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._produced: dict[Place, int] = {}
-        self._consumed: dict[Place, tuple[int, str]] = {}
-        self._again: Counter[Again] = Counter()
+        self._produced: dict[MessagePosition, int] = {}
+        self._consumed: dict[MessagePosition, tuple[int, str]] = {}
+        self._again: Counter[Repeat] = Counter()
         self._by_member: Counter[str] = Counter()
         self._by_partition: Counter[int] = Counter()
         self._step = 0
@@ -56,22 +56,22 @@ class Ledger:
         with self._lock:
             self._step = step
 
-    def produced(self, place: Place, checksum: int) -> None:
+    def produced(self, position: MessagePosition, checksum: int) -> None:
         """The broker has acknowledged a message."""
         with self._lock:
-            self._produced[place] = checksum
+            self._produced[position] = checksum
 
-    def consumed(self, member: str, messages: Iterable[tuple[Place, int]]) -> None:
+    def consumed(self, member: str, messages: Iterable[tuple[MessagePosition, int]]) -> None:
         """A member has processed these messages."""
         with self._lock:
-            for place, checksum in messages:
+            for position, checksum in messages:
                 self._by_member[member] += 1
-                before = self._consumed.get(place)
+                before = self._consumed.get(position)
                 if before is None:
-                    self._consumed[place] = (checksum, member)
-                    self._by_partition[place[0]] += 1
+                    self._consumed[position] = (checksum, member)
+                    self._by_partition[position[0]] += 1
                 else:
-                    self._again[Again(before[1], member, self._step)] += 1
+                    self._again[Repeat(before[1], member, self._step)] += 1
 
     @property
     def produced_count(self) -> int:
@@ -95,15 +95,15 @@ class Ledger:
                 ends[partition] = max(ends.get(partition, 0), offset + 1)
             return ends
 
-    def account(self) -> Account:
+    def totals(self) -> AccountTotals:
         """The balance. Meant for the end, when nothing is under way."""
         with self._lock:
             produced, consumed = self._produced, self._consumed
-            return Account(
+            return AccountTotals(
                 produced=len(produced),
                 consumed=len(consumed),
                 lost=len(produced.keys() - consumed.keys()),
-                altered=sum(place in produced and produced[place] != found[0] for place, found in consumed.items()),
+                altered=sum(at in produced and produced[at] != found[0] for at, found in consumed.items()),
                 unknown=len(consumed.keys() - produced.keys()),
                 duplicates=dict(self._again),
                 by_member=dict(self._by_member),

@@ -20,13 +20,12 @@ from time import monotonic
 from types import FrameType
 
 from zkconsumer.cli.demo import report, shared_group
-from zkconsumer.cli.demo.flight_producer import FlightProducer
-from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays
-from zkconsumer.cli.demo.group_view import GroupInZooKeeper, View
-from zkconsumer.cli.demo.member_processes import Member
-from zkconsumer.cli.demo.message_account import Account, Ledger
+from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, FlightProducer
+from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners
+from zkconsumer.cli.demo.member_process import MemberProcess
+from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.shared_group import Place, Shared
+from zkconsumer.cli.demo.shared_group import DemoTopic, SharedGroupResult
 from zkconsumer.cli.demo.spark_process import CarrierReport, SparkProcess, compare
 from zkconsumer.devcluster import DevCluster, background_cluster
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
@@ -47,7 +46,7 @@ _THIRD_JOINS, _ONE_IS_KILLED, _ONE_LEAVES = 0.15, 0.35, 0.75
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """What the person asked for."""
 
     flights: int | None = None
@@ -67,7 +66,7 @@ class Settings:
         return max(_PRODUCE_LEAST_S, _PRODUCE_S * self.total / ALL_FLIGHTS)
 
 
-def play(settings: Settings) -> int:
+def play(settings: DemoSettings) -> int:
     """Plays it. Returns: the exit code, 0 only if all numbers agree. Raises: ZkConsumerError when something fails."""
     began = monotonic()
     with ExitStack() as stack:
@@ -77,15 +76,15 @@ def play(settings: Settings) -> int:
         screen = stack.enter_context(Screen())
         screen.title("zkconsumer demo: a consumer group, a crash and Spark, on a real Kafka")
         place, kept = _cluster(settings, screen, stack)
-        account, delays, committed = _Group(settings, place, screen, folder).play()
-        good = report.show_account(screen, account, committed, settings.total)
+        totals, delays, committed = GroupSteps(settings, place, screen, folder).play()
+        good = report.show_account(screen, totals, committed, settings.total)
         rows: dict[str, CarrierReport] | None = None
-        shared: Shared | None = None
+        shared: SharedGroupResult | None = None
         if settings.spark:
             rows, shared, agrees = _spark(settings, place, delays, screen, folder)
             good = good and agrees
         if settings.report is not None:
-            report.write(settings.report, account, committed, rows, shared, good)
+            report.write(settings.report, totals, committed, rows, shared, good)
         if kept is not None:
             report.what_next(screen, 9 if settings.spark else 7, place.zookeeper, place.topic)
             kept.pop_all()
@@ -123,7 +122,7 @@ def _calm_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Place, ExitStack | None]:
+def _cluster(settings: DemoSettings, screen: Screen, stack: ExitStack) -> tuple[DemoTopic, ExitStack | None]:
     """Brings it up; whatever is to be taken down at the end goes on the stack. Returns also what is to be kept."""
     screen.step(1, f"ZooKeeper and Kafka {DEFAULT_KAFKA} start on this machine")
     kafka_jars(DEFAULT_KAFKA, screen.progress)  # downloaded the first time
@@ -142,7 +141,7 @@ def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Plac
     with Admin(zookeeper) as admin:
         there = admin.topics()
         suffix = next(text for text in ["", *(f"-{n}" for n in range(2, 10_000))] if f"flights{text}" not in there)
-        place = Place(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
+        place = DemoTopic(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
         admin.create_topic(place.topic, PARTITIONS)
     screen.settle()
     screen.say(f"zookeeper.connect={zookeeper}   Kafka at {bootstrap}   ({monotonic() - began:.1f} s)")
@@ -150,24 +149,24 @@ def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Plac
     return place, kept
 
 
-class _Group:
+class GroupSteps:
     """Steps 2 to 6: the group and its members."""
 
-    def __init__(self, settings: Settings, place: Place, screen: Screen, folder: Path) -> None:
+    def __init__(self, settings: DemoSettings, place: DemoTopic, screen: Screen, folder: Path) -> None:
         self._settings = settings
         self._place = place
         self._screen = screen
         self._folder = folder
-        self._ledger = Ledger()
-        self._members: dict[str, Member] = {}
-        self._view = View()
+        self._account = MessageAccount()
+        self._members: dict[str, MemberProcess] = {}
+        self._view = GroupOwners()
         self._pause = Event()
         self._producer = FlightProducer(
             place.bootstrap, place.topic, settings.flights, settings.total, settings.production_seconds
         )
         self._zookeeper = GroupInZooKeeper(place.zookeeper, place.group, place.topic, PARTITIONS)
 
-    def play(self) -> tuple[Account, dict[str, Delays], dict[int, int]]:
+    def play(self) -> tuple[AccountTotals, dict[str, Delays], dict[int, int]]:
         """Returns: the books, the file's own totals, the offsets in ZooKeeper."""
         with ExitStack() as stack:
             stack.enter_context(self._zookeeper)
@@ -179,12 +178,12 @@ class _Group:
             self._one_leaves()
             self._last_reads_all()
             committed = self._zookeeper.committed()
-        return self._ledger.account(), self._producer.totals.by_carrier, committed
+        return self._account.totals(), self._producer.totals.by_carrier, committed
 
     def _two_join(self) -> None:
         self._step(2, f'Two members join the group "{self._place.group}", with two streams each')
         self._screen.legend()
-        self._producer.start(self._ledger)
+        self._producer.start(self._account)
         for name in ("ann", "ben"):
             self._start(name)
         self._settled({"ann", "ben"})
@@ -222,42 +221,42 @@ class _Group:
         self._step(6, "The last flights are produced, cid reads to the end and leaves")
         self._producer.let_finish()
         self._until(lambda: self._producer.finished, "all flights are produced")
-        self._until(lambda: self._ledger.consumed_count >= self._ledger.produced_count, "all of them are consumed")
+        self._until(lambda: self._account.consumed_count >= self._account.produced_count, "all of them are consumed")
         self._members["cid"].leave()
         self._until(lambda: not self._view.members, "the group is empty")
         for member in self._members.values():
             member.join()
 
     def _step(self, number: int, text: str) -> None:
-        self._ledger.begin(number)
+        self._account.begin(number)
         self._screen.step(number, text)
 
     def _start(self, name: str) -> None:
         place = self._place
-        member = Member(name, place.zookeeper, place.group, place.topic, _SESSION_TIMEOUT_MS, self._folder)
+        member = MemberProcess(name, place.zookeeper, place.group, place.topic, _SESSION_TIMEOUT_MS, self._folder)
         self._members[name] = member
-        member.listen(self._ledger)
+        member.listen(self._account)
         self._screen.say(f"{name} is process {member.pid}")
 
     def _settled(self, members: set[str]) -> float:
-        """Waits until they share all partitions. Returns: after how many seconds."""
+        """Wait until they share all partitions. Returns: after how many seconds."""
         began = monotonic()
         self._until(lambda: self._view.settled(members, PARTITIONS, STREAMS), f"{', '.join(sorted(members))} own all")
         return monotonic() - began
 
     def _produced(self, share: float) -> None:
         wanted = share * self._settings.total
-        self._until(lambda: self._ledger.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
+        self._until(lambda: self._account.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Looks again and again, and shows what it sees."""
+        """Look again and again, and shows what it sees."""
         end = monotonic() + _STEP_S
         while True:
             self._producer.check()
             for member in self._members.values():
                 member.check()
             self._view = self._zookeeper.look()
-            self._screen.group(self._view, self._ledger, PARTITIONS)
+            self._screen.group(self._view, self._account, PARTITIONS)
             if done():
                 return
             if monotonic() >= end:
@@ -277,8 +276,8 @@ def _brief(seconds: float) -> str:
 
 
 def _spark(
-    settings: Settings, place: Place, wanted: dict[str, Delays], screen: Screen, folder: Path
-) -> tuple[dict[str, CarrierReport], Shared, bool]:
+    settings: DemoSettings, place: DemoTopic, wanted: dict[str, Delays], screen: Screen, folder: Path
+) -> tuple[dict[str, CarrierReport], SharedGroupResult, bool]:
     """Steps 7 and 8. Returns also whether all agrees."""
     options = {
         "zookeeper.connect": place.zookeeper,

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from zkconsumer.cli.demo.group_view import View
-from zkconsumer.cli.demo.message_account import Ledger
+from zkconsumer.cli.demo.group_view import GroupOwners
+from zkconsumer.cli.demo.message_account import MessageAccount
 
 _INDENT = 3
 _COLOURS = ("cyan", "magenta", "green", "yellow")
@@ -29,7 +29,7 @@ class Screen:
         self._console = Console(highlight=False)
         self._lively = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live: Live | None = None
-        self._shown = f"{View()}"  # that nobody owns anything before anybody has come is no news
+        self._shown = f"{GroupOwners()}"  # that nobody owns anything before anybody has come is no news
         self._last_count = self._last_progress = 0.0
         self._members: list[str] = []
 
@@ -73,7 +73,7 @@ class Screen:
             self.say(self._shown)
 
     def progress(self, text: str) -> None:
-        """A download goes on; a text that ends with a newline is its last. See ``devcluster.progress``."""
+        """A download goes on; a text that ends with a newline is its last. See ``devcluster.jars.Progress``."""
         done = text.endswith("\n")
         if self._lively and not done:
             self.waiting(text)
@@ -81,21 +81,21 @@ class Screen:
             self._last_progress = monotonic()
             self.say(text)
 
-    def group(self, view: View, ledger: Ledger, partitions: int) -> None:
+    def group(self, view: GroupOwners, account: MessageAccount, partitions: int) -> None:
         """Who owns what now, and how far all of it is."""
         if self._lively:
-            self._update(Padding(self._owners(view, ledger, partitions), (1, 0, 0, _INDENT), expand=False))
+            self._update(Padding(self._owners(view, account, partitions), (1, 0, 0, _INDENT), expand=False))
             return
         nobody = [str(number) for number in range(partitions) if number not in view.owners]
         text = f"{view}" + (f"  nobody: {','.join(nobody)}" if nobody and view.owners else "")
         if text != self._shown:
             self._shown = text
             self.say(f"owners  {text}")
-        if ledger.consumed_count and monotonic() - self._last_count >= _QUIET_S:
+        if account.consumed_count and monotonic() - self._last_count >= _QUIET_S:
             self._last_count = monotonic()
-            self.say(f"so far  {_produced(ledger):,} flights produced, {ledger.consumed_count:,} consumed")
+            self.say(f"so far  {_produced(account):,} flights produced, {account.consumed_count:,} consumed")
 
-    def owners(self, view: View) -> None:
+    def owners(self, view: GroupOwners) -> None:
         """Who owns what now, and nothing else."""
         text = str(view)
         if self._lively:
@@ -104,23 +104,23 @@ class Screen:
             self._shown = text
             self.say(f"owners  {text}")
 
-    def _owners(self, view: View, ledger: Ledger, partitions: int) -> Table:
+    def _owners(self, view: GroupOwners, account: MessageAccount, partitions: int) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column("partition", justify="right", style="dim")
         table.add_column("owner", min_width=6)
         table.add_column("stream", justify="right")
         table.add_column("consumed", justify="right", min_width=9)
         table.add_column("still to do", justify="right", min_width=11)
-        ends = ledger.ends()
+        ends = account.ends()
         for number in range(partitions):
             member, stream = view.owners.get(number, ("nobody", None))
-            done = ledger.consumed_of(number)
+            done = account.consumed_of(number)
             style = "bold red" if stream is None else self._colour(member)
             left = max(0, ends.get(number, 0) - done)
             table.add_row(
                 str(number), Text(member, style), "" if stream is None else str(stream), f"{done:,}", f"{left:,}"
             )
-        table.add_row("all", "", "", f"{ledger.consumed_count:,}", f"of {_produced(ledger):,}", style="bold")
+        table.add_row("all", "", "", f"{account.consumed_count:,}", f"of {_produced(account):,}", style="bold")
         return table
 
     def _colour(self, member: str) -> str:
@@ -143,7 +143,7 @@ class Screen:
             self._live = None
 
 
-def _produced(ledger: Ledger) -> int:
+def _produced(account: MessageAccount) -> int:
     """A member may have consumed a message before the producer was told that the broker has it."""
-    consumed = ledger.consumed_count
-    return max(ledger.produced_count, consumed)
+    consumed = account.consumed_count
+    return max(account.produced_count, consumed)

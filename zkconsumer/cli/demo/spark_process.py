@@ -1,11 +1,16 @@
-"""Spark as a second group, seen from the demo: started, waited for, checked against the file.
+"""The Spark query of the demo: the process that runs Spark, and the object that starts it and checks its results.
 
-Used by the main thread.
+``python -m zkconsumer.cli.demo.spark_process '<task as JSON>'`` is the process. Spark runs in its own process because
+it and its JVM write to the terminal. The process writes its results to files: first those of a DataFrame, then those of
+each batch of a stream, until the file ``end`` exists.
+
+The main thread uses ``SparkProcess``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -22,14 +27,103 @@ from zkconsumer.devcluster import java_home_for_spark
 from zkconsumer.devcluster.server_process import Launched
 from zkconsumer.errors import ZkConsumerError
 
-_PATIENCE_S = 180.0
+WEEK = "7 days"
+_TRIGGER = "200 milliseconds"
 _TICK_S = 0.2
+_PATIENCE_S = 180.0
 _END_S = 15.0
 _LOG_LINES = 25
 _ROUNDING = 1e-9
-
-
 Weeks = dict[str, tuple[int, float | None]]
+
+
+def main(arguments: list[str]) -> None:
+    """Its argument: ``options`` of the source, and those of the ``stream`` besides; ``java_home``; ``folder`` for what
+    Spark leaves; the files ``result``, ``whole`` (all flights by week), ``windows`` (those of the stream) and ``end``.
+    """
+    task = json.loads(arguments[0])
+    # Workers are started with whatever python3 is in PATH unless told otherwise.
+    os.environ |= {"JAVA_HOME": task["java_home"], "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    Path(task["folder"]).mkdir(exist_ok=True)  # whatever Spark leaves behind when it is interrupted is in there
+    spark = session(task["folder"])
+    try:
+        messages = spark.read.format("zkconsumer").options(**task["options"]).load()
+        _write(task["whole"], [list(row) for row in by_week(flights(messages)).collect()])
+        _write(task["result"], report(flights(messages)))
+        stream(spark, task)
+    finally:
+        spark.stop()
+
+
+def session(folder: str) -> Any:
+    """A Spark session that leaves nothing outside its folder."""
+    from pyspark.sql import SparkSession
+
+    from zkconsumer.spark import register
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("zkconsumer demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", folder)
+        .config("spark.local.dir", folder)
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
+        .getOrCreate()
+    )
+    register(spark)
+    return spark
+
+
+def flights(messages: Any) -> Any:
+    """Carrier, delay and time of each message."""
+    from pyspark.sql.functions import col, from_json
+
+    flight = from_json(col("value").cast("string"), "dep_delay int, time_hour timestamp").alias("flight")
+    return messages.select(col("key").cast("string").alias("carrier"), flight).select(
+        "carrier", col("flight.dep_delay").alias("delay"), col("flight.time_hour").alias("time")
+    )
+
+
+def report(flights: Any) -> list[list[Any]]:
+    """Rows of: carrier, flights, flights with a delay noted, sum of the delays, their mean."""
+    from pyspark.sql.functions import avg, count, lit
+    from pyspark.sql.functions import sum as total
+
+    by_carrier = flights.groupBy("carrier").agg(count(lit(1)), count("delay"), total("delay"), avg("delay"))
+    return [list(row) for row in by_carrier.collect()]
+
+
+def by_week(flights: Any) -> Any:
+    """A windowed aggregate: the week's first day, flights, mean delay."""
+    from pyspark.sql.functions import avg, col, count, date_format, lit, window
+
+    weeks = flights.groupBy(window("time", WEEK)).agg(count(lit(1)).alias("flights"), avg("delay").alias("delay"))
+    return weeks.select(date_format(col("window.start"), "yyyy-MM-dd").alias("week"), "flights", "delay")
+
+
+def stream(spark: Any, task: dict[str, Any]) -> None:
+    """The same aggregate over the flights as they are consumed by a member of a group."""
+    messages = spark.readStream.format("zkconsumer").options(**task["options"]).options(**task["stream"]).load()
+    query = (
+        by_week(flights(messages))
+        .writeStream.outputMode("complete")
+        .foreachBatch(lambda frame, _: _write(task["windows"], [list(row) for row in frame.collect()]))
+        .option("checkpointLocation", str(Path(task["folder"]) / "checkpoint"))
+        .trigger(processingTime=_TRIGGER)
+        .start()
+    )
+    while not Path(task["end"]).exists():
+        query.awaitTermination(_TICK_S)  # raises what ended the query
+    query.stop()
+
+
+def _write(file: str, content: Any) -> None:
+    """Whole or not at all."""
+    new = Path(f"{file}.new")
+    new.write_text(json.dumps(content))
+    new.rename(file)
 
 
 class CarrierReport(NamedTuple):
@@ -48,7 +142,7 @@ class CarrierReport(NamedTuple):
 
 
 class SparkProcess:
-    """A process with a Spark session: see ``spark_report``. A context manager, at whose end it is gone.
+    """A process with a Spark session. A context manager, at whose end it is gone.
 
     Arguments: ``options`` of the source; ``stream`` those of the stream besides; ``waiting`` is told now and then that
     it takes a while.
@@ -70,7 +164,7 @@ class SparkProcess:
             "folder": str(self._folder / "spark"),
             **files,
         }
-        command = [sys.executable, "-m", "zkconsumer.cli.demo.spark_report", json.dumps(task)]
+        command = [sys.executable, "-m", "zkconsumer.cli.demo.spark_process", json.dumps(task)]
         self._process = Launched(command, self._log, remove=[self._folder])
         return self
 
@@ -142,3 +236,7 @@ def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple
 def _overall(found: dict[str, CarrierReport]) -> str:
     delayed = sum(row.delays.delayed for row in found.values())
     return f"{sum(row.delays.minutes for row in found.values()) / delayed:.2f} min" if delayed else "-"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """``zkconsumer migrate``: a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. The plan is made by ``core.migration``; ``cli.migrate.migration_steps`` carries it out,
-``cli.migrate.report`` says what happened, ``cli.migrate.group_offsets`` knows where everything is.
+Runs in the main thread. The plan is made by ``core.migration``; ``cli.migrate.migration_steps`` carries it out
+and prints the result. ``cli.migrate.group_offsets`` reads and writes the stores.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import warnings
 from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
-from zkconsumer.cli.migrate.group_offsets import GroupOffsets
+from zkconsumer.cli.migrate.group_offsets import MigratedGroup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.core.migration.model import Store, parse_selection
-from zkconsumer.core.migration.planning import Ahead, OutOfRange
+from zkconsumer.core.migration.planning import Ahead, OutOfRange, Store, parse_selection
 from zkconsumer.errors import ConfigException
 
 NAME = "migrate"
@@ -43,7 +42,7 @@ written is listed.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("group", metavar="GROUP", help="the group.id")
     where = parser.add_argument_group("where")
     where.add_argument(
@@ -86,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--rolling",
         action="store_true",
-        help='with --to: members may live that coordinate through the other side; see "Leaving ZooKeeper" in README',
+        help='with --to: members may live that coordinate through the other side; see "Leaving ZooKeeper" in the docs',
     )
     how.add_argument("--force", action="store_true", help="with --rollback: also what was changed since")
     how.add_argument(
@@ -133,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"zkconsumer migrate: --topic: {error}", file=sys.stderr)
         return 2
-    with GroupOffsets(_config(arguments), arguments.timeout) as group:
+    with MigratedGroup(_config(arguments), arguments.timeout) as group:
         if arguments.verify:
             return migration_steps.verify(group, selection, arguments.wait)
         if arguments.export:
@@ -141,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
             return migration_steps.export(
                 group, Store(arguments.export), selection, output, with_group=arguments.with_group
             )
-        options = migration_steps.Options(
+        options = migration_steps.MigrationOptions(
             dry_run=arguments.dry_run,
             rolling=arguments.rolling,
             force=arguments.force,

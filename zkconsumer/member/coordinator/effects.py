@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from zkconsumer.core.poll_watchdog import ReaderWatch
+from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
 from zkconsumer.member.coordinator.assignment import Shares
 from zkconsumer.member.coordinator.generation import Generation
@@ -20,8 +20,8 @@ from zkconsumer.member.coordinator.join_protocol import Questions
 from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, LOOK_FOR_MISSING, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import Effect, State, Trigger
 from zkconsumer.member.coordinator.status import Standing
-from zkconsumer.member.coordinator.streams_assignor import streams_of
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.streams_assignor import partition_streams
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.subscription_changes import Changes
@@ -74,10 +74,10 @@ class Deeds:
         heartbeats: Heartbeats,
         lease: Lease,
         generation: Generation,
-        interest: Interest,
+        interest: TopicInterest,
         shares: Shares,
         changes: Changes,
-        readers: ReaderWatch,
+        readers: PollWatchdog,
         standing: Standing,
     ) -> None:
         self._settings = settings
@@ -157,7 +157,10 @@ class Deeds:
         self._questions.beat()
 
     def _adopt(self) -> None:
-        shares, wanted = self._shares, streams_of(self._questions.share, self._interest.streams, self._shares.streams)
+        shares, wanted = (
+            self._shares,
+            partition_streams(self._questions.share, self._interest.streams, self._shares.streams),
+        )
         self._lease.resume(self._lease.epoch)
         before = shares.streams
         going = [tp for tp, number in before.items() if wanted.get(tp) != number]

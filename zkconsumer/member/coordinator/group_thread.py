@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.poll_watchdog import ReaderWatch
+from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError, ZkConsumerError
 from zkconsumer.kafka.group_channel import Membership
@@ -44,7 +44,7 @@ from zkconsumer.member.coordinator.settings import (
 )
 from zkconsumer.member.coordinator.state_machine import ASKING, TRYING, State, Trigger, transition
 from zkconsumer.member.coordinator.status import Standing
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.events import (
     ListenerReturned,
     OffsetsMoved,
@@ -92,7 +92,7 @@ class CoordinatedMember:
         heartbeats: Heartbeats,
         lease: Lease,
         generation: Generation,
-        interest: Interest,
+        interest: TopicInterest,
         delivery: Streams,
         offsets: Offsets,
         listening: Listening | None = None,
@@ -120,7 +120,7 @@ class CoordinatedMember:
         )
         self._offsets = offsets
         self._conflicts = self._shares.conflicts(settings.conflict)
-        self._readers = ReaderWatch(settings.max_poll)
+        self._readers = PollWatchdog(settings.max_poll)
         self._look_at_readers = monotonic()
         self._standing = Standing(settings, delivery.refuse, rebalanced)
         self.first_round = self._standing.first_round

@@ -12,18 +12,17 @@ from contextlib import suppress
 from time import monotonic
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.subscription import undecided
+from zkconsumer.core.subscription import failing_filters
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.decoded_nodes import Decoded
-from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_cache import DecodedNodes, NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Seen
+from zkconsumer.zookeeper.requests import Transaction
 from zkconsumer.zookeeper.session import Session
-from zkconsumer.zookeeper.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,8 @@ class Membership:
         self._given_up: dict[tuple[str, str], str] = {}
         self._given_up_topics: tuple[str, ...] = ()
         self._given_up_until = 0.0
-        self._registrations = Decoded(node_codecs.decode_registration, self._keep_lease)
-        self._topics = Decoded(node_codecs.decode_topic)
+        self._registrations = DecodedNodes(node_codecs.decode_registration, self._keep_lease)
+        self._topics = DecodedNodes(node_codecs.decode_topic)
         self._members: tuple[str, ...] = ()
         self._turn = 0
         self._next_touch = 0.0
@@ -193,7 +192,7 @@ class Membership:
         readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
         topics = self._all_topics(readable, unreadable, deadline)
         given_up = self._gave_up_on(topics)
-        left_out = undecided(readable, topics, self._exclude_internal, given_up, self._keep_lease)
+        left_out = failing_filters(readable, topics, self._exclude_internal, given_up, self._keep_lease)
         for consumer, reason in left_out.items():
             unreadable[paths.member(self._group, consumer)] = reason
             del readable[consumer]
