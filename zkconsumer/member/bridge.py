@@ -5,13 +5,13 @@ without its owner node. :class:`Bridge` is its strategy. While ZooKeeper coordin
 the brokers do it is what their coordinator assigned. So who coordinates never decides who may consume, only who
 should: two members that see it differently for a moment wait for each other's owner nodes.
 
-The brokers' side is an ordinary :class:`CoordinatedMember` whose streams and committer are :class:`Shadow`: what it
-is given is a wish, and what it gives up is given up when ZooKeeper's side has drained, committed and released it.
+The brokers' side is an ordinary :class:`CoordinatedRebalancer` with :class:`WishedPartitions` as its assignment. What
+it is given is a wish. What it gives up counts as given up when ZooKeeper's side has drained, committed and released it.
 
-Threads: the group's thread (ZooKeeper's) calls the strategy and :meth:`Bridge.concluded`; the coordinated member's
-thread calls the shadow, and waits there, with a limit, for the group's thread, which never waits for it. The condition
-guards the wish and its numbers, and what a look found; nothing is asked while it is held. A look at the brokers' group,
-before it is left for ZooKeeper-only members, has a thread of its own.
+Threads: the group thread (ZooKeeper's) calls the strategy and :meth:`Bridge.concluded`. The thread of the brokers' side
+calls :class:`WishedPartitions` and waits there, with a limit, for the group thread, which never waits for it. The
+condition guards the wish and its numbers, and what a look found; nothing is asked while it is held. A look at the
+brokers' group, before it is left for ZooKeeper-only members, has a thread of its own.
 
 The original has nothing of this: there, members of the new consumer beside old ones consume everything twice.
 """
@@ -26,16 +26,15 @@ from threading import Condition, Event, Thread, current_thread
 from typing import Any, Protocol
 
 from zkconsumer.core.partition_position import PartitionPosition
-from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import LogTruncatedError, MalformedNodeError, OffsetConflictError, ZkConsumerError
+from zkconsumer.errors import MalformedNodeError, ZkConsumerError
 from zkconsumer.member.bridge_rules import kept, native, share, strangers
-from zkconsumer.member.events import LookAgain, SubscriptionChanged
+from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset
 from zkconsumer.zookeeper.session import Session
 
 log = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ class Bridge:
             return self._strategy(view, threads)
         others = strangers(view)
         if others and (not self._joined or self._may_go(view)):
-            self._want({}, f"ZooKeeper coordinates: {_some(others)} cannot do otherwise")
+            self._want({}, f"ZooKeeper coordinates: {first_of(others, 3)} cannot do otherwise")
             return self._strategy(view, threads)
         if not others:
             self._look_no_more()
@@ -217,13 +216,9 @@ class Bridge:
 
 def _conflict(others: Sequence[str]) -> str:
     return (
-        f"members are in ZooKeeper alone, and {_some(others)} with the brokers alone: each side consumes what the other"
-        " does; stop one of them"
+        f"members are in ZooKeeper alone, and {first_of(others, 3)} with the brokers alone: each side consumes"
+        " what the other does; stop one of them"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def members_beside(session: Session, group: str, deadline: Deadline) -> list[str]:
@@ -245,103 +240,67 @@ def members_beside(session: Session, group: str, deadline: Deadline) -> list[str
     return strangers(GroupView(members, {}, unreadable=unreadable))
 
 
-class Shadow:
-    """What the brokers' side takes for its streams and its committer: nothing is handed out or written here."""
+class WishedPartitions:
+    """The assignment of the brokers' side: a wish, which ZooKeeper's side carries out.
 
-    asks = True
-    reads_nodes = False
+    Nothing is handed out or committed here. What is given up waits until ZooKeeper's side has released it.
+    """
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        self.trouble = ""
-        """Why the brokers do not let us into the group, in words for the user; empty where they do."""
+        self._streams: dict[TopicPartition, int] = {}
+        self._refusal = ""
 
-    # ---- streams
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """The partitions that the coordinator gave us. Any thread."""
+        return self._streams
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """Nothing is fetched."""
+    @property
+    def streams(self) -> Streams:
+        """The number of the stream of each of these partitions."""
+        return dict(self._streams)
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """Have ZooKeeper's side give these up."""
-        del drain
-        self._bridge.taken([position.tp for position in positions])
-
-    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Nothing is read here, so nothing goes on elsewhere."""
-
-    def wake(self) -> None:
-        """Nobody waits here."""
-
-    def end(self) -> None:
-        """ZooKeeper's side ends the streams."""
-
-    def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Nobody holds anything here."""
-        del position, thread
-        return False
-
-    def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
-        """Nothing is read here."""
+    @property
+    def trouble(self) -> str:
+        """Why the brokers do not let us into the group, in words for the user; empty if they do. Any thread."""
+        return self._refusal
 
     def refuse(self, error: Exception | None) -> None:
-        """Nothing flows less for it: what is owned in ZooKeeper stays so."""
-        self.trouble = "" if error is None else f"the brokers' group: {error}"
+        """Note why the brokers refuse us; None takes it back. What is owned in ZooKeeper stays so."""
+        self._refusal = "" if error is None else f"the brokers' group: {error}"
 
-    def places(self) -> Mapping[StreamKey, Place]:
-        """Readers are not watched: what they own, they own in ZooKeeper."""
-        return {}
+    def take(self, streams: Streams) -> None:
+        """Note what the coordinator gave; :meth:`settled` asks ZooKeeper's side for it."""
+        self._streams.update(streams)
 
-    def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Nobody was away."""
-        del key, place
-        return True
+    def settled(self) -> None:
+        """Ask ZooKeeper's side for everything that the coordinator gave us in this generation."""
+        self._bridge.given(self.streams)
 
-    # ---- the committer
+    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Have ZooKeeper's side give these up, and wait for that."""
+        gone = [tp for tp in partitions if tp in self._streams]
+        if gone:
+            self._drop(gone)
+            self._bridge.released()
 
-    def find_starts(
-        self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]
-    ) -> Sequence[PartitionPosition]:
-        """Nothing starts here."""
-        del positions, found
-        return ()
+    def abandon(self) -> None:
+        """Have ZooKeeper's side give everything up, and wait for that."""
+        self.give_up(list(self._streams))
 
-    def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
-        """Nothing is written here."""
+    def lose(self, why: str) -> None:
+        """Have ZooKeeper's side give everything up; return at once."""
+        if self._streams:
+            log.warning("the brokers' group took back %s: %s", first_of(self._streams), why)
+            self._drop(list(self._streams))
 
-    def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """Nothing is written here."""
+    def end(self, stop: StopRequested) -> None:
+        """Give everything up; ZooKeeper's side has ended, or does so within its own time."""
+        del stop
+        self.abandon()
 
-    def store_starts(
-        self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
-    ) -> None:
-        """Nothing starts here."""
-
-    def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Nothing is written here."""
-
-    def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Nothing is written here."""
-
-    def hurry(self) -> None:
-        """Nothing is written here."""
-
-    def surrender(
-        self,
-        positions: Collection[PartitionPosition],
-        *,
-        commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
-        deadline: Deadline,
-        meanwhile: Callable[[], None],
-        release: bool = False,
-    ) -> Mapping[TopicPartition, KnownOffset]:
-        """Wait for the last commit, which is ZooKeeper's side's."""
-        del commit, count_held, deadline, meanwhile, release
-        self._bridge.released()
-        return {position.tp: ABSENT for position in positions}
-
-    def check(self) -> None:
-        """Nothing is written here."""
-
-    def forget(self, positions: Collection[PartitionPosition]) -> None:
-        """These are lost; :meth:`revoke` has said so."""
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        for tp in partitions:
+            del self._streams[tp]
+        self._bridge.taken(partitions)

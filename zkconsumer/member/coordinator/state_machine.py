@@ -1,7 +1,7 @@
 """What a member of a group that the brokers coordinate does about whatever happens, as a table: (state, trigger) ->
 (state, effects). Pure.
 
-One thread (``member.coordinator.group_thread``) turns answers, timeouts and changes into triggers, looks the table
+The group thread (``member.coordinator.rebalancer``) turns answers, timeouts and changes into triggers, looks the table
 up, and performs the effects in their order. The diagram in DESIGN.md is drawn from this table (:func:`diagram`).
 
 Mirrors the Java consumer's ``AbstractCoordinator`` and ``ConsumerCoordinator``, whose state is spread over a dozen

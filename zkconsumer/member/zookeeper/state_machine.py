@@ -1,6 +1,6 @@
 """What a member does about whatever happens, as a table: (state, trigger) -> (state, effects). Pure.
 
-The group's thread (``member.zookeeper.group_thread``) turns events and timers into triggers, looks the table up, and
+The group thread (``member.zookeeper.rebalancer``) turns events and timers into triggers, looks the table up, and
 performs the effects in their order; it decides nothing else about when to rebalance, what to drop, or when to give a
 client up. The diagram in DESIGN.md is drawn from this table (:func:`diagram`).
 
