@@ -1,12 +1,13 @@
 """A member in ZooKeeper and in the brokers' group at once, for a group that moves from the one to the other.
 
-ZooKeeper's side is the whole of an ordinary member: it registers, owns, commits and releases, and consumes nothing
-without its owner node. :class:`Bridge` is its strategy. While ZooKeeper coordinates that is the configured one; where
-the brokers do it is what their coordinator assigned. So who coordinates never decides who may consume, only who
-should: two members that see it differently for a moment wait for each other's owner nodes.
+ZooKeeper's side is an ordinary member: it registers, owns, commits and releases, and consumes nothing without its owner
+node. :class:`Bridge` is its strategy. While ZooKeeper coordinates it assigns by the configured strategy, and while the
+brokers do, it assigns what their coordinator did. So the coordination only decides who
+should consume; the owner nodes decide who may. Two members that see it differently for a moment wait for each other.
 
-The brokers' side is an ordinary :class:`CoordinatedRebalancer` with :class:`WishedPartitions` as its assignment. What
-it is given is a wish. What it gives up counts as given up when ZooKeeper's side has drained, committed and released it.
+The brokers' side is an ordinary :class:`CoordinatedRebalancer` with :class:`WishedPartitions` as its assignment. A
+partition that it takes is a wish. One that it gives up counts as given up when ZooKeeper's side has drained, committed
+and released it.
 
 Threads: the group thread (ZooKeeper's) calls the strategy and :meth:`Bridge.concluded`. The thread of the brokers' side
 calls :class:`WishedPartitions` and waits there, with a limit, for the group thread, which never waits for it. The
@@ -23,7 +24,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Condition, Event, Thread, current_thread
-from typing import Any, Protocol
+from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -41,23 +42,18 @@ log = logging.getLogger(__name__)
 
 Streams = Mapping[TopicPartition, int]
 """The number of the stream of each partition."""
+Owned = Callable[[], Mapping[TopicPartition, PartitionPosition]]
+"""Returns the positions that are owned now (a copy)."""
 
 _LOOK_AGAIN = 2.0
 """Seconds between two looks at a brokers' group that cannot be left."""
 
 
-class Holder(Protocol):
-    """Whoever owns partitions: either side's thread."""
-
-    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
-        """What is owned now (a copy)."""
-
-
 class Bridge:
-    """Who coordinates, and what of the plan is ours.
+    """The strategy of ZooKeeper's side, which decides who coordinates.
 
-    Arguments: ``strategy`` is ZooKeeper's; ``tell`` puts an event on the queue of the group's thread; ``kafka`` is the
-    queue of the coordinated member; ``clients`` asks for the ``client.id`` of everybody in the brokers' group (raises
+    Arguments: ``strategy`` is ZooKeeper's; ``tell`` puts an event on the queue of the group thread; ``kafka`` is the
+    queue of the brokers' side; ``clients`` asks for the ``client.id`` of every member of the brokers' group (raises
     ZkConsumerError); ``patience`` in seconds is how long the brokers' side waits for a release.
     """
 
@@ -77,9 +73,9 @@ class Bridge:
         self._kafka = kafka
         self._clients = clients
         self._patience = patience
-        self._joined: Mapping[str, int] = {}  # the group's thread's, as the next two
+        self._joined: Mapping[str, int] = {}  # the group thread's, as the next two
         self._planned = 0
-        self._own: Holder | None = None
+        self._owned: Owned | None = None
         self._closing = Event()
         self._changed = Condition()  # guards everything below
         self._lookout: Thread | None = None
@@ -89,22 +85,22 @@ class Bridge:
         self._done = 0
         self._in = False
         self.concern = ""
-        """What keeps the group from moving, in words for the user; empty where nothing does."""
+        """What keeps the group from moving, in words for the user; empty if nothing does."""
 
-    def attach(self, own: Holder) -> None:
-        """ZooKeeper's side; before its first round."""
-        self._own = own
+    def attach(self, owned: Owned) -> None:
+        """Bridge to this side in ZooKeeper, before its first round. ``owned`` returns its positions."""
+        self._owned = owned
 
     def close(self) -> None:
-        """Wait for nothing any more: ZooKeeper's side has ended."""
+        """Wait for nothing any more, since ZooKeeper's side has ended."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
 
-    # ---- the group's thread
+    # ---- the group thread
 
     def __call__(self, view: GroupView, threads: Threads) -> Assignment:
-        """Who shall own what, as far as it concerns us. Raises what the strategy raises."""
+        """Return our part of the assignment, or all of it. Raises what the strategy raises."""
         with self._changed:
             self._planned, wish = self._number, self._wish
         if self._consumer not in view.members:
@@ -118,13 +114,13 @@ class Bridge:
             wanted = {topic: len(ids) for topic, ids in threads[self._consumer].items()}
             self._want(wanted, "all members can do so: the brokers coordinate")
         if wish is None or not self._joined:
-            assert self._own is not None
-            owned = {tp: position.thread for tp, position in self._own.positions().items()}
+            assert self._owned is not None
+            owned = {tp: position.thread for tp, position in self._owned().items()}
             return kept(owned, self._consumer, view, threads)
         return share(wish, self._consumer, view, threads)
 
     def concluded(self) -> None:
-        """A round has ended: what its plan took away is committed and released."""
+        """Note that a round has ended: it has committed and released what its plan took away."""
         with self._changed:
             self._done = self._planned
             self._changed.notify_all()
@@ -143,8 +139,9 @@ class Bridge:
         self._kafka.put(SubscriptionChanged(lambda: registration, frozenset(), 0, lambda: None, Future()))
 
     def _may_go(self, view: GroupView) -> bool:
-        """Whether the brokers' group can be left to ZooKeeper: not while it has members that are no bridges, for they
-        would take everything, and the members in ZooKeeper too.
+        """Return whether the brokers' group can be left to ZooKeeper.
+
+        It cannot while it has members that are no bridges. They would take everything, and members in ZooKeeper too.
         """
         with self._changed:
             if self._may_leave:
@@ -159,7 +156,7 @@ class Bridge:
         return False
 
     def _look_no_more(self) -> None:
-        """Nobody is there for whom the brokers' group would be left; what a look finds from here on is no matter."""
+        """Drop the look: no member is left that the brokers' group would have to be left for."""
         with self._changed:
             self._lookout, self._may_leave, self.concern = None, False, ""
 
@@ -169,7 +166,7 @@ class Bridge:
                 others = native(self._clients(), members)
                 concern = _conflict(others) if others else ""
             except ZkConsumerError as e:
-                concern = f"who is in the brokers' group cannot be seen: {e}"
+                concern = f"the members of the brokers' group cannot be seen: {e}"
             with self._changed:
                 if self._lookout is not current_thread():
                     return
@@ -183,11 +180,11 @@ class Bridge:
     # ---- the brokers' side, on its thread
 
     def given(self, streams: Streams) -> None:
-        """The coordinator gave us this share."""
+        """Wish for these partitions, which the coordinator gave us."""
         self._set(dict(streams), "the coordinator gave us another share")
 
     def taken(self, partitions: Collection[TopicPartition]) -> None:
-        """These are no longer ours; :meth:`released` waits until that is so."""
+        """Wish for these no longer; :meth:`released` waits until they are released."""
         gone = frozenset(partitions)
         with self._changed:
             before = self._wish
@@ -203,7 +200,7 @@ class Bridge:
         self._tell(LookAgain(why))
 
     def released(self) -> None:
-        """Wait until ZooKeeper's side has done what it was told last."""
+        """Wait until ZooKeeper's side has carried out the last wish."""
         deadline = Deadline(self._patience)
         with self._changed:
             number = self._number
@@ -211,7 +208,7 @@ class Bridge:
                 self._changed.wait(deadline.remaining())
             late = self._done < number and self._in and not self._closing.is_set()
         if late:
-            log.warning("what the coordinator takes back is not released after %g s; going on", self._patience)
+            log.warning("partitions that the coordinator takes back are not released after %g s", self._patience)
 
 
 def _conflict(others: Sequence[str]) -> str:
@@ -222,8 +219,9 @@ def _conflict(others: Sequence[str]) -> str:
 
 
 def members_beside(session: Session, group: str, deadline: Deadline) -> list[str]:
-    """The live members in ZooKeeper beside whom nobody may be in the brokers' group: those that are no bridges, or
-    cannot be read. Raises RegistryError.
+    """Return the live members in ZooKeeper that are no bridges, or cannot be read.
+
+    Beside them nobody may be in the brokers' group. Raises RegistryError.
     """
     names = session.children(paths.ids(group), deadline) or ()
     nodes = session.read([paths.member(group, name) for name in names], deadline)
@@ -243,7 +241,7 @@ def members_beside(session: Session, group: str, deadline: Deadline) -> list[str
 class WishedPartitions:
     """The assignment of the brokers' side: a wish, which ZooKeeper's side carries out.
 
-    Nothing is handed out or committed here. What is given up waits until ZooKeeper's side has released it.
+    Nothing is handed out or committed here. Giving partitions up waits until ZooKeeper's side has released them.
     """
 
     def __init__(self, bridge: Bridge) -> None:
@@ -267,7 +265,7 @@ class WishedPartitions:
         return self._refusal
 
     def refuse(self, error: Exception | None) -> None:
-        """Note why the brokers refuse us; None takes it back. What is owned in ZooKeeper stays so."""
+        """Note why the brokers refuse us; None takes it back. Partitions owned in ZooKeeper stay so."""
         self._refusal = "" if error is None else f"the brokers' group: {error}"
 
     def take(self, streams: Streams) -> None:

@@ -141,7 +141,7 @@ class BridgeMember(Member):
 
     def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         made = super()._rebalancer(registration, committer)
-        self._bridge.attach(made)
+        self._bridge.attach(made.positions)
         return made
 
     def _registering(self, registration: Registration) -> Callable[[], Registration]:

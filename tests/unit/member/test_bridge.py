@@ -40,7 +40,7 @@ class World:
         self.bridge = Bridge(
             ME, self.zookeepers, tell=self.told.put, kafka=self.kafka, clients=self.ask, patience=patience
         )
-        self.bridge.attach(self)
+        self.bridge.attach(self.positions)
         self.wished = WishedPartitions(self.bridge)
 
     def zookeepers(self, view: GroupView, threads: object) -> Assignment:
@@ -239,7 +239,7 @@ def test_a_release_that_takes_too_long_is_not_waited_for(caplog: pytest.LogCaptu
     world.plan()
     world.bridge.given({T0: 0})
     world.bridge.released()
-    assert "is not released after" in caplog.text
+    assert "are not released after" in caplog.text
 
 
 def test_what_the_brokers_refuse_is_shown_and_stops_nothing(world: World) -> None:

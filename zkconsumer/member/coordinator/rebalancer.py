@@ -24,7 +24,7 @@ from zkconsumer.member.coordinator.error_triggers import trigger_of
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
 from zkconsumer.member.coordinator.join_protocol import Asked, JoinProtocol
 from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
-from zkconsumer.member.coordinator.state_machine import ASKING, TRYING, State, Trigger, transition
+from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, State, Trigger
 from zkconsumer.member.coordinator.status import Status
 from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
 from zkconsumer.member.inbox import Inbox
@@ -245,7 +245,7 @@ class CoordinatedRebalancer:
         """Do what the table says about a trigger, and what follows from that."""
         machine = self._machine
         before = machine.state
-        machine.state, effects = transition(before, trigger)
+        machine.state, effects = TABLE.next(before, trigger)
         if effects:
             log.debug("%s: %s -> %s: %s", trigger.value, before.value, machine.state.value, reason)
         if before is State.STABLE and machine.state is State.JOINING:

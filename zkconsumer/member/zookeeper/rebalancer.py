@@ -33,7 +33,7 @@ from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds, Round
 from zkconsumer.member.zookeeper.round_schedule import NEVER, RebalanceSettings, RoundSchedule
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
-from zkconsumer.member.zookeeper.state_machine import CONNECTED, DISCONNECTED, Effect, State, Trigger, transition
+from zkconsumer.member.zookeeper.state_machine import CONNECTED, DISCONNECTED, TABLE, Effect, State, Trigger
 from zkconsumer.member.zookeeper.status import Status
 from zkconsumer.zookeeper.session import SessionChanged
 
@@ -191,7 +191,7 @@ class Rebalancer:
 
     def _on(self, trigger: Trigger, reason: str = "") -> None:
         """Do what the table says about a trigger."""
-        self.phase, effects = transition(self.phase, trigger)
+        self.phase, effects = TABLE.next(self.phase, trigger)
         for effect in effects:
             self._perform[effect](reason)
         if self.phase in _SHOWN and self._status.state.phase is not _SHOWN[self.phase]:
