@@ -31,7 +31,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, ZkConsumerError
-from zkconsumer.member.bridge_rules import kept, native, share, strangers
+from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.events import LookAgain, StopRequested, SubscriptionChanged
 from zkconsumer.member.zookeeper.planner import Assign, GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
@@ -105,7 +105,7 @@ class Bridge:
             self._planned, wish = self._number, self._wish
         if self._consumer not in view.members:
             return self._strategy(view, threads)
-        others = strangers(view)
+        others = non_bridges(view)
         if others and (not self._joined or self._may_go(view)):
             self._want({}, f"ZooKeeper coordinates: {first_of(others, 3)} cannot do otherwise")
             return self._strategy(view, threads)
@@ -116,8 +116,8 @@ class Bridge:
         if wish is None or not self._joined:
             assert self._owned is not None
             owned = {tp: position.thread for tp, position in self._owned().items()}
-            return kept(owned, self._consumer, view, threads)
-        return share(wish, self._consumer, view, threads)
+            return still_assignable(owned, self._consumer, view, threads)
+        return assigned_by_brokers(wish, self._consumer, view, threads)
 
     def concluded(self) -> None:
         """Note that a round has ended: it has committed and released what its plan took away."""
@@ -163,7 +163,7 @@ class Bridge:
     def _look_out(self, members: Collection[str]) -> None:
         while not self._closing.is_set():
             try:
-                others = native(self._clients(), members)
+                others = brokers_only_members(self._clients(), members)
                 concern = _conflict(others) if others else ""
             except ZkConsumerError as e:
                 concern = f"the members of the brokers' group cannot be seen: {e}"
@@ -235,7 +235,7 @@ def members_beside(session: Session, group: str, deadline: Deadline) -> list[str
             members[ConsumerId(name)] = node_codecs.decode_registration(node.data, path)
         except MalformedNodeError as e:
             unreadable[path] = e.reason
-    return strangers(GroupView(members, {}, unreadable=unreadable))
+    return non_bridges(GroupView(members, {}, unreadable=unreadable))
 
 
 class WishedPartitions:

@@ -18,14 +18,16 @@ ADVERTISED = "coordination"
 BY_BROKERS = "kafka"
 
 
-def strangers(view: GroupView) -> list[str]:
+def non_bridges(view: GroupView) -> list[str]:
     """Return the members that are no bridges, or cannot be read. ZooKeeper coordinates while there are any."""
     others = [consumer for consumer, one in view.members.items() if one.extra.get(ADVERTISED) != BY_BROKERS]
     unreadable = [path.rpartition("/")[2] for path in view.unreadable if "/ids/" in path]
     return sorted({*others, *unreadable})
 
 
-def share(streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
+def assigned_by_brokers(
+    streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView, threads: Threads
+) -> Assignment:
     """Return what the brokers' group gave to our streams, as far as ZooKeeper shows those partitions already."""
     ours = threads.get(me, {})
     return {
@@ -35,7 +37,7 @@ def share(streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView
     }
 
 
-def kept(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
+def still_assignable(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
     """Return what we own and still can own: all that is ours until the brokers' group has given us a share."""
     ours = threads.get(me, {})
     return {
@@ -45,6 +47,6 @@ def kept(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -
     }
 
 
-def native(clients: Collection[str], members: Collection[str]) -> list[str]:
-    """Return the members of the brokers' group that are no bridges: a bridge's ``client.id`` is its name in ZooKeeper."""
+def brokers_only_members(clients: Collection[str], members: Collection[str]) -> list[str]:
+    """Return the brokers' members that are no bridges: a bridge's ``client.id`` is its name in ZooKeeper."""
     return sorted(set(clients) - set(members))

@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from zkconsumer.core.migration.model import Entry, Store
-from zkconsumer.core.migration.planning import Step, Verdict
+from zkconsumer.core.migration.planning import Entry, Step, Store, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import TopicPartition

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from time import sleep
 from typing import TypeVar
 
-from zkconsumer.core.migration.model import Entry, Store
-from zkconsumer.core.migration.planning import Step, Verdict
+from zkconsumer.core.migration.planning import Entry, Step, Store, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.core.error_actions import ErrorAction, action_for
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
-from zkconsumer.core.ownership_epochs import Held
+from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
@@ -39,8 +39,8 @@ ASKED = "an offset commit"
 NOT_OURS = "lost with our membership of the group, or given to another member since"
 """Why nothing is sent."""
 
-_LOST = (Remedy.LOST, Remedy.RESET)
-_BETWEEN = (Remedy.LOST, Remedy.REJOIN)
+_LOST = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN_AS_NEW_MEMBER)
+_BETWEEN = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN)
 """How a commit is refused between two generations."""
 
 
@@ -56,7 +56,7 @@ class Identity(Protocol):
         """Whether no next generation is under way, in which we may be already without knowing it."""
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> GenerationEpochs | None:
         """What nobody else can have in that generation, or in a later one: to be read after ``who``. None where others
         say what is ours.
         """
@@ -135,12 +135,12 @@ class GroupOffsets:
                 break
             except BrokerError as e:
                 self._drop_after(e)
-                between = remedy(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
+                between = action_for(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
                 if between and self._may_wait(deadline):
                     continue
                 if between:  # the next try may do: nothing of this says that anything is lost
                     raise error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED) from e
-                if remedy(e) in _LOST or isinstance(e, FencedInstanceIdError):
+                if action_for(e) in _LOST or isinstance(e, FencedInstanceIdError):
                     self._refused(who, e)
                 raise
         if left:
@@ -164,7 +164,7 @@ class GroupOffsets:
 
     def _drop_after(self, error: BrokerError) -> None:
         """The connection is of no use after any error but an answer that came from the coordinator itself."""
-        if isinstance(error, BrokerResponseError) and remedy(error) is not Remedy.FIND:
+        if isinstance(error, BrokerResponseError) and action_for(error) is not ErrorAction.FIND_COORDINATOR:
             return
         coordinator, self._coordinator = self._coordinator, None
         if coordinator is not None:
@@ -172,7 +172,9 @@ class GroupOffsets:
             self._search.discard(coordinator)
 
 
-def _sorted_out(offsets: Offsets, started: Held | None, held: Held | None) -> tuple[Offsets, Failures, Failures]:
+def _sorted_out(
+    offsets: Offsets, started: GenerationEpochs | None, held: GenerationEpochs | None
+) -> tuple[Offsets, Failures, Failures]:
     """Offsets to send; those of stays that have ended since the commit ``started``; and those to be asked for again:
     whose they are was not said yet, then or now.
     """
@@ -182,8 +184,8 @@ def _sorted_out(offsets: Offsets, started: Held | None, held: Held | None) -> tu
     refused: dict[TopicPartition, Exception] = {}
     unclear: dict[TopicPartition, Exception] = {}
     for tp, offset in offsets.items():
-        stay = started.stays.get(tp)
-        if stay is not None and held.stays.get(tp) == stay:
+        stay = started.epochs.get(tp)
+        if stay is not None and held.epochs.get(tp) == stay:
             left[tp] = offset
         elif stay is not None and held.ended(tp, stay):
             refused[tp] = OffsetCommitError(NOT_OURS)
@@ -196,7 +198,7 @@ class Holding(Protocol):
     """What we hold; read by any thread."""
 
     @property
-    def held(self) -> Held:
+    def held(self) -> GenerationEpochs:
         """Our stays with partitions, as of now."""
 
 
@@ -213,7 +215,7 @@ class NoOwnerNodes:
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """It is ours, in this stay; in none where the group has gone on since."""
-        self._stays[partition] = self._holding.held.stays.get(partition)
+        self._stays[partition] = self._holding.held.epochs.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """There is no offset node."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import NamedTuple, Protocol
 
-from zkconsumer.core.merged_start import Start, merged_start
+from zkconsumer.core.merged_start import MergedStart, merged_start
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -145,7 +145,9 @@ class OwnedOffsets:
         self._doubtful.pop(partition, None)
         return self._zookeeper.untrack(partition)
 
-    def starts(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Start]:
+    def starts(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, MergedStart]:
         """Where tracked partitions begin. Raises whatever the store raises, where one is not known."""
         stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
         found = {}

@@ -28,7 +28,7 @@ from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.status import Status
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.engine import Engine, GroupThread
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.inbox import Inbox
@@ -66,7 +66,7 @@ class BridgeMember(Member):
             patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
         )
         self._wished = WishedPartitions(self._bridge)
-        interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self._generation = Generation(
             config.group_id,
             config.group_instance_id,

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from zkconsumer.assignors.group_strategy import advertisement
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
@@ -25,12 +26,11 @@ from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
 from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.coordinator.settings import MemberSettings
 from zkconsumer.member.coordinator.status import Status
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.member.engine import Engine
 from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls
@@ -72,7 +72,7 @@ class KafkaMember(MemberParts):
                 on_change=lambda _: None,
                 security=registry_security(config),
             )
-        self._interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        self._interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self._generation = Generation(
             config.group_id, config.group_instance_id, assignors(config, consumer, self._streams), self._interest
         )

@@ -15,8 +15,7 @@ from zkconsumer import cli
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.model import Entry, LogSpan, Store
-from zkconsumer.core.migration.planning import Step
+from zkconsumer.core.migration.planning import Entry, LogSpan, Step, Store
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel

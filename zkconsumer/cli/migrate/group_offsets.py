@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.model import LogSpan, Store
+from zkconsumer.core.migration.planning import LogSpan, Store
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST

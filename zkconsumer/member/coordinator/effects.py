@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
-from zkconsumer.core.poll_watchdog import ReaderWatch
+from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.member.coordinator.assignment import Assignment
 from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, LOOK_FOR_MISSING, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import Effect, State, Trigger
 from zkconsumer.member.coordinator.status import Status
-from zkconsumer.member.coordinator.streams_assignor import streams_of
+from zkconsumer.member.coordinator.streams_assignor import partition_streams
 from zkconsumer.member.events import StopRequested
 from zkconsumer.member.inbox import Inbox
 from zkconsumer.model import TopicPartition
@@ -65,7 +65,7 @@ class Effects:
         inbox: Inbox,
         join: JoinProtocol,
         assignment: Assignment,
-        watchdog: ReaderWatch,
+        watchdog: PollWatchdog,
         status: Status,
     ) -> None:
         self._settings = settings
@@ -144,7 +144,7 @@ class Effects:
     def _adopt(self) -> None:
         assignment, interest = self._assignment, self._join.interest
         before = assignment.streams
-        wanted = streams_of(self._join.share, interest.streams, before)
+        wanted = partition_streams(self._join.share, interest.streams, before)
         self._join.resume()
         going = [tp for tp, number in before.items() if wanted.get(tp) != number]
         assignment.take({tp: number for tp, number in wanted.items() if tp not in before})

@@ -21,7 +21,7 @@ from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, NEVER, OTHERS_MAY_TAKE, MemberSettings
 from zkconsumer.member.coordinator.state_machine import Trigger
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper.lease import Lease
 
@@ -48,7 +48,7 @@ class JoinProtocol:
         heartbeats: Heartbeats,
         lease: Lease,
         generation: Generation,
-        interest: Interest,
+        interest: TopicInterest,
     ) -> None:
         self._settings = settings
         self._line = line

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
-from zkconsumer.core.poll_watchdog import ReaderWatch
+from zkconsumer.core.poll_watchdog import PollWatchdog
 from zkconsumer.errors import MemberIdRequiredError, ZkConsumerError
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.connector_state import ConnectorState
@@ -65,7 +65,7 @@ class CoordinatedRebalancer:
         self._status = status
         self._conflicts = conflicts
         self._readers = readers
-        self._watchdog = ReaderWatch(settings.max_poll)
+        self._watchdog = PollWatchdog(settings.max_poll)
         self._look_at_readers = NEVER if readers is None else monotonic()
         self._machine = MachineState()
         self._effects = Effects(settings, self._machine, inbox, join, assignment, self._watchdog, status)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.subscription import undecided
+from zkconsumer.core.subscription import failing_filters
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
@@ -193,7 +193,7 @@ class Membership:
         readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
         topics = self._all_topics(readable, unreadable, deadline)
         given_up = self._gave_up_on(topics)
-        left_out = undecided(readable, topics, self._exclude_internal, given_up, self._keep_lease)
+        left_out = failing_filters(readable, topics, self._exclude_internal, given_up, self._keep_lease)
         for consumer, reason in left_out.items():
             unreadable[paths.member(self.group, consumer)] = reason
             del readable[consumer]
