@@ -33,8 +33,9 @@ from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
@@ -63,7 +64,7 @@ class InlineCommitter(Committer):
         meanwhile()
         return super().surrender(*arguments, meanwhile=meanwhile, **options)
 
-    def _ask(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
+    def submit(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
         future = Future[T]() if answer is None else answer
         try:
             future.set_result(request())
@@ -152,15 +153,14 @@ class SteppedMember:
         self.session.open(Deadline(1))
         self.delivery = RecordingDelivery()
         self.retired: list[str] = []
+        nodes = ZooKeeperOffsets(self.session, group)
         self.committer = InlineCommitter(
             name,
-            OwnedOffsets(
-                ZooKeeperOffsets(self.session, group), store, dual=dual, expires=expires, backoff=0.0, max_retries=0
+            DualStore(
+                nodes, nodes if store is None or dual else None, store, expires=expires, backoff=0.0, max_retries=0
             ),
             self.session.lease,
-            interval=None,
-            timeout=1.0,
-            count_held=False,
+            CommitSettings(interval=None, timeout=1.0),
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
         )
@@ -262,7 +262,7 @@ def settle(members: Collection[SteppedMember], rounds: int = 12) -> None:
 
 def try_again(member: SteppedMember) -> None:
     """The committer's timer for what could not be read or stored."""
-    member.committer._timers(float("inf"))
+    member.committer.run_timers(float("inf"))
 
 
 def owners(server: FakeZooKeeper, topic: str = TOPIC) -> dict[int, str]:

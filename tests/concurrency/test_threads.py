@@ -61,7 +61,7 @@ class Running:
         self.lossy = True
         for kind in REQUESTS:
             setattr(member.session, kind, self._losing(getattr(member.session, kind)))
-        member.committer._interval = 0.05
+        member.committer.schedule.interval = 0.05
         member.committer.open()
         member.rebalancer.start()
         self._ended = threading.Event()

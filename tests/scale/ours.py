@@ -19,7 +19,8 @@ from zkconsumer.member.events import CommitsRefused, Event, NodeChanged, StopReq
 from zkconsumer.member.zookeeper.message_model import ModelMembership
 from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import ConsumerId
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.commit_schedule import CommitSettings
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.version import VERSION
 from zkconsumer.wiring import rebalance_settings
@@ -73,13 +74,12 @@ class OurMember:
             wants_racks=strategy.wants_racks,
         )
         delivery = RecordingDelivery()
+        nodes = ZooKeeperOffsets(self.session, self._group)
         committer = InlineCommitter(
             self.consumer,
-            OwnedOffsets(ZooKeeperOffsets(self.session, self._group)),
+            DualStore(nodes, nodes),
             self.session.lease,
-            interval=None,
-            timeout=REQUEST_TIMEOUT,
-            count_held=False,
+            CommitSettings(interval=None, timeout=REQUEST_TIMEOUT),
             refused=lambda outcomes: self._events.put(CommitsRefused(outcomes)),
         )
         return zookeeper_engine(

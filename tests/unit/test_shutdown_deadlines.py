@@ -24,6 +24,7 @@ from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets import committer as committers
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import Member
@@ -144,9 +145,7 @@ def test_a_committer_ends_in_time_though_the_store_neither_answers_nor_closes(
         "c",
         store,
         Session("zk:1", timeout=4.0, on_change=lambda _: None).lease,
-        interval=None,
-        timeout=1.0,
-        count_held=False,
+        CommitSettings(interval=None, timeout=1.0),
         refused=lambda _: None,
     )
     begin = clock.now
@@ -333,7 +332,7 @@ def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypat
         raise TimeoutError
 
     monkeypatch.setattr(never, "result", result)
-    monkeypatch.setattr(silence.member.committer, "_ask", lambda _: never)
+    monkeypatch.setattr(silence.member.committer, "submit", lambda _: never)
     silence.begin()
     closes_in_time(silence)
     assert "commit" in silence.waits

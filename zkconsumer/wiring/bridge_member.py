@@ -36,8 +36,8 @@ from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import GroupOffsets
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.coordinator_store import CoordinatorOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.coordinator_member import assignors, member_settings
 from zkconsumer.wiring.zookeeper_member import Member
@@ -155,23 +155,23 @@ class BridgeMember(Member):
 
     # ---- offsets
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         config = self.config
 
         def refused(who: Membership, error: Exception) -> None:
             if who.member_id:
                 self._kafka_events.put(HeartbeatFailed(who, error))
 
-        return OwnedOffsets(
-            ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
+        nodes = ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark)
+        return DualStore(
+            nodes,
+            nodes,
             _BridgeOffsets(
-                config.group_id,
                 self._search(),
                 _Identity(self._generation),
                 refused,
                 self._meter("KafkaCommitsPerSec").mark,
             ),
-            dual=True,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,
@@ -204,7 +204,7 @@ class BridgeMember(Member):
             self._lookout.discard(channel)
 
 
-class _BridgeOffsets(GroupOffsets):
+class _BridgeOffsets(CoordinatorOffsets):
     """The brokers' side of the offsets. While the bridges leave one after the other, or join, those outside are refused
     for those inside: that passes, and is tried again. Who comes next may know this side alone.
     """

@@ -40,8 +40,8 @@ from zkconsumer.member.revocation import Revocation, RevocationSettings
 from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import GroupOffsets, NoOwnerNodes
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.version import VERSION
 from zkconsumer.wiring.member_parts import MemberParts, registered_endpoints
 from zkconsumer.zookeeper.lease import Lease
@@ -137,23 +137,22 @@ class KafkaMember(MemberParts):
             return self._bootstrap(deadline)
         return registered_endpoints(self._zookeeper, self.config, deadline)
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         config = self.config
 
         def refused(who: Membership, error: Exception) -> None:
             self.events.put(HeartbeatFailed(who, error))
 
-        store = GroupOffsets(
-            config.group_id,
+        store = CoordinatorOffsets(
             self._search(),
             self._generation,
             refused,
             self._meter("KafkaCommitsPerSec").mark,
             lambda: {} if self.rebalancer is None else self.rebalancer.positions(),
         )
-        return OwnedOffsets(
-            NoOwnerNodes(self._generation),
-            store,
+        return DualStore(
+            EpochFence(self._generation),
+            elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,

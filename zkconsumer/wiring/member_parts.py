@@ -48,8 +48,9 @@ from zkconsumer.member.events import (
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
 from zkconsumer.streams import KafkaStream, PacedLease, QueueBudget
 from zkconsumer.streams.rate_limit import Gate
@@ -141,7 +142,7 @@ class MemberParts:
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
         raise NotImplementedError
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         raise NotImplementedError
 
     def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
@@ -383,14 +384,16 @@ class MemberParts:
             self.consumer,
             self._offsets(),
             self.lease,
-            interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
-            timeout=self.request_timeout,
-            count_held=config.consumed_on == "return",
+            CommitSettings(
+                interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
+                timeout=self.request_timeout,
+                count_held=config.consumed_on == "return",
+                retry=config.offsets_channel_backoff_ms / 1000,
+                refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+            ),
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
-            retry=config.offsets_channel_backoff_ms / 1000,
-            refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
-            barred=self.delivery.refuse,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
+            barred=self.delivery.refuse,
         )
 
     def _coordinator_channel(self, endpoint: Endpoint) -> BrokerChannel:

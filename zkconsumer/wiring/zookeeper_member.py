@@ -17,6 +17,7 @@ from zkconsumer.errors import (
     ConsumerIdInUseError,
     ZkConsumerError,
 )
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
 from zkconsumer.member.inbox import Inbox
@@ -39,7 +40,7 @@ from zkconsumer.member.zookeeper.status import Status
 from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
@@ -111,26 +112,26 @@ class Member(MemberParts):
             return self._membership.refusal
         return ConsumerIdInUseError(detail) if "consumer.id" in detail else None
 
-    def _offsets(self) -> OwnedOffsets:
+    def _offsets(self) -> DualStore:
         """Where offsets are kept, by ``offsets.storage`` or the user's own store."""
         config = self.config
+        nodes = ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark)
         in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
-        return OwnedOffsets(
-            ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark),
-            KafkaOffsets(
-                self.group,
-                self._brokers,
-                self._coordinator_channel,
-                self._meter("KafkaCommitsPerSec").mark,
-                self.fetching.load,
-            )
-            if in_kafka
-            else self._offset_store,
-            dual=config.dual_commit_enabled,
+        elsewhere = self._kafka_offsets() if in_kafka else self._offset_store
+        return DualStore(
+            nodes,
+            nodes if elsewhere is None or config.dual_commit_enabled else None,
+            elsewhere,
             expires=in_kafka,
             backoff=config.offsets_channel_backoff_ms / 1000,
             max_retries=config.offsets_commit_max_retries,
         )
+
+    def _kafka_offsets(self) -> OffsetStore:
+        search = CoordinatorSearch(
+            self.group, self._brokers, self._coordinator_channel, self.fetching.load, offsets_only=True
+        )
+        return KafkaOffsets(search, self._meter("KafkaCommitsPerSec").mark)
 
     def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         config = self.config

@@ -19,11 +19,10 @@ from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.decoded_nodes import Decoded
-from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_cache import DecodedNodes, NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Seen
+from zkconsumer.zookeeper.requests import Transaction
 from zkconsumer.zookeeper.session import Session
-from zkconsumer.zookeeper.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +65,8 @@ class Membership:
         self._given_up: dict[tuple[str, str], str] = {}
         self._given_up_topics: tuple[str, ...] = ()
         self._given_up_until = 0.0
-        self._registrations = Decoded(node_codecs.decode_registration, self._keep_lease)
-        self._topics = Decoded(node_codecs.decode_topic)
+        self._registrations = DecodedNodes(node_codecs.decode_registration, self._keep_lease)
+        self._topics = DecodedNodes(node_codecs.decode_topic)
         self._members: tuple[str, ...] = ()
         self._turn = 0
         self._next_touch = 0.0
