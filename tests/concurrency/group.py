@@ -4,10 +4,10 @@ purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.group_strategy import GroupStrategy
@@ -26,11 +26,12 @@ from zkconsumer.member.events import (
     StopRequested,
     SubscriptionChanged,
 )
-from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
-from zkconsumer.member.zookeeper.group_warnings import Reports
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.member.zookeeper.message_model import ModelMembership
 from zkconsumer.member.zookeeper.planner import GroupView, Threads
+from zkconsumer.member.zookeeper.rebalancer import Rebalancer
+from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
+from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
@@ -38,6 +39,7 @@ from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.wiring.zookeeper_member import zookeeper_engine
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_cache import NodeCache
@@ -80,14 +82,23 @@ class RecordingDelivery:
         self.failed: dict[TopicPartition, OffsetConflictError | LogTruncatedError] = {}
         self.ended = False
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
         self.log.append(("start", tuple(p.tp for p in positions)))
         for position in positions:
             assert position.tp not in self.flowing, "a partition is started once"
             self.flowing[position.tp] = position
+        return ()
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        del drain
+    def start(self, partitions: Iterable[tuple[PartitionPosition, Any]]) -> None:
+        """Nothing is fetched."""
+
+    def forget(self) -> None:
+        """Nothing is fetched."""
+
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Nobody is waited for."""
+
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
         self.log.append(("revoke", tuple(p.tp for p in positions)))
         for position in positions:
             position.revoked = True
@@ -96,7 +107,7 @@ class RecordingDelivery:
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         new.paused = new.halted = old.paused
-        self.revoke([old], Deadline(0.0))
+        self.revoke([old])
 
     def wake(self) -> None:
         self.log.append(("wake", ()))
@@ -132,7 +143,9 @@ class SteppedMember:
         broadcasting: bool = False,
         patience: float = 3600.0,
         conflict: str = "adopt",
+        **settings: float,
     ) -> None:
+        """``settings`` are seconds of :class:`RebalanceSettings`."""
         group = paths.broadcast_group(GROUP, name) if broadcasting else GROUP
         self.consumer = ConsumerId(f"{GROUP}_{name}")
         self.events: SimpleQueue[Event] = SimpleQueue()
@@ -155,7 +168,7 @@ class SteppedMember:
         if listener is not None:
             self.listener = ListenerThread(listener, name, lambda: self.events.put(ListenerReturned()))
             self.listener.open()
-        cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
+        self.cache = cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
         self.membership = ModelMembership(
             self.session,
             cache,
@@ -166,31 +179,32 @@ class SteppedMember:
             exclude_internal_topics=True,
             wants_racks=strategy is not None and strategy.wants_racks,
         )
-        self.rebalancer = Rebalancer(
-            self.consumer,
-            group,
+        chosen: dict[str, Any] = dict.fromkeys(("quiet", "backoff", "backoff_max", "drain"), 0.0)
+        named: dict[str, Any] = {} if strategy is None else {"name": strategy.name, "concern": strategy.concern}
+        assign = strategy or range_assignment
+        self.strategy = AppliedStrategy(self.consumer, assign, exclude_internal_topics=True, **named)
+        self.rebalancer = zookeeper_engine(
             RebalanceSettings(
-                quiet=0.0,
-                backoff=0.0,
-                backoff_max=0.0,
-                drain=0.0,
-                interval=3600.0,
                 request_timeout=5.0,
                 auto_commit=auto_commit,
                 exclude_internal_topics=True,
                 patience=patience,
                 conflict=conflict,
+                **{**chosen, "interval": 3600.0, **settings},
             ),
             events=self.events,
             session=self.session,
             cache=cache,
             membership=self.membership,
-            delivery=self.delivery,
-            offsets=self.committer,
-            assign=strategy or range_assignment,
-            reports=None if strategy is None else Reports(strategy.name, strategy.concern),
-            listening=Listening(self.listener, listener_limit),
+            source=self.delivery,
+            hold=self.delivery,
+            commits=self.committer,
+            strategy=self.strategy,
+            listener=self.listener,
+            listener_limit=listener_limit,
         )
+        self.coordinator = cast(Rebalancer, self.rebalancer.coordinator)
+        self.schedule = self.coordinator.schedule
         self.rebalancer.begin()
 
     def step(self, times: int = 1) -> None:

@@ -18,8 +18,7 @@ from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
 from zkconsumer.zookeeper import security
-from zkconsumer.zookeeper.kazoo_handler import NamedHandler
-from zkconsumer.zookeeper.server_connection import ServerConnection
+from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
 
 CONNECT = "_connect"
 

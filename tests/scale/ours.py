@@ -14,16 +14,17 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import CommitsRefused, Event, NodeChanged, StopRequested
-from zkconsumer.member.zookeeper.group_thread import Rebalancer
-from zkconsumer.member.zookeeper.group_warnings import Reports
 from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.version import VERSION
 from zkconsumer.wiring import rebalance_settings
+from zkconsumer.wiring.zookeeper_member import zookeeper_engine
 from zkconsumer.zookeeper.node_cache import NodeCache
 
 REQUEST_TIMEOUT = 6.0
@@ -46,7 +47,7 @@ class OurMember:
         self._events: Mailbox[Event] = Mailbox(server.simulation)
         self._late = server.simulation.chance.uniform(0.0, LATENESS_S)
         self.session = server.connect(self._events.put, COSTS)
-        self._rebalancer: Rebalancer | None = None
+        self._rebalancer: Engine | None = None
         self.task = server.simulation.start(self.consumer, self._run)
 
     def _run(self) -> None:
@@ -57,7 +58,7 @@ class OurMember:
             rebalancer.step()
         self.session.close(Deadline(REQUEST_TIMEOUT))
 
-    def _made(self) -> Rebalancer:
+    def _made(self) -> Engine:
         config = ConsumerConfig({"zookeeper.connect": "fake:2181", "group.id": self._group})
         strategy = assignment_strategy(config)
         extra = advertisement(config, host="host", address="127.0.0.1", version=VERSION)
@@ -72,6 +73,7 @@ class OurMember:
             exclude_internal_topics=True,
             wants_racks=strategy.wants_racks,
         )
+        delivery = RecordingDelivery()
         nodes = ZooKeeperOffsets(self.session, self._group)
         committer = InlineCommitter(
             self.consumer,
@@ -80,18 +82,22 @@ class OurMember:
             CommitSettings(interval=None, timeout=REQUEST_TIMEOUT),
             refused=lambda outcomes: self._events.put(CommitsRefused(outcomes)),
         )
-        return Rebalancer(
-            ConsumerId(self.consumer),
-            self._group,
+        return zookeeper_engine(
             replace(rebalance_settings(config, REQUEST_TIMEOUT), interval=self._interval),
             events=self._events,
             session=self.session,
             cache=cache,
             membership=membership,
-            delivery=RecordingDelivery(),
-            offsets=committer,
-            assign=strategy,
-            reports=Reports(strategy.name, strategy.concern),
+            source=delivery,
+            hold=delivery,
+            commits=committer,
+            strategy=AppliedStrategy(
+                membership.consumer,
+                strategy,
+                exclude_internal_topics=True,
+                name=strategy.name,
+                concern=strategy.concern,
+            ),
         )
 
     def _noticed(self, path: str) -> None:

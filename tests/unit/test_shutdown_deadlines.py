@@ -169,15 +169,12 @@ class Silence:
         self.limit = 0.0
         self.waits: list[str] = []
         self._of: tuple[str, ...] = REQUESTS
-        delivery = member.delivery
-        revoke = delivery.revoke
 
         def drain(positions: Any, deadline: Deadline) -> None:
-            revoke(positions, deadline)
             if self._on("drain") and any(position.held for position in positions):
                 self._stand("drain", deadline.remaining())
 
-        monkeypatch.setattr(delivery, "revoke", drain)
+        monkeypatch.setattr(member.delivery, "wait", drain)
         monkeypatch.setattr(Inbox, "wait", lambda inbox, seconds: self._wait(inbox, seconds))
         monkeypatch.setattr(committers, "wait", lambda _, seconds: self._stand("commit", seconds))
         for request in REQUESTS:
@@ -208,7 +205,7 @@ class Silence:
         self.waits.append(what)
         self.clock.now += seconds
 
-    def _wait(self, inbox: Inbox[Event], seconds: float) -> Event | None:
+    def _wait(self, inbox: Inbox, seconds: float) -> Event | None:
         """Only who waits for the listener waits here: the tests step without waiting for events."""
         if seconds:
             self._on("listener")
@@ -237,13 +234,7 @@ def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     make_topic(server, 4)
     with monkeypatch.context() as patch:
         patch.setattr(ListenerThread, "open", lambda _: None)
-        member = SteppedMember(server, "a", **options)
-    member.rebalancer._settings = member.rebalancer._rounds._settings = member.rebalancer._settings.__class__(
-        **{
-            **{name: getattr(member.rebalancer._settings, name) for name in member.rebalancer._settings.__slots__},
-            "drain": 60.0,
-        }
-    )
+        member = SteppedMember(server, "a", drain=60.0, **options)
     return server, Silence(clock, member, monkeypatch)
 
 

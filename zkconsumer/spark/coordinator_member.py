@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from threading import Event
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
@@ -44,26 +44,34 @@ class HoldingDelivery(BatchDelivery):
         self._started: set[PartitionPosition] = set()
         self._pause = Event()  # set at the end
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """It is known where these start, or that the group has no offset of them: batches may read them."""
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
+        """Let batches read these: it is known where they start, or that the group has no offset of them."""
         self._started.update(positions)
+        return ()
 
     def started(self, position: PartitionPosition) -> bool:
-        """Whether the group's offset was asked for."""
+        """Return whether the group's offset was asked for."""
         return position in self._started
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """No batch that is planned from now on reads these; wait for the one that does, until the deadline."""
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Let no batch that is planned from now on read these."""
         for position in positions:
             position.revoked = True
             self._started.discard(position)
+        self._mark_held(positions)
+
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait for the batch that reads these, until the limit."""
         while True:
-            for position in positions:
-                kept = not self._pause.is_set() and self._keeper.keeps(position.tp)
-                position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
-            if drain.expired or not any(position.held for position in positions):
+            self._mark_held(positions)
+            if limit.expired or not any(position.held for position in positions):
                 return
-            self._pause.wait(drain.bounded(_POLL))
+            self._pause.wait(limit.bounded(_POLL))
+
+    def _mark_held(self, positions: Sequence[PartitionPosition]) -> None:
+        for position in positions:
+            kept = not self._pause.is_set() and self._keeper.keeps(position.tp)
+            position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
 
     def end(self) -> None:
         """The query ends: no batch runs any more."""

@@ -27,6 +27,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import CoordinatorUnavailableError, OffsetCommitError, RegistryError
 from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import LookAgain, StartsResolved
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
@@ -36,7 +37,6 @@ from zkconsumer.spark.offset_ranges import Progress, encode_progress
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.stream_delivery import Delivery
 from zkconsumer.wiring import Member, MemberParts
-from zkconsumer.wiring.member_parts import GroupThread
 from zkconsumer.zookeeper.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -57,28 +57,29 @@ class BatchDelivery(Delivery):
     """What the group's thread is told to deliver to, where batches read by themselves: it notes what is revoked."""
 
     def __init__(self, member: MemberParts) -> None:
-        super().__init__(member.consumer, member.fetching, member.lease)
+        super().__init__(member.consumer, member.lease)
         self.refusal: Exception | None = None
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """The next batch finds them."""
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
+        """Let the next batch find them; it reads by itself."""
+        return ()
 
     def started(self, position: PartitionPosition) -> bool:
-        """Whether it is known where this one starts, or that the group has no offset of it."""
+        """Return whether it is known where this one starts, or that the group has no offset of it."""
         return True
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """No batch that is planned from now on reads these; what a running one reads the keeper has kept."""
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Let no batch that is planned from now on read these; the keeper has kept those of a running one."""
         for position in positions:
             position.revoked = True
 
-    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """The next batch finds the new one."""
-        new.paused = new.halted = old.paused
-        self.revoke([old], Deadline(0.0))
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait for nobody: the strategy leaves the partitions of a running batch where they are."""
 
-    def wake(self) -> None:
-        """Who waits for a start looks by himself."""
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """Let the next batch find the new one."""
+        new.paused = new.halted = old.paused
+        self.revoke([old])
 
     def refuse(self, error: Exception | None) -> None:
         """The next call of Spark's raises ``error``; None takes it back."""
@@ -102,7 +103,7 @@ class ReadingMember(Protocol):
     lease: Lease
     events: SimpleQueue[Any]
     committer: Committer | None
-    rebalancer: GroupThread | None
+    rebalancer: Engine | None
 
     @property
     def request_timeout(self) -> float:

@@ -155,8 +155,7 @@ class KafkaStream(ColumnStream[K, V]):
         return not self._returned or self._columns.withheld
 
     def interrupted(self, thread: int) -> bool:
-        """Return whether the calling thread interrupts its own read of this stream, so that it runs a signal handler.
-        """
+        """Return whether the calling thread interrupts its own read of this stream, so that it runs a signal handler."""
         return self._holder == thread and self._asked
 
     def left_to_parent(self, error: Exception) -> None:

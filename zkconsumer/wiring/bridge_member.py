@@ -19,15 +19,19 @@ from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.bridge import Bridge, Shadow
+from zkconsumer.member.bridge import Bridge, WishedPartitions
 from zkconsumer.member.bridge_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.member.coordinator.coordinator_requests import Line
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.coordinator.status import Status
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.engine import Engine, GroupThread
 from zkconsumer.member.events import StopRequested
+from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
@@ -36,7 +40,6 @@ from zkconsumer.offsets.coordinator_store import CoordinatorOffsets
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.coordinator_member import assignors, member_settings
-from zkconsumer.wiring.member_parts import GroupThread
 from zkconsumer.wiring.zookeeper_member import Member
 from zkconsumer.zookeeper.lease import Lease
 
@@ -62,7 +65,7 @@ class BridgeMember(Member):
             clients=self._clients,
             patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
         )
-        self._shadow = Shadow(self._bridge)
+        self._wished = WishedPartitions(self._bridge)
         interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self._generation = Generation(
             config.group_id,
@@ -81,25 +84,22 @@ class BridgeMember(Member):
             session=config.session_timeout_ms / 1000,
             rebalance=config.max_poll_interval_ms / 1000,
         )
-        self._kafka = CoordinatedMember(
-            ConsumerId(name),
-            # while ZooKeeper coordinates, the coordinator would refuse the others' commits for the sake of a static one
-            replace(member_settings(config, self.request_timeout), static_leaves=True),
-            events=self._kafka_events,
-            line=self._line,
-            heartbeats=self._heartbeats,
-            lease=lease,
-            generation=self._generation,
-            interest=interest,
-            delivery=self._shadow,
-            offsets=self._shadow,
-            rebalanced=lambda _: self._given(),
+        inbox = Inbox(self._kafka_events)
+        # while ZooKeeper coordinates, the coordinator would refuse the others' commits for the sake of a static one
+        settings = replace(member_settings(config, self.request_timeout), static_leaves=True)
+        rebalancer = CoordinatedRebalancer(
+            settings,
+            inbox=inbox,
+            join=JoinProtocol(settings, self._line, self._heartbeats, lease, self._generation, interest),
+            assignment=self._wished,
+            status=Status(settings, self._wished.refuse, lambda _: self._wished.settled()),
         )
+        self._kafka = GroupThread(name, inbox, rebalancer)
 
     @property
     def trouble(self) -> str:
         """What is wrong between us and ZooKeeper, or the brokers' group, in words for the user."""
-        kafkas = self._shadow.trouble or self._kafka.state.detail
+        kafkas = self._wished.trouble or self._kafka.state.detail
         return "; ".join(filter(None, (super().trouble, kafkas)))
 
     @property
@@ -139,9 +139,9 @@ class BridgeMember(Member):
 
         return ended
 
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
+    def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         made = super()._rebalancer(registration, committer)
-        self._bridge.attach(made)
+        self._bridge.attach(made.positions)
         return made
 
     def _registering(self, registration: Registration) -> Callable[[], Registration]:
@@ -152,10 +152,6 @@ class BridgeMember(Member):
             return replace(made, extra={**made.extra, ADVERTISED: BY_BROKERS})
 
         return advertising
-
-    def _given(self) -> None:
-        positions = self._kafka.positions()
-        self._bridge.given({tp: int(position.thread.rpartition("-")[2]) for tp, position in positions.items()})
 
     # ---- offsets
 

@@ -19,22 +19,31 @@ from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.bridge import members_beside
-from zkconsumer.member.coordinator.assignment import ShareSettings
+from zkconsumer.member.coordinator.assignment import OwnedAssignment
 from zkconsumer.member.coordinator.coordinator_requests import Line
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember, MemberSettings
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.coordinator.settings import MemberSettings
+from zkconsumer.member.coordinator.status import Status
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.member.coordinator.topic_interest import TopicInterest
-from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
+from zkconsumer.member.engine import Engine
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls
+from zkconsumer.member.offset_conflicts import OffsetConflicts
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.revocation import Revocation, RevocationSettings
+from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.member_parts import GroupThread, MemberParts, registered_endpoints
+from zkconsumer.wiring.member_parts import MemberParts, registered_endpoints
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session
@@ -149,23 +158,25 @@ class KafkaMember(MemberParts):
             max_retries=config.offsets_commit_max_retries,
         )
 
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
+    def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         config = self.config
         self._interest.subscribe(registration)
-        return CoordinatedMember(
-            self.consumer,
-            member_settings(config, self.request_timeout),
-            events=self.events,
-            line=self._line,
-            heartbeats=self._heartbeats,
-            lease=self.lease,
-            generation=self._generation,
-            interest=self._interest,
-            delivery=self.delivery,
-            offsets=committer,
-            listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
-            rebalanced=self.metrics.timer(self._named("RebalanceRateAndTime")).update,
+        settings = member_settings(config, self.request_timeout)
+        inbox, owned = Inbox(self.events), OwnedPartitions(self.fetching, self.delivery, committer, self.events.put)
+        requests = UserRequests(inbox, owned)
+        calls = ListenerCalls(self.consumer, requests.serve, self.listener, config.rebalance_listener_timeout_ms / 1000)
+        revocation = Revocation(RevocationSettings(settings.drain, settings.auto_commit), owned, requests, calls)
+        rebalanced = self.metrics.timer(self._named("RebalanceRateAndTime")).update
+        rebalancer = CoordinatedRebalancer(
+            settings,
+            inbox=inbox,
+            join=JoinProtocol(settings, self._line, self._heartbeats, self.lease, self._generation, self._interest),
+            assignment=OwnedAssignment(self.consumer, owned, revocation, calls, settings.request_timeout),
+            status=Status(settings, self.delivery.refuse, rebalanced),
+            conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
+            readers=self.delivery,
         )
+        return Engine(self.consumer, inbox, rebalancer, owned)
 
     def _registering(self, registration: Registration) -> Callable[[], Registration]:
         return lambda: registration
@@ -185,11 +196,8 @@ def member_settings(config: ConsumerConfig, request_timeout: float) -> MemberSet
         backoff=BACKOFF,
         backoff_max=BACKOFF_MAX,
         request_timeout=request_timeout,
-        shares=ShareSettings(
-            drain=config.rebalance_drain_timeout_ms / 1000,
-            commit=request_timeout,
-            auto_commit=config.auto_commit_enable,
-        ),
+        drain=config.rebalance_drain_timeout_ms / 1000,
+        auto_commit=config.auto_commit_enable,
         conflict=config.offset_conflict,
     )
 

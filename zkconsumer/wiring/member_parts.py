@@ -16,7 +16,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from threading import get_native_id
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
@@ -34,7 +34,7 @@ from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
-from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import (
     LEAVING,
     CommitsRefused,
@@ -73,30 +73,6 @@ SHORTEST = SPARE + FORCED + LEAVING
 """Seconds below which all of these shrink with the time that a close has; what is beyond them is the drain's."""
 
 
-class GroupThread(Protocol):
-    """The one thread that owns what concerns the group, as the façade sees it."""
-
-    @property
-    def state(self) -> ConnectorState:
-        """Where the member stands."""
-
-    first_round: Future[None]
-    """Done when the first rebalance has run; an error where there cannot be one."""
-
-    def start(self) -> None:
-        """Start it."""
-
-    def join(self, deadline: Deadline) -> bool:
-        """Wait for its end after a :class:`StopRequested`; returns whether it ended."""
-
-    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
-        """What is owned now (a copy)."""
-
-    @property
-    def left(self) -> Sequence[PartitionPosition]:
-        """What was owned when the member left; empty before that."""
-
-
 class MemberParts:
     """The parts of one member of a group that are the same whoever coordinates it.
 
@@ -127,7 +103,7 @@ class MemberParts:
         )
         rate = config.consumed_max_per_second
         self.gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
-        self.delivery = Delivery(consumer, self.fetching, lease)
+        self.delivery = Delivery(consumer, lease)
         self.lookup = OffsetLookup(replace(fetch_settings(config), security=self._security), self._brokers)
         self.listener = (
             ListenerThread(listener, consumer, lambda: self.events.put(ListenerReturned()))
@@ -135,7 +111,7 @@ class MemberParts:
             else None
         )
         self.committer: Committer | None = None
-        self.rebalancer: GroupThread | None = None
+        self.rebalancer: Engine | None = None
         self._closing = False
         self.not_committed: Sequence[str] = ()
         """After the end: the places from which on messages are consumed again, although a commit was due."""
@@ -169,7 +145,7 @@ class MemberParts:
     def _offsets(self) -> DualStore:
         raise NotImplementedError
 
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
+    def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         raise NotImplementedError
 
     def _registering(self, registration: Registration) -> Callable[[], Registration]:
@@ -233,9 +209,10 @@ class MemberParts:
                 self.put_down(get_native_id(), finished=finished)
                 # the group's thread does so too, but it may be waiting for an answer, and readers are not to
                 self.delivery.end()
-                self.delivery.revoke(list(self.rebalancer.positions().values()), Deadline(0.0))
+                self.delivery.revoke(list(self.rebalancer.positions().values()))
+                self.fetching.forget()
 
-    def _end_group(self, rebalancer: GroupThread, end: Deadline, scale: float) -> None:
+    def _end_group(self, rebalancer: Engine, end: Deadline, scale: float) -> None:
         """Have the group's thread leave; where it waits for an answer that does not come, take away what it waits
         for.
         """
@@ -285,7 +262,7 @@ class MemberParts:
                 position.held_until = NOTHING_HELD
             self.delivery.stream_of(position).queue.let_go()
 
-    def _await_first_round(self, rebalancer: GroupThread) -> None:
+    def _await_first_round(self, rebalancer: Engine) -> None:
         began, limit = monotonic(), self._joining_limit()
         try:
             while True:

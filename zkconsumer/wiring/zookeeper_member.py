@@ -6,6 +6,8 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
 
 from zkconsumer.assignors.group_strategy import advertisement, assignment_strategy
 from zkconsumer.config import ConsumerConfig
@@ -16,12 +18,26 @@ from zkconsumer.errors import (
     ZkConsumerError,
 )
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
-from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
-from zkconsumer.member.zookeeper.group_warnings import Reports
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.interfaces import Commits, Hold, Source
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
+from zkconsumer.member.offset_conflicts import OffsetConflicts
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.revocation import Revocation, RevocationSettings
+from zkconsumer.member.user_requests import UserRequests
 from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
+from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
+from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds
+from zkconsumer.member.zookeeper.rebalancer import Rebalancer
+from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
+from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
+from zkconsumer.member.zookeeper.status import Status
+from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import ConsumerId, Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
@@ -29,7 +45,7 @@ from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.member_parts import GroupThread, MemberParts, reachable
+from zkconsumer.wiring.member_parts import MemberParts, reachable
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.node_cache import NodeCache
@@ -117,7 +133,7 @@ class Member(MemberParts):
         )
         return KafkaOffsets(search, self._meter("KafkaCommitsPerSec").mark)
 
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
+    def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         config = self.config
         cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
         self._membership = membership = ModelMembership(
@@ -130,20 +146,26 @@ class Member(MemberParts):
             exclude_internal_topics=config.exclude_internal_topics,
             wants_racks=self.strategy.wants_racks,
         )
-        return Rebalancer(
+        strategy = AppliedStrategy(
             self.consumer,
-            self.group,
+            self._assign(),
+            exclude_internal_topics=config.exclude_internal_topics,
+            name=self.strategy.name,
+            concern=self.strategy.concern,
+        )
+        return zookeeper_engine(
             rebalance_settings(config, self.request_timeout),
             events=self.events,
             session=self.session,
             cache=cache,
             membership=membership,
-            delivery=self.delivery,
-            offsets=committer,
-            assign=self._assign(),
-            reports=Reports(self.strategy.name, self.strategy.concern),
+            source=self.fetching,
+            hold=self.delivery,
+            commits=committer,
+            strategy=strategy,
+            listener=self.listener,
+            listener_limit=config.rebalance_listener_timeout_ms / 1000,
             rebalanced=self._round_ended(),
-            listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
         )
 
     def _assign(self) -> Assign:
@@ -171,6 +193,51 @@ class Member(MemberParts):
 
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
         return reachable(self._directory.brokers(deadline), self.config)
+
+
+def zookeeper_engine(
+    settings: RebalanceSettings,
+    *,
+    events: SimpleQueue[Any],
+    session: Session,
+    cache: NodeCache,
+    membership: Membership,
+    source: Source,
+    hold: Hold,
+    commits: Commits,
+    strategy: AppliedStrategy,
+    listener: ListenerThread | None = None,
+    listener_limit: float = 3.0,
+    rebalanced: Callable[[float], None] = lambda _: None,
+) -> Engine:
+    """Put the engine of a member in ZooKeeper together; :meth:`Engine.start` starts it."""
+    group, consumer = membership.group, membership.consumer
+    inbox, owned = Inbox(events), OwnedPartitions(source, hold, commits, events.put)
+    owner_nodes = OwnerNodes(session, cache, group, reads_offsets=commits.reads_nodes)
+    requests = UserRequests(inbox, owned, owner_nodes.keep_alive)
+    calls = ListenerCalls(consumer, requests.serve, listener, listener_limit)
+    revocation = Revocation(RevocationSettings(settings.drain, settings.auto_commit), owned, requests, calls)
+    rounds = RebalanceRounds(
+        settings,
+        registration=membership,
+        owner_nodes=owner_nodes,
+        strategy=strategy,
+        owned=owned,
+        revocation=revocation,
+        listener=calls,
+        inbox=inbox,
+    )
+    rebalancer = Rebalancer(
+        settings,
+        inbox=inbox,
+        owned=owned,
+        conflicts=OffsetConflicts(settings.conflict, owned, owner_nodes, settings.request_timeout),
+        monitor=SessionMonitor(session),
+        rounds=rounds,
+        orphaned=OrphanedPartitions(session, membership, settings.patience),
+        status=Status(group, consumer, owned.positions, rebalanced),
+    )
+    return Engine(consumer, inbox, rebalancer, owned)
 
 
 def own_group(config: ConsumerConfig) -> str:
