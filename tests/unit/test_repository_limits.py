@@ -24,7 +24,7 @@ LARGE_CONSTRUCTORS = 12
 TEST_NAME = 60
 LONG_TEST_NAMES = 529
 
-PRIVATE_ACCESSES = 371
+PRIVATE_ACCESSES = 372
 PRIVATE_TEXTS = 35
 """Private names in texts: ``monkeypatch.setattr(thing, "_name", ...)``."""
 

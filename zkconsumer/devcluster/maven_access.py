@@ -30,9 +30,9 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re
 
 
 def mirror() -> str | None:
-    """The repository to use in place of Maven Central, or None.
+    """Return the repository to use in place of Maven Central, or None.
 
-    ``ZKCONSUMER_MAVEN_REPOSITORY`` if set, else the mirror for ``central`` in ``~/.m2/settings.xml``.
+    It is ``ZKCONSUMER_MAVEN_REPOSITORY`` if set, else the mirror for ``central`` in ``~/.m2/settings.xml``.
     """
     if os.environ.get("ZKCONSUMER_MAVEN_REPOSITORY"):
         return os.environ["ZKCONSUMER_MAVEN_REPOSITORY"]
@@ -49,7 +49,7 @@ def mirror() -> str | None:
 
 
 def repository_settings() -> str | None:
-    """The text of an Ivy settings file that uses the mirror; None where Ivy's own default is right."""
+    """Return the text of an Ivy settings file that uses the mirror. None means that Ivy's default is right."""
     url = mirror()
     if url is None:
         return None
@@ -60,7 +60,7 @@ def repository_settings() -> str | None:
 
 
 def proxy_options() -> list[str]:
-    """Options that let a Java process use the environment's proxy."""
+    """Return the JVM options for the environment's proxy."""
     options = []
     for scheme in ("http", "https"):
         proxy = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
@@ -71,7 +71,7 @@ def proxy_options() -> list[str]:
 
 
 def system_bundle() -> Path | None:
-    """The PEM file with the certificates this machine trusts: the environment's, else OpenSSL's; None without one."""
+    """Return the PEM file of trusted certificates: the environment's, else OpenSSL's, else None."""
     paths = ssl.get_default_verify_paths()
     named = [os.environ.get(name) for name in _BUNDLE_VARIABLES]
     for candidate in [*named, paths.cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"]:
@@ -81,7 +81,7 @@ def system_bundle() -> Path | None:
 
 
 def key_store(certificates: Sequence[bytes]) -> bytes:
-    """A Java key store of trusted certificates, given in DER."""
+    """Return a Java key store of trusted certificates, which are given in DER."""
     parts = [struct.pack(">III", _MAGIC, _VERSION, len(certificates))]
     for number, certificate in enumerate(certificates):
         parts += [
@@ -102,7 +102,7 @@ def _text(text: str) -> bytes:
 
 
 def trust_options(directory: Path) -> list[str]:
-    """JVM options that make a Java trust what this machine trusts; may write a file into ``directory``."""
+    """Return the JVM options for this machine's trusted certificates. May write a file into ``directory``."""
     store = _SYSTEM_KEY_STORE
     if not store.is_file():
         bundle = system_bundle()

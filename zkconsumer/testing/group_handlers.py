@@ -1,6 +1,6 @@
-"""How a fake broker answers the requests about groups: between the protocol's messages and ``GroupCoordinator``.
+"""The fake broker's handlers of group requests: they convert between request bodies and ``GroupCoordinator``.
 
-Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
+Each function runs on the connection's thread. It may block there until the broker stops.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MANY_LEAVE = 3
 _NAMES_PROTOCOL = 5  # SyncGroup from this version on
 _ERROR_AT_TOP = 2  # of an OffsetFetch
 _OLD_RETENTION = -1
-_NOW = -1  # the time of a commit that does not say when it was
+_NOW = -1  # the timestamp of a commit that carries no time
 
 
 def find_coordinator(call: PendingRequest) -> Body:
-    """Who coordinates a group."""
-    if call.body["key_type"] != 0:  # transactions: nobody
+    """Answer the coordinator of a group."""
+    if call.body["key_type"] != 0:  # transactions have no coordinator here
         return {"error_code": errors.NOT_AVAILABLE}
     found = call.cluster.coordinator(call.body["key"])
     if found is None:
@@ -35,7 +35,7 @@ def find_coordinator(call: PendingRequest) -> Body:
 
 
 def join_group(call: PendingRequest) -> Body:
-    """JoinGroup; waits for the others."""
+    """Answer a JoinGroup; wait for the other members."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"]):
         return _joined(call, JoinAnswer(error, body["member_id"], -1 if call.cluster.modern else 0))
@@ -76,11 +76,11 @@ def _joined(call: PendingRequest, answer: JoinAnswer) -> Body:
 
 
 def sync_group(call: PendingRequest) -> Body:
-    """SyncGroup; waits for the leader."""
+    """Answer a SyncGroup; wait for the leader."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
     if error:
-        if error == errors.LOADING:  # the rebalance was lost with the old coordinator
+        if error == errors.LOADING:  # the old coordinator took the rebalance with it
             error = errors.REBALANCING if call.cluster.modern else errors.UNKNOWN_MEMBER
         return _synced(SyncAnswer(error))
     if call.version >= _NAMES_PROTOCOL and None in (body["protocol_type"], body["protocol_name"]):
@@ -108,7 +108,7 @@ def _synced(answer: SyncAnswer) -> Body:
 
 
 def heartbeat(call: PendingRequest) -> Body:
-    """Heartbeat. While the group is being loaded every one is taken for good."""
+    """Answer a Heartbeat. While the group is loading, every heartbeat succeeds."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
     if error == errors.LOADING:
@@ -121,7 +121,7 @@ def heartbeat(call: PendingRequest) -> Body:
 
 
 def leave_group(call: PendingRequest) -> Body:
-    """LeaveGroup, of one member or of several."""
+    """Answer a LeaveGroup of one member or several."""
     body = call.body
     group_id = body["group_id"]
     if error := call.cluster.group_error(call.broker_id, group_id):
@@ -136,7 +136,7 @@ def leave_group(call: PendingRequest) -> Body:
 
 
 def describe_groups(call: PendingRequest) -> Body:
-    """DescribeGroups: the members' own data only of a stable group."""
+    """Answer a DescribeGroups. Only a stable group shows its members' metadata and assignments."""
     groups = []
     for group_id in call.body["groups"]:
         error = call.cluster.group_error(call.broker_id, group_id)
@@ -169,7 +169,7 @@ def _described_member(member: MemberView) -> Body:
 
 
 def list_groups(call: PendingRequest) -> Body:
-    """ListGroups: those that this broker coordinates."""
+    """Answer a ListGroups: the groups that this broker coordinates."""
     wanted = call.body["states_filter"]
     return {
         "groups": [
@@ -181,7 +181,7 @@ def list_groups(call: PendingRequest) -> Body:
 
 
 def delete_groups(call: PendingRequest) -> Body:
-    """DeleteGroups."""
+    """Answer a DeleteGroups."""
     results = []
     for group_id in call.body["groups_names"]:
         error = call.cluster.group_error(call.broker_id, group_id) or call.groups.delete(group_id)
@@ -190,7 +190,7 @@ def delete_groups(call: PendingRequest) -> Body:
 
 
 def offset_commit(call: PendingRequest) -> Body:
-    """OffsetCommit. What is said of a partition that does not exist is refused, the rest written."""
+    """Answer an OffsetCommit. Partitions that do not exist get an error; the others are written."""
     body = call.body
     wanted = {
         (topic["name"], partition["partition_index"]): (
@@ -223,7 +223,7 @@ def offset_commit(call: PendingRequest) -> Body:
 
 
 def _exists(call: PendingRequest, place: tuple[str, int]) -> bool:
-    """Whether offsets can be kept there: 1.1 looks at the topic only."""
+    """Return whether a partition can have offsets. Kafka 1.1 checks the topic only."""
     if call.cluster.modern:
         return call.cluster.log(*place) is not None
     return call.cluster.logs(place[0]) is not None
@@ -248,7 +248,7 @@ def _by_topic(topics: Iterable[Body], results: dict[tuple[str, int], int]) -> Bo
 
 
 def offset_fetch(call: PendingRequest) -> Body:
-    """OffsetFetch, of some partitions or of all."""
+    """Answer an OffsetFetch of some partitions or of all."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
         return _refuse_offset_fetch(call, error)
@@ -268,11 +268,11 @@ def offset_fetch(call: PendingRequest) -> Body:
     return {"topics": [{"name": topic, "partitions": entries} for topic, entries in topics.items()]}
 
 
-# ---- errors instead of answers ----
+# ---- error answers that a test asked for ----
 
 
 def _refuse_offset_fetch(call: PendingRequest, code: int) -> Body:
-    """Before version 2 an error of the group stands with each partition."""
+    """Answer an error of the group. Before version 2, each partition carries it."""
     if call.version >= _ERROR_AT_TOP:
         return {"error_code": code}
     return {

@@ -151,9 +151,9 @@ OLD: Table = {
 class CoordinatorRules(NamedTuple):
     """The rules of a coordinator. Times are in seconds.
 
-    ``modern`` selects the behaviour of Kafka 3.9, else 1.1's: no member ids before joining, no static members, no time
-    limit for a SyncGroup, removal of all members that join too late, and offsets that expire by their own age. Offsets
-    live for ``retention``, an empty group without offsets for ``retention_check``.
+    ``modern`` selects the behaviour of Kafka 3.9, else 1.1's. In 1.1 there are no member ids before joining, no static
+    members, and no time limit for a SyncGroup. All members that join too late are removed, and offsets expire by their
+    own age. Offsets live for ``retention``, an empty group without offsets for ``retention_check``.
     """
 
     modern: bool = True

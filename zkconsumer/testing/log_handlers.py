@@ -1,6 +1,6 @@
-"""How a fake broker answers the requests that are not about groups: who leads what, messages in and out, topics.
+"""The fake broker's handlers of all other requests: metadata, produce, fetch, offsets by time, and topics.
 
-Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
+Each function runs on the connection's thread. It may block there until the broker stops.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LATEST, _EARLIEST = -1, -2
 
 
 def api_versions(call: PendingRequest) -> Body:
-    """Which requests are understood in which versions."""
+    """Answer the versions of each request."""
     return {"api_keys": supported(call.cluster.modern)}
 
 
 def metadata(call: PendingRequest) -> Body:
-    """Brokers, topics, leaders."""
+    """Answer the brokers, topics and leaders."""
     cluster = call.cluster
     wanted = call.body["topics"]
     everything = wanted is None or (call.version == 0 and not wanted)
@@ -67,7 +67,7 @@ def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Body
 
 
 def produce(call: PendingRequest) -> Body | None:
-    """Messages in. No answer where none is wanted (acks 0)."""
+    """Append messages. With acks 0 there is no answer."""
 
     def one(topic: str, partition: Body) -> Body:
         log, error = _led(call, topic, partition["index"])
@@ -87,7 +87,7 @@ def produce(call: PendingRequest) -> Body | None:
 
 
 def fetch(call: PendingRequest) -> Body:
-    """Messages out; waits for some, in real time. No fetch sessions are kept, which the answer says."""
+    """Answer messages; wait in real time if there are none. The answer says that there are no fetch sessions."""
     deadline = Deadline(max(call.body["max_wait_ms"], 0) / 1000)
     while True:
         mark = call.cluster.arrivals()
@@ -100,7 +100,7 @@ def fetch(call: PendingRequest) -> Body:
 
 
 def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:
-    """How many bytes there are, whether there is something that must not wait, and the answer."""
+    """Return the number of bytes, whether the answer must not wait because of an error, and the answer."""
     left = call.body["max_bytes"]
     size, urgent = 0, False
 
@@ -129,7 +129,7 @@ def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:
 
 
 def list_offsets(call: PendingRequest) -> Body:
-    """Offsets by time."""
+    """Answer offsets by time."""
 
     def one(topic: str, partition: Body) -> Body:
         number, timestamp = partition["partition_index"], partition["timestamp"]
@@ -148,7 +148,7 @@ def list_offsets(call: PendingRequest) -> Body:
 
 
 def offset_for_leader_epoch(call: PendingRequest) -> Body:
-    """Where the log of an epoch ends."""
+    """Answer the offsets at which leader epochs end."""
 
     def one(topic: str, partition: Body) -> Body:
         number = partition["partition"]
@@ -162,14 +162,14 @@ def offset_for_leader_epoch(call: PendingRequest) -> Body:
 
 
 def init_producer_id(call: PendingRequest) -> Body:
-    """A producer's id, for idempotence; there are no transactions."""
+    """Answer a producer id, for idempotence. There are no transactions."""
     if call.body["transactional_id"] is not None:
         return {"error_code": _NO_TRANSACTIONS}
     return {"producer_id": call.cluster.next_producer_id(), "producer_epoch": 0}
 
 
 def create_topics(call: PendingRequest) -> Body:
-    """CreateTopics; configurations are taken and ignored, and so is the number of replicas."""
+    """Answer a CreateTopics. Configurations and the number of replicas are ignored."""
     results = []
     for topic in call.body["topics"]:
         name = topic["name"]
@@ -182,7 +182,7 @@ def create_topics(call: PendingRequest) -> Body:
 
 
 def delete_topics(call: PendingRequest) -> Body:
-    """DeleteTopics; offsets of groups there go as well."""
+    """Answer a DeleteTopics. All groups lose their offsets of the topics."""
     results = []
     for name in call.body["topic_names"]:
         known = call.cluster.logs(name) is not None
@@ -193,7 +193,7 @@ def delete_topics(call: PendingRequest) -> Body:
 
 
 def create_partitions(call: PendingRequest) -> Body:
-    """CreatePartitions."""
+    """Answer a CreatePartitions."""
     results = []
     for topic in call.body["topics"]:
         logs = call.cluster.logs(topic["name"])
@@ -210,7 +210,7 @@ def create_partitions(call: PendingRequest) -> Body:
 
 
 def _led(call: PendingRequest, topic: str, number: int, epoch: int = -1) -> tuple[PartitionLog | None, int]:
-    """A partition's log, and the error where this broker does not lead it or the client knows another leader's time."""
+    """Return a partition's log, and the error if this broker does not lead it or the client's leader epoch differs."""
     log = call.cluster.log(topic, number)
     if log is None:
         return None, _UNKNOWN_TOPIC_OR_PARTITION
@@ -225,7 +225,7 @@ def _each(topics: Iterable[Body], name: str, one: Callable[[str, Body], Body]) -
     return [{name: topic[name], "partitions": [one(topic[name], p) for p in topic["partitions"]]} for topic in topics]
 
 
-# ---- errors instead of answers ----
+# ---- error answers that a test asked for ----
 
 
 def _refuse(call: PendingRequest, code: int) -> Body:

@@ -1,7 +1,7 @@
-"""ZooKeeper's requests and answers as bytes, performed on the tree of a :class:`FakeZooKeeper`.
+"""ZooKeeper's protocol: decodes requests, performs them on a :class:`FakeZooKeeper`, and encodes answers and events.
 
-No socket, no thread: the server calls, one request at a time (its ``_order`` is held), and gives a place where answers
-and events are put, in the order in which the client has to see them.
+No socket, no thread. The server calls it with one request at a time, under its lock ``_order``. Answers and events go
+to ``send`` in the order in which the client has to see them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EVENT_XID = -1
 
 
 class ZooKeeperError(Exception):
-    """A request fails with a code of the protocol."""
+    """A request failed. ``code`` is the protocol's error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error {code}")
@@ -49,32 +49,32 @@ class ZooKeeperError(Exception):
 
 
 class NodeTree:
-    """The nodes, by the operations of the protocol. Called under the server's ``_order``."""
+    """The nodes of a FakeZooKeeper, with the operations and errors of the protocol. Called under the server's lock."""
 
     def __init__(self, zookeeper: FakeZooKeeper) -> None:
         self.zookeeper = zookeeper
         self._made: dict[str, int] = {}
 
     def node(self, path: str) -> Node:
-        """A node. Raises ZooKeeperError."""
+        """Return a node. Raises ZooKeeperError."""
         node = self.zookeeper.node(path)
         if node is None:
             raise ZooKeeperError(_NO_NODE)
         return node
 
     def read(self, path: str) -> Node:
-        """A node whose contents may be read. Raises ZooKeeperError."""
+        """Return a node that the session may read. Raises ZooKeeperError."""
         node = self.node(path)
         self._do(lambda: self.zookeeper._permit("read", path))
         return node
 
     def children(self, path: str) -> list[str]:
-        """The names of a node's children."""
+        """Return the names of a node's children."""
         prefix = path.rstrip("/") + "/"
         return [p[len(prefix) :] for p in self.zookeeper.tree(path) if "/" not in p[len(prefix) :]]
 
     def create(self, path: str, data: bytes, flags: int, session_id: int) -> str:
-        """Make a node; returns its path, which has a number where one was wanted. Raises ZooKeeperError."""
+        """Make a node. Return its path, with its number if it is sequential. Raises ZooKeeperError."""
         zookeeper = self.zookeeper
         parent = path.rsplit("/", 1)[0] or "/"
         if flags & _SEQUENTIAL:
@@ -102,7 +102,7 @@ class NodeTree:
         return self.node(path)
 
     def check(self, path: str, version: int) -> None:
-        """Look at a node's version. Raises ZooKeeperError."""
+        """Check a node's version. Raises ZooKeeperError."""
         self._do(lambda: self.zookeeper._expect(path, version))
 
     def _do(self, change: Callable[[], object]) -> None:
@@ -113,7 +113,7 @@ class NodeTree:
 
 
 class ConnectionRequests:
-    """What one connection asks. ``send`` takes an answer or event to be sent; it must not block."""
+    """The requests of one connection. ``send`` takes an answer or event and must not block."""
 
     def __init__(self, tree: NodeTree, session_id: int, send: Callable[[bytes], None]) -> None:
         self._tree = tree
@@ -139,7 +139,7 @@ class ConnectionRequests:
         }
 
     def perform(self, xid: int, kind: int, reader: WireReader) -> None:
-        """Perform a request and send its answer, after the events that it causes. Raises MalformedRequestError."""
+        """Perform a request. Send its events, then its answer. Raises MalformedRequestError."""
         body = WireWriter()
         code = _OK
         try:
@@ -154,7 +154,7 @@ class ConnectionRequests:
         self._send(bytes(head.data + body.data))
 
     def forget_watches(self) -> None:
-        """The connection is gone, and with it whatever it watched."""
+        """Drop the watches of a closed connection."""
         self._open = False
         with self._zookeeper._lock:
             for watches in self._zookeeper._watches.values():
@@ -204,7 +204,7 @@ class ConnectionRequests:
     def _exists(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
         self._watch("data", path, BOOLEAN.read(reader))
-        self._tree.read(path)  # asking needs the right to read as well, since ZooKeeper 3.9
+        self._tree.read(path)  # since ZooKeeper 3.9, exists needs the right to read
         self._stat(body, path)
 
     def _get(self, reader: WireReader, body: WireWriter) -> None:
@@ -253,7 +253,7 @@ class ConnectionRequests:
         TEXT.write(body, _path(reader))
 
     def _multi(self, reader: WireReader, body: WireWriter) -> None:
-        """All or nothing: where one fails, the tree is as before and each result is an error."""
+        """Perform a transaction. If one operation fails, the tree stays unchanged and each result is an error."""
         zookeeper = self._zookeeper
         before = dict(zookeeper._nodes), list(zookeeper._fired), zookeeper._zxid
         watches = {key: dict(value) for key, value in zookeeper._watches.items()}
@@ -283,7 +283,7 @@ class ConnectionRequests:
         _multi_header(body, -1, done=True, code=-1)
 
     def _one(self, kind: int, reader: WireReader, result: WireWriter, skip: bool) -> None:
-        """One part of a transaction; read only where one before it has failed."""
+        """Perform one operation of a transaction. After a failure (``skip``) only read it."""
         if kind == _CHECK:
             path, version = _path(reader), INT32.read(reader)
             if not skip:
@@ -316,7 +316,7 @@ def _path(reader: WireReader) -> str:
 
 
 def _acl(reader: WireReader) -> list[tuple[int, str]]:
-    """Permissions and the scheme of who has them."""
+    """Read an access list: permissions and scheme of each entry."""
     found = []
     for _ in range(INT32.read(reader)):
         found.append((int(INT32.read(reader)), str(TEXT.read(reader))))
