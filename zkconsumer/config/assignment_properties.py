@@ -1,6 +1,6 @@
-"""The properties of strategies, of the listener and of what a stream does at its end. Immutable; any thread.
+"""The properties of strategies, of the rebalance listener and of the end of streams. Immutable; any thread.
 
-None of them is the original's; those of strategies carry what RocketMQ's strategies are constructed with.
+The original has none of them. Those of the strategies hold the arguments of RocketMQ's strategies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from zkconsumer.model import TopicPartition
 
 
 def parse_rooms(value: str) -> tuple[str, ...]:
-    """The names in ``a,b``. Raises ValueError where there is none."""
+    """Parse the names of rooms in ``a,b``. Raises ValueError if there are none."""
     rooms = tuple(name.strip() for name in value.split(",") if name.strip())
     if not rooms:
         raise ValueError(f"must name at least one room, not {value!r}")
@@ -20,7 +20,7 @@ def parse_rooms(value: str) -> tuple[str, ...]:
 
 
 def parse_assignment_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
-    """Who owns what, from ``member=topic:0,topic:1; member=...`` with thread or consumer ids. Raises ValueError."""
+    """Parse an assignment like ``member=topic:0,topic:1; member=...``, by thread or consumer id. Raises ValueError."""
     table: dict[str, tuple[TopicPartition, ...]] = {}
     for entry in value.split(";"):
         if not entry.strip():
@@ -55,7 +55,7 @@ def _table(value: str) -> str:
 
 @dataclass(frozen=True, init=False, repr=False)
 class AssignmentConfig:
-    """The part of :class:`~zkconsumer.config.ConsumerConfig` that strategies, the listener and streams read."""
+    """The part of :class:`~zkconsumer.config.ConsumerConfig` for strategies, the rebalance listener and streams."""
 
     assignment_mixed_group: str = choice(
         "what members do if their strategy is not the original's and another member does not advertise it."

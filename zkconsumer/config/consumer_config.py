@@ -1,7 +1,7 @@
-"""The table of properties, and the object that holds their values in effect.
+"""The declared properties of a consumer, and the object with their values in effect.
 
-One declaration a property: the field's name with dots for underscores is the key, the rest says type, default, limits
-and note, and the tables in the docs are rendered from it. Immutable, so any thread may read it.
+Each field declares one property. Its key is the field's name with dots for underscores; the rest is type, default,
+limits and note. The tables in the docs are rendered from it. Immutable, so any thread may read it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from zkconsumer.config.property_keys import (
     Value,
     boolean,
     choice,
-    defaults_to,
     integer,
     keys_of,
     legal_name,
     node_name,
     not_empty,
+    same_as,
     text,
 )
 from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
@@ -81,7 +81,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         "how long a vanished member keeps its partitions; the ZooKeeper servers may bound it", least=1, default=6000
     )
     zookeeper_connection_timeout_ms: int = integer(
-        "how long to wait for ZooKeeper at start", least=1, **defaults_to("zookeeper.session.timeout.ms")
+        "how long to wait for ZooKeeper at start", least=1, **same_as("zookeeper.session.timeout.ms")
     )
     zookeeper_sync_time_ms: int = integer("used only as the default of `rebalance.backoff.ms`", least=0, default=2000)
     consumer_id: str | None = text(
@@ -89,9 +89,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         check=node_name,
         default_text="`<host>-<ms>-<8 hex digits>`",
     )
-    client_id: str = text(
-        "names the client in the brokers' logs and quotas", check=legal_name, **defaults_to("group.id")
-    )
+    client_id: str = text("names the client in the brokers' logs and quotas", check=legal_name, **same_as("group.id"))
     socket_timeout_ms: int = integer(
         "limit of one request to a broker and its answer; at least `fetch.wait.max.ms`", least=1, default=30_000
     )
@@ -129,7 +127,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         default=4,
     )
     rebalance_backoff_ms: int = integer(
-        "the longest pause between two attempts", least=0, **defaults_to("zookeeper.sync.time.ms")
+        "the longest pause between two attempts", least=0, **same_as("zookeeper.sync.time.ms")
     )
     refresh_leader_backoff_ms: int = integer(
         "pause before leaders are asked for again, and after a failed fetch", least=0, default=200
@@ -214,7 +212,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         "size of one compressed batch after decompression; a larger one counts as corrupt, at its offset",
         least=1,
         ours=True,
-        **defaults_to("queued.max.bytes"),
+        **same_as("queued.max.bytes"),
     )
     check_crcs: bool = boolean("verify the checksum of fetched data", default=True, ours=True)
     isolation_level: str = choice(
@@ -260,8 +258,8 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     def from_file(cls, path: str | Path) -> Self:
         r"""Read a Java .properties file, in ISO-8859-1 with ``\uXXXX`` escapes as Java has them.
 
-        Raises OSError where it cannot be read, and :class:`ConfigException` as the constructor does; for a broken
-        escape that names the file in place of a property.
+        Raises OSError if it cannot be read, and :class:`ConfigException` as the constructor does. The error for a
+        broken escape names the file in place of a property.
         """
         content = Path(path).read_bytes().decode("iso-8859-1")
         try:
@@ -273,7 +271,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         return config
 
     def replace(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> Self:
-        """A copy with other values; None takes a value back to its default. Defaults that follow others follow anew.
+        """Return a copy with other values; None restores a default. Derived defaults are derived again.
 
         Raises and warns as the constructor does.
         """
@@ -293,14 +291,14 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         return {name: value for name, value in values if value is not None}
 
     def masked(self) -> dict[str, str | int | bool]:
-        """The values in effect as :meth:`as_dict`, with ``***`` for secrets: for logs."""
+        """Return the values as :meth:`as_dict` does, for logs: with ``***`` for secrets."""
         return {name: HIDDEN if is_secret(name) else value for name, value in self.as_dict().items()}
 
     @property
     def unused(self) -> Mapping[str, Value]:
-        """Properties that were given and have no effect: unknown ones, and those of the original without a use here.
+        """Given properties without effect: unknown ones, and those of the original without a use here.
 
-        The values are as given: a misspelt password is among them.
+        The values are as given, so a misspelt password is among them.
         """
         known = keys_of(type(self))
         given: dict[str, Value] = self.__dict__["_given"]
@@ -308,14 +306,12 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
 
     @property
     def zookeeper_hosts(self) -> tuple[tuple[str, int], ...]:
-        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets; none where it is not
-        given.
-        """
+        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets; empty without it."""
         return parse_connect(self.zookeeper_connect)[0] if self.zookeeper_connect else ()
 
     @property
     def bootstrap_addresses(self) -> tuple[tuple[str, int], ...]:
-        """The servers of ``bootstrap.servers`` as (host, port), IPv6 addresses without brackets; none without it."""
+        """The servers of ``bootstrap.servers`` as (host, port), IPv6 addresses without brackets; empty without it."""
         return parse_servers(self.bootstrap_servers) if self.bootstrap_servers else ()
 
     @property
@@ -325,22 +321,22 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
 
     @property
     def broker_addresses(self) -> Mapping[str, str]:
-        """``broker.address.map`` as a mapping from a registered address to the one to use."""
+        """``broker.address.map`` as a mapping from registered to reachable addresses."""
         return MappingProxyType(parse_address_map(self.broker_address_map))
 
     @property
     def zookeeper_chroot(self) -> str:
-        """The chroot of ``zookeeper.connect``, empty if there is none, else beginning with ``/`` and not ending so."""
+        """The chroot of ``zookeeper.connect``: empty, or a path that begins with ``/`` and does not end with it."""
         return parse_connect(self.zookeeper_connect)[1] if self.zookeeper_connect else ""
 
     def __repr__(self) -> str:
-        # Only what was given, so that it can be read; the rest is the default.
+        # only the given values, so that users can read it
         given = ((name, value) for name, value in self.__dict__["_given"].items() if value is not None)
         shown = (f"{name!r}: {(HIDDEN if self._hides(name, value) else value)!r}" for name, value in given)
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
 
     def _hides(self, name: str, value: Value) -> bool:
-        """Return whether a value must not be shown; an unknown property is judged by its value too."""
+        """Return whether a value must not be shown. For an unknown property its value counts too."""
         keys = keys_of(type(self))
         return is_secret(name) or (name not in keys and looks_secret(name, value, keys))
 
@@ -357,13 +353,13 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         suspicion = _suspect_timing(values)
         if suspicion:
             warnings.warn(suspicion, SuspectConfigWarning, stacklevel=level)
-        for name, value in values.items():  # frozen: this is the only place that sets
+        for name, value in values.items():  # frozen: no other place sets fields
             object.__setattr__(self, name.replace(".", "_"), value)
         object.__setattr__(self, "_given", {name: values.get(name, value) for name, value in given.items()})
 
 
 def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[str, Value]:
-    """Both ways of naming in one, by dotted name. Raises :class:`ConfigException` where they contradict each other."""
+    """Return dotted names and keywords as one mapping. Raises :class:`ConfigException` if they contradict."""
     if not isinstance(mapping, Mapping):
         raise TypeError(f"the properties must be a mapping, not {type(mapping).__name__}")
     keys = keys_of(ConsumerConfig)
@@ -384,7 +380,7 @@ def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value
 
 
 def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[str, Value]:
-    """The same by the names of the table. Raises :class:`ConfigException` as :func:`_merged_arguments`."""
+    """Return the values under their proper names. Raises :class:`ConfigException` as :func:`_merged_arguments`."""
     for alias, name in ALIASES.items():
         if alias not in given:
             continue
@@ -399,7 +395,7 @@ def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[s
 
 
 def _effective_values(given: Mapping[str, Value]) -> dict[str, Value]:
-    """The values in effect, in the table's order."""
+    """Return the values in effect, in the order of declaration."""
     values: dict[str, Value] = {}
     for name, key in keys_of(ConsumerConfig).items():
         value = given.get(name)
@@ -454,7 +450,7 @@ def _suspect_timing(values: Mapping[str, Any]) -> str | None:
 
 
 def _callers_stack_level() -> int:
-    """By how many frames a warning of the caller's must look up to point at the user's own line, not at the package."""
+    """Return the stack level with which a warning of the caller names the user's line, not one of this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back

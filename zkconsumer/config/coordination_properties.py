@@ -1,9 +1,11 @@
-"""The properties of groups that the brokers coordinate, and what contradicts them. Immutable; any thread.
+"""The properties of groups that the brokers coordinate, and their contradictions. Immutable; any thread.
 
-Names and defaults are those of the Java consumer (3.x), but for ``heartbeat.interval.ms``: a member that hears of a
-leave three seconds late lets the leaver's partitions lie for so long, and to ask ten times as often costs a sixth of a
-percent of a core. They mean nothing while ZooKeeper coordinates; given there all the same, they are reported, since
-files that were written for the one consumer end up with the other.
+Names and defaults are those of the Java consumer (3.x), except for ``heartbeat.interval.ms``. A member that hears of a
+leave three seconds late lets the partitions of the left member lie for three seconds. Ten times as many heartbeats cost
+a sixth of a percent of a core.
+
+These properties have no effect while ZooKeeper coordinates the group. Then a warning names them, because files for one
+consumer end up with the other.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _ONLY_BY_BROKERS = {
     "max.poll.interval.ms": None,
     "group.instance.id": "consumer.id",
 }
-"""The keys of brokers' groups, and the nearest one for each where ZooKeeper coordinates."""
+"""The properties of brokers' groups, each with the nearest one of groups in ZooKeeper."""
 
 
 def _servers(value: str) -> str:
@@ -34,7 +36,7 @@ def _servers(value: str) -> str:
 
 @dataclass(frozen=True, init=False, repr=False)
 class CoordinationConfig:
-    """The part of :class:`~zkconsumer.config.ConsumerConfig` that says who coordinates the group, and how."""
+    """The part of :class:`~zkconsumer.config.ConsumerConfig` for the group's coordinator."""
 
     group_coordination: str = choice(
         "the coordinator of the group. `zookeeper`: with Scala members. `kafka`: the brokers' own coordinator,"
@@ -89,7 +91,7 @@ class CoordinationConfig:
 
 
 def check_coordination(values: Mapping[str, Any], given: Mapping[str, object]) -> None:
-    """Raises :class:`ConfigException` for what cannot be meant together."""
+    """Check the properties of coordination against each other. Raises :class:`ConfigException`."""
     if values["group.coordination"] != BY_BROKERS:
         if given.get("zookeeper.connect") is None:
             reason = (
@@ -141,7 +143,7 @@ def _check_migration(values: Mapping[str, Any]) -> None:
 
 
 def ineffective_properties(given: Mapping[str, object], values: Mapping[str, Any]) -> Iterator[str]:
-    """What to say of properties that are given and mean nothing, as ZooKeeper coordinates."""
+    """Return warnings for given properties that have no effect, because ZooKeeper coordinates the group."""
     if values["group.coordination"] == BY_BROKERS:
         return
     keys = keys_of(CoordinationConfig)

@@ -1,8 +1,8 @@
-"""What a property is: its name, type, default, limits and note, and how a value given for it is read. Pure; any thread.
+"""The definition of a property: its type, default, limits and note, and the conversion of its values. Pure; any thread.
 
-Conversions are those of the original (1.x): blanks around a value are dropped, integers fit 32 bits, booleans are
-exactly ``true`` or ``false``. Values may also come as Python's own int and bool. What the original let pass and then
-failed on later, or never, is refused here with the key named.
+Conversions are those of the original (1.x): blanks around a value do not count, integers fit 32 bits, booleans are
+exactly ``true`` or ``false``. Values may also be Python's int and bool. Values that the original accepts, and then
+fails with later or never, are refused here with the name of the property.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LEGAL_NAME = re.compile("[a-zA-Z0-9._-]*")
 class Key:
     """One property.
 
-    ``read`` turns a given value into the one in effect and raises ValueError with the reason where it cannot.
-    The default is ``default``, or what ``derive`` makes of the other values, described by ``default_text``.
+    ``read`` converts a given value to the value in effect, or raises ValueError with the reason. The default is
+    ``default``, or the result of ``derive`` for the values of the properties before it; ``default_text`` describes it.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Key:
     ours: bool = False
 
     def convert(self, name: str, value: object) -> Value:
-        """The value in effect for ``value``. Raises :class:`ConfigException` naming the key."""
+        """Return the value in effect for ``value``. Raises :class:`ConfigException` that names the property."""
         try:
             return self.read(value.strip() if isinstance(value, str) else value)
         except ValueError as error:
@@ -52,7 +52,7 @@ class Key:
 
 
 def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any) -> Any:
-    """A field for a text; ``check`` returns its normal form or raises ValueError."""
+    """Declare a property with a text. ``check`` returns its normal form or raises ValueError."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -63,7 +63,7 @@ def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any
 
 
 def choice(note: str, choices: Mapping[str, str], *, any_case: bool = False, **details: Any) -> Any:
-    """A field for one of a few words; ``choices`` maps what may be written to the normal form."""
+    """Declare a property with one of a few words. ``choices`` maps each accepted word to its normal form."""
     listed = " or ".join(repr(word) for word in dict.fromkeys(choices.values()))
 
     def check(value: str) -> str:
@@ -76,7 +76,7 @@ def choice(note: str, choices: Mapping[str, str], *, any_case: bool = False, **d
 
 
 def integer(note: str, *, least: int = _INT32_MIN, advice: str = "", **details: Any) -> Any:
-    """A field for a 32-bit integer of at least ``least``; ``advice`` says what to do instead of going below."""
+    """Declare a property with a 32-bit integer of at least ``least``. The error for a smaller one gives ``advice``."""
 
     def read(value: object) -> int:
         if isinstance(value, str):
@@ -95,7 +95,7 @@ def integer(note: str, *, least: int = _INT32_MIN, advice: str = "", **details: 
 
 
 def boolean(note: str, **details: Any) -> Any:
-    """A field for true or false."""
+    """Declare a property that is true or false."""
 
     def read(value: object) -> bool:
         if isinstance(value, bool):
@@ -107,13 +107,13 @@ def boolean(note: str, **details: Any) -> Any:
     return _field(Key(kind="bool", read=read, note=note, **details))
 
 
-def defaults_to(name: str) -> dict[str, Any]:
-    """Details of a field whose default is the value of another, which stands before it."""
+def same_as(name: str) -> dict[str, Any]:
+    """Return the details of a property whose default is the value of an earlier property."""
     return {"derive": lambda values: values[name], "default_text": f"`{name}`"}
 
 
 def legal_name(value: str) -> str:
-    """A text that the original takes as group, client or consumer id. Raises ValueError."""
+    """Check that the original accepts this group, client or consumer id. Raises ValueError."""
     if not _LEGAL_NAME.fullmatch(value):
         bad = next(c for c in value if not _LEGAL_NAME.fullmatch(c))
         raise ValueError(f"{value!r} contains {bad!r}; legal are ASCII letters, digits, '.', '_' and '-'")
@@ -121,7 +121,7 @@ def legal_name(value: str) -> str:
 
 
 def node_name(value: str) -> str:
-    """A legal name that can also be the name of a node in ZooKeeper by itself. Raises ValueError."""
+    """Check a legal name that is also a node's name in ZooKeeper. Raises ValueError."""
     if not value:
         raise ValueError("must not be empty")
     if value in (".", ".."):
@@ -130,14 +130,14 @@ def node_name(value: str) -> str:
 
 
 def not_empty(value: str) -> str:
-    """A text of at least one character. Raises ValueError."""
+    """Check that a text is not empty. Raises ValueError."""
     if not value:
         raise ValueError("must not be empty")
     return value
 
 
 def keys_of(config: type) -> dict[str, Key]:
-    """The properties that the fields of ``config`` declare, by dotted name, in order."""
+    """Return the properties that the fields of ``config`` declare, by dotted name, in order."""
     return {field.name.replace("_", "."): field.metadata["key"] for field in dataclasses.fields(config)}
 
 

@@ -1,8 +1,8 @@
-"""The properties of both securities: how we reach ZooKeeper and the brokers, and who we say we are.
+"""The properties of TLS and of logins, to ZooKeeper and to the brokers. Immutable; any thread.
 
-Names are Kafka's and ZooKeeper's own where there are any (a broker's for its connection to ZooKeeper, a Java client's
-for Kafka), librdkafka's where Python users know those better (``ssl.ca.location``, ``sasl.username``), and in that
-style for the rest. The original itself knows none of them but through Java's JAAS file. Immutable; any thread.
+Names are those of Kafka and ZooKeeper if they have one: a broker's for its connection to ZooKeeper, a Java client's for
+Kafka. They are librdkafka's if Python users know those better (``ssl.ca.location``, ``sasl.username``), and in its
+style otherwise. The original has none of them; it takes logins from Java's JAAS file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Credentials(NamedTuple):
-    """A name and its password, which no text of this object shows."""
+    """A user name and its password, which the text of this object never shows."""
 
     username: str
     password: str
@@ -48,9 +48,9 @@ class JaasEntry(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """``<module> required name="value" ...;`` in parts.
+    """Parse ``sasl.jaas.config``: a login in the form of Java clients, ``<module> required name="value" ...;``.
 
-    Raises ValueError, without any of the text in its message, since that holds a password.
+    Raises ValueError, which never quotes the text, because it holds a password.
     """
     entry = _ENTRY.match(text)
     if entry is None:
@@ -68,7 +68,7 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def validated_jaas(text: str) -> str:
-    """The text as it is, if it can be read. Raises ValueError."""
+    """Return the text unchanged if it can be parsed. Raises ValueError."""
     parse_jaas(text)
     return text
 
@@ -191,17 +191,17 @@ class SecurityConfig:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether brokers are spoken to in TLS."""
+        """Whether connections to brokers use TLS."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether brokers want a login."""
+        """Whether connections to brokers need a login."""
         return self.security_protocol.startswith("SASL_")
 
     @property
     def sasl_credentials(self) -> Credentials | None:
-        """Name and password for the brokers, from ``sasl.username`` and ``sasl.password`` or ``sasl.jaas.config``."""
+        """User name and password for the brokers: of ``sasl.username`` and its password, or ``sasl.jaas.config``."""
         return _credentials(self.sasl_username, self.sasl_password, self.sasl_jaas_config)
 
 
@@ -213,7 +213,7 @@ def _credentials(username: str | None, password: str | None, jaas: str | None) -
 
 
 def check_security(values: Mapping[str, Any]) -> None:
-    """See that what belongs together is given together. Raises :class:`ConfigException`."""
+    """Check the properties of security against each other. Raises :class:`ConfigException`."""
     _check_brokers(values)
     _check_zookeeper(values)
 

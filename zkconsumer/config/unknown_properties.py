@@ -1,4 +1,4 @@
-"""Names of properties that are not in the table: accepted without use, or meant to be one that is. Pure; any thread."""
+"""Unknown properties: names without a use here, and the known names that users probably mean. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _UNUSED = re.compile(
     r"kafka\.metrics\..*|kafka\.csv\.metrics\..*|mirror\.topics\..*|mirror\.consumer\.numthreads"
     r"|zookeeper\.clientCnxnSocket"
 )
-"""Names that files of the original carry rightly and that mean nothing here: its metric reporters, its mirror tool, the
-class by which Java speaks TLS to ZooKeeper."""
+"""Correct names in files of the original without a use here: its metric reporters, its mirror tool, and the class by
+which Java speaks TLS to ZooKeeper."""
 
 ALIASES = {"enable.auto.commit": "auto.commit.enable"}
-"""Names of Kafka's newer consumer that are taken for ours."""
+"""Names of Kafka's newer consumer that this package accepts, with its own names."""
 
 GIVEN_OTHERWISE = {
     "key.deserializer": "give key_decoder=... to the method that creates streams",
     "value.deserializer": "give value_decoder=... to the method that creates streams",
     "max.poll.records": "a stream hands out one message at a time, or batches(max_rows=...)",
 }
-"""What Kafka's newer consumer has as properties and this one otherwise: where to say it here."""
+"""Properties of Kafka's newer consumer, with their replacement here."""
 
-# How Kafka's newer consumer, and the connector before 0.8, call the same thing.
+# the names of the same properties in Kafka's newer consumer, and in the connector before 0.8
 _OTHER_NAMES = {
     "autocommit.enable": "auto.commit.enable",
     "autocommit.interval.ms": "auto.commit.interval.ms",
@@ -48,12 +48,12 @@ _OTHER_NAMES = {
 
 
 def is_unused(name: str) -> bool:
-    """Whether the original knows the property ``name`` and a consumer here has no use for it."""
+    """Return whether the original knows the property ``name``, and this package has no use for it."""
     return _UNUSED.fullmatch(name) is not None
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The property that ``name`` was most likely meant to be, or None."""
+    """Return the known property that the user probably means by ``name``, or None."""
     dotted = name.strip().lower().replace("_", ".").replace("-", ".")
     names = {key.lower(): key for key in known}
     if dotted in names:
