@@ -1,14 +1,15 @@
-"""A stream's messages as Arrow columns, many at a time.
+"""Reads a stream's messages as Arrow columns, many at a time.
 
-Threads: the application's thread that reads the stream, nobody else.
+Threads: the application thread that reads the stream, no other.
 
-How it goes together with messages: both read the chunk in ``queue.taken`` from ``position.consumed`` on, and whoever is
-asked first finishes what the other has handed out. A batch of rows in the user's hands is announced as a message is:
-``consumed`` is its first offset, ``batch_until`` its end, and it is finished by the one write that moves ``consumed``
-there. Rows that were read and not handed out yet are in nobody's hands: they are announced all together, when they are
-handed out, so that a revocation meanwhile waits for nothing and takes them away. They count as handed out when the
-function that the user has called returns, which sets ``handed_out`` as its last act. An ask that was interrupted before
-that leaves ``handed_out`` unset, and the next ask takes its rows back.
+Columns and messages read the same chunk, ``queue.taken``, from ``position.consumed`` on. The first read of one kind
+finishes what the other kind has handed out. A batch of rows in the user's hands is announced like a message.
+``consumed`` is its first offset and ``batch_until`` its end, and one write that moves ``consumed`` there finishes it.
+
+Rows that are read and not handed out yet are held by nobody. All are announced together, when they are handed out. So a
+revocation meanwhile waits for nothing and takes them away. They count as handed out when the function that the user
+called returns, which sets ``handed_out`` as its last act. After a read that was interrupted before that, ``handed_out``
+is unset and the next read takes the rows back.
 
 The original has nothing of the kind.
 """
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class ColumnReader:
-    """Hands the rows of a stream out. Arguments: ``reader`` is the stream's.
+    """Hands out the rows of a stream. Arguments: ``reader`` is the stream's.
 
-    ``in_hand`` is what was read for the user and not finished yet; ``handed_out`` says whether it has reached him.
+    ``in_hand`` holds the rows that were read for the user and are not finished; ``handed_out`` says whether they have
+    reached the user.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
@@ -45,19 +47,19 @@ class ColumnReader:
 
     @property
     def withheld(self) -> bool:
-        """Whether rows were read for the user and have not reached him yet."""
+        """Whether rows were read for the user and have not reached the user yet."""
         return bool(self.in_hand) and not self.handed_out
 
-    # ---- what was handed out
+    # ---- rows that were handed out
 
     def settle(self) -> None:
-        """The rows in the user's hands, if there are any, are finished; what has not reached him comes again."""
+        """Finish the rows in the user's hands, if there are any; rows that have not reached the user come again."""
         if not self.handed_out:
             self.take_back()
             return
         for part in self.in_hand:
             position, chunk = part.position, part.chunk
-            # one write: no longer held and consumed up to here, so that who waits for them to be let go commits them
+            # one write: no longer held and consumed up to here; otherwise a revocation could commit without these rows
             position.consumed = part.end
             taken = chunk is self._queue.taken
             self._reader.passed(chunk, part.first, part.end, closing=part.whole and not taken)
@@ -68,7 +70,7 @@ class ColumnReader:
         self._clear()
 
     def take_back(self) -> None:
-        """What was read for the user did not reach him: it comes again."""
+        """Have the rows that were read for the user come again: they did not reach the user."""
         self.handed_out = False
         parts = self.in_hand
         if parts:
@@ -81,20 +83,23 @@ class ColumnReader:
         self._clear()
 
     def take_back_unless(self, before: Sequence[ChunkPart]) -> None:
-        """An ask has failed: what it read comes again. ``before`` is what was in hand when it was begun, which stays
-        where that is still so: the ask was refused before it began (a wrong argument, a stream that is being asked).
+        """Have the rows of a failed read come again.
+
+        ``before`` are the rows that were in hand when the read began. They stay in hand if the read was refused before
+        it began (a wrong argument, a stream that another thread is reading).
         """
         if self.in_hand is not before or not self.handed_out:
             self.take_back()
 
     def _clear(self) -> None:
         self.in_hand = ()
-        # after the line above: an interrupt between the two must not count what is in hand for something else
+        # after the line above: otherwise an interrupt between the two could count rows that are still in hand
         self.handed_out = self._released = False
 
     def release(self) -> None:
-        """The rows were made into what the user gets: what was fetched of them need not be kept. Should they have to
-        come again after this, they are fetched again.
+        """Drop the fetched bytes of the rows, which are copied into the user's table.
+
+        If the rows have to come again after this, they are fetched again.
         """
         self._released = True
         kept = []
@@ -105,12 +110,12 @@ class ColumnReader:
             kept.append(part)
         self.in_hand = kept
 
-    # ---- what is to be handed out
+    # ---- rows to hand out
 
     def next_batch(self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline) -> pa.RecordBatch | None:
-        """The next rows of one partition; None at the end of the stream. ``settle`` was called before.
+        """Return the next rows of one partition; None at the end of the stream. ``settle`` was called before.
 
-        Raises: ConsumerTimeoutException; what cannot be read; what made the connector fail.
+        Raises: ConsumerTimeoutException; an unreadable place; the error that made the connector fail.
         """
         while True:
             part = self._next_part(schema, limits, ask, {})
@@ -127,10 +132,12 @@ class ColumnReader:
     def collect(
         self, schema: pa.Schema, rows: int, ask: ReadDeadline, quiet: ReadDeadline, patience: float | None
     ) -> list[pa.RecordBatch]:
-        """So many rows of any partitions, or what there is at the end of the ask, or when no row came for ``patience``
-        seconds (``quiet`` is the time for the first one), or before what cannot be read. ``settle`` was called before.
+        """Return ``rows`` rows of any partitions, or fewer. ``settle`` was called before.
 
-        Raises: what cannot be read where there are no rows before it; what made the connector fail.
+        It returns fewer rows at the end of ``ask``, when no row came for ``patience`` seconds (``quiet`` is the
+        deadline for the first one), or before an unreadable place.
+
+        Raises: an unreadable place if there are no rows before it; the error that made the connector fail.
         """
         parts: list[ChunkPart] = []
         self.in_hand = parts
@@ -154,11 +161,11 @@ class ColumnReader:
         patience: float | None,
     ) -> None:
         reached: dict[PartitionPosition, int] = {}
-        last: dict[PartitionPosition, int] = {}  # where in ``pieces`` the last one of each is
+        last: dict[PartitionPosition, int] = {}  # index in ``parts`` of each partition's last one
         rows = 0
         while rows < wanted:
             if parts and self._decoder is not None and self._decoder.fails:
-                return  # the next ask raises it
+                return  # the next read raises it
             try:
                 part = self._next_part(schema, BatchLimits(wanted - rows, ANY), _sooner(ask, quiet), reached)
             except ConsumerTimeoutException:
@@ -166,7 +173,7 @@ class ColumnReader:
             except UnreadableMessageError:
                 if not parts:
                     raise
-                return  # it stands where it stood: the next ask raises it
+                return  # the position has not moved: the next read raises it
             if part is None:
                 return
             position = part.position
@@ -190,7 +197,7 @@ class ColumnReader:
                 self._queue.taken = None
 
     def _pass(self, part: ChunkPart) -> None:
-        """Nothing is in the piece but markers of transactions, aborted data, or what compaction left."""
+        """Pass a part without rows: markers of transactions, aborted data, or offsets that were compacted away."""
         part.position.consumed = part.end
         if part.whole:
             self._reader.finish(part.chunk)
@@ -198,8 +205,10 @@ class ColumnReader:
     def _next_part(
         self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline, reached: Mapping[PartitionPosition, int]
     ) -> ChunkPart | None:
-        """The next rows of the chunk that is read, or of the next one; None at the end of the stream, and before what
-        moves a partition of which rows were read already (``reached``).
+        """Return the next rows of the chunk being read, or of the next one.
+
+        Returns None at the end of the stream, and before a chunk that moves a partition in ``reached``, of which rows
+        were read already.
         """
         reader, queue = self._reader, self._queue
         while not queue.closed:
@@ -227,17 +236,16 @@ class ColumnReader:
         return None
 
     def _hand_over(self, parts: list[ChunkPart], deadline: Deadline) -> bool:
-        """Announce the rows and look at the gate; returns whether there are any that may be handed out, which are
-        those left in ``pieces``, and ``in_hand``.
+        """Announce the rows and look at the gate; returns whether any may be handed out.
 
-        Raises: ConsumerTimeoutException where the gate stays closed.
+        These are left in ``parts`` and in ``in_hand``. Raises: ConsumerTimeoutException if the gate stays closed.
         """
         reader = self._reader
         while parts and not self._queue.closed:
             for part in parts:
                 position = part.chunk.position
                 position.batch_until = position.held_until = part.end
-            # in this order, or a token would be taken for nothing
+            # in this order, otherwise a token would be taken for nothing
             if not any(part.chunk.position.halted for part in parts) and reader.may_hand_out():
                 reader.handed_out(sum(part.rows.num_rows for part in parts if part.rows is not None))
                 self.in_hand = [part._replace(rows=None) for part in parts]  # the rows are the user's to keep
@@ -252,13 +260,13 @@ class ColumnReader:
 
     def _retract(self, parts: Sequence[ChunkPart]) -> None:
         for part in parts:
-            # in this order, or the rows would count as a message in hand for a moment
+            # in this order, otherwise the rows would count as a message in hand for a moment
             part.position.held_until = NOTHING_HELD
             part.position.batch_until = NOTHING_HELD
         self._queue.let_go()
 
     def _put_back(self, parts: Sequence[ChunkPart]) -> None:
-        """These rows are not handed out: what was fetched waits again, unless it is no longer ours."""
+        """Queue the chunks of these rows again: they are not handed out. Chunks that are no longer ours are dropped."""
         if not parts:
             return
         self._decoder = None
@@ -275,9 +283,11 @@ def _sooner(one: ReadDeadline, other: ReadDeadline) -> ReadDeadline:
 
 
 def _kept(part: ChunkPart, before: ChunkPart | None) -> ChunkPart:
-    """What to keep of the piece while a table is collected, so that it can be put back behind ``before``, its
-    partition's last one: of a chunk without rows its place, for it may be any amount of aborted data, which nobody
-    counts. Two such places become one, which begins where ``before`` does.
+    """Return the part to keep while a table is collected, so that it can be put back behind ``before``.
+
+    ``before`` is the last kept part of the same partition. Of a chunk without rows only the place is kept. Otherwise
+    any amount of aborted data would stay in memory, which no limit counts. Two such places become one, which begins
+    where ``before`` does.
     """
     chunk = part.chunk
     if part.rows is not None or not part.whole or before is None or before.chunk is chunk:

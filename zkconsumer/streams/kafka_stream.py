@@ -12,6 +12,8 @@ names. The stream's iterator is ``map(MessageAndMetadata, generator)``, which ma
 for the user, such as a timeout, is yielded as a :class:`_Raise`, which raises when the map unpacks it. So neither the
 generator nor the iterator ends by an error. A request for columns throws :class:`SwitchToColumns` into the generator,
 which lets go of its chunk and begins anew there. This costs messages nothing.
+
+The order of single statements matters here: it relies on CPython's GIL, under which one assignment is atomic.
 """
 
 from __future__ import annotations
@@ -155,7 +157,7 @@ class KafkaStream(ColumnStream[K, V]):
         return not self._returned or self._columns.withheld
 
     def interrupted(self, thread: int) -> bool:
-        """Return whether the calling thread interrupts its own read of this stream, so that it runs a signal handler."""
+        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
         return self._holder == thread and self._asked
 
     def left_to_parent(self, error: Exception) -> None:
