@@ -24,7 +24,7 @@ from typing import Any, Self
 from zkconsumer import fork_guard
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.core.registration import BESIDE_TOPICS, MAX_REGISTRATION_BYTES, STATIC, Registration
+from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoded_messages import message_class
@@ -496,7 +496,7 @@ def _check_topics(topics: Mapping[str, int]) -> None:
         if problem is not None:
             raise ValueError(f"{topic!r} cannot be a topic: {problem}")
     size = sum(len(topic.encode()) + len(f'"":{count},') for topic, count in topics.items())
-    if size > (most := MAX_REGISTRATION_BYTES - BESIDE_TOPICS):
+    if size > (most := MAX_REGISTRATION_BYTES - RESERVED_BYTES):
         raise ValueError(
             f"{len(topics)} topics take {size} bytes in the registration, more than {most}: subscribe to fewer, or by a"
             " filter"

@@ -16,6 +16,7 @@ import pytest
 
 from tests.cluster.conftest import TICK_MS, unique
 from tests.timing import eventually, scaled
+from zkconsumer.assignors.java_consumer import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
@@ -34,8 +35,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import lead, offers
-from zkconsumer.member.coordinator.leader_assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
+from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
 from zkconsumer.model import Endpoint, TopicPartition
 
 RELEASES = {"0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "3.9.1": None}
@@ -95,7 +95,7 @@ class Member:
 
     def join(self, *assignors: Any, session: float = SESSION, who: Membership | None = None) -> Joined:
         assignors = assignors or (RangeGroupAssignor(),)
-        protocols = offers(assignors, ["t"], owned=(), previous=(), generation=-1)
+        protocols = protocol_offers(assignors, ["t"], owned=(), previous=(), generation=-1)
         who = who or self.who
         try:
             self.joined = self._join(who, protocols, session)
@@ -113,7 +113,7 @@ class Member:
         assert self.joined is not None
         assignments = None
         if self.joined.is_leader:
-            assignments = lead(RangeGroupAssignor(), {"t": 4}, self.joined.members).assignments
+            assignments = assign_group(RangeGroupAssignor(), {"t": 4}, self.joined.members).assignments
         data = self.life.sync(self.who, protocol=self.joined.protocol, assignments=assignments, deadline=soon())
         return decode_assignment(data, self.who.member_id).partitions
 
@@ -272,7 +272,7 @@ def test_a_join_that_waits_ends_by_its_deadline(
 ) -> None:
     first, _ = stable_pair(member, aside)
     late = member(first.who.group)
-    offered = offers([RangeGroupAssignor()], ["t"], owned=(), previous=(), generation=-1)
+    offered = protocol_offers([RangeGroupAssignor()], ["t"], owned=(), previous=(), generation=-1)
     with pytest.raises((BrokerUnavailableError, MemberIdRequiredError)) as raised:
         late.life.join(late.who, offered, session_timeout=SESSION, rebalance_timeout=scaled(30), deadline=Deadline(0.5))
     if isinstance(raised.value, MemberIdRequiredError):

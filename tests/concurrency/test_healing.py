@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -16,6 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain, StartsFound
+from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.zookeeper.state_machine import State
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -70,7 +70,7 @@ def test_a_scala_member_that_gave_up_is_woken_by_our_id_node_made_anew(server: F
     assert "nobody owned t-2, t-3" in member.rebalancer.state.detail
     assert f"{SCALA}-0 should" in member.rebalancer.state.detail
     own_as_scala(server, 2, 3)
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert "nobody" not in member.rebalancer.state.detail
 
@@ -91,11 +91,11 @@ def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
     settle([member])
     join_as_scala(server)
     settle([member], rounds=400)
-    before = member.rebalancer._unowned.next_look
+    before = member.coordinator.orphaned.next_look
     made = czxid(server, member)
     for _ in range(200):
         member.step()
-    assert member.rebalancer._unowned.next_look >= before
+    assert member.coordinator.orphaned.next_look >= before
     assert czxid(server, member) - made < 20
 
 
@@ -106,7 +106,7 @@ def test_a_partition_that_nobody_owns_is_found_by_the_reconciliation(server: Fak
     settle([member], rounds=2)
     before = czxid(server, member)
     assert set(owners(server)) == {0, 1}
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member], rounds=3)
     assert czxid(server, member) > before
 
@@ -123,7 +123,7 @@ def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pyt
     monkeypatch.setattr(member.session, "stat", refuse)
     monkeypatch.setattr(member.session, "children", refuse)
     member.step()
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert set(owners(server)) == {0, 1}
     assert len(member.owned) == 2
@@ -160,7 +160,7 @@ def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
     """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
     member = given_up(server)
     before = czxid(server, member)
-    target, method = (member.rebalancer._unowned, "_owned") if what == "look" else (member.membership, "renew")
+    target, method = (member.coordinator.orphaned, "look_up_owners") if what == "look" else (member.membership, "renew")
     failed = failing(monkeypatch, target, method, 5)
     settle([member], rounds=5)
     assert (len(failed), czxid(server, member)) == (5, before)
@@ -174,7 +174,7 @@ def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
     """They had been taken in time, and nobody could be asked."""
     member = given_up(server)
     own_as_scala(server, 2, 3)
-    failing(monkeypatch, member.rebalancer._unowned, "_owned", 1000)
+    failing(monkeypatch, member.coordinator.orphaned, "look_up_owners", 1000)
     settle([member], rounds=5)
     member.events.put(LookAgain("a test"))
     settle([member], rounds=2)
@@ -282,14 +282,13 @@ def test_what_changed_while_messages_drained_supersedes_the_claim(
     settle([first, second])
     assert set(first.owned) == {tp(2), tp(3)}
     second.session.expire_unnoticed()
-    second.session._up = False
     server.put(
         paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
     )
     revoke = first.delivery.revoke
 
-    def changing(positions: object, drain: Deadline) -> None:
-        revoke(positions, drain)  # type: ignore[arg-type]
+    def changing(positions: Sequence[PartitionPosition]) -> None:
+        revoke(positions)
         server.remove(paths.member(GROUP, f"{GROUP}_c"))
 
     monkeypatch.setattr(first.delivery, "revoke", changing)
@@ -311,7 +310,7 @@ def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(s
     first.step()
     first.session.lease.lapse()
     first.step()
-    assert first.rebalancer._state is State.CUT_OFF
+    assert first.coordinator.phase is State.CUT_OFF
     second = SteppedMember(server, "b")
     settle([second])
     first.session.resume()
@@ -374,10 +373,10 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     member.session.suspend()
     member.step()
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(member.rebalancer._holdings, "starts_found", broken)
+    monkeypatch.setattr(OwnedPartitions, "starts_found", broken)
     member.events.put(StartsFound({}))
     member.session.resume()
     with pytest.raises(KeyError):
@@ -394,7 +393,7 @@ def test_a_connection_whose_event_was_lost_is_found_by_the_reconciliation(server
     member.step()
     member.session.resume()
     member.events.get_nowait()
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert member.session.lease.valid
 
@@ -408,7 +407,7 @@ def test_what_an_unfinished_round_gave_up_is_looked_after(
     settle([member])
     member.subscribe({"t": 1, "other": 1})
     join_as_scala(server)
-    release, revoke = member.rebalancer._ownership.release, member.delivery.revoke
+    release, revoke = member.coordinator.rounds.owner_nodes.release, member.delivery.revoke
 
     def released(*arguments: object) -> None:
         release(*arguments)  # type: ignore[arg-type]
@@ -421,14 +420,14 @@ def test_what_an_unfinished_round_gave_up_is_looked_after(
         if fault == "newer events":
             member.events.put(LookAgain("newer"))
 
-    monkeypatch.setattr(member.rebalancer._ownership, "release", released)
+    monkeypatch.setattr(member.coordinator.rounds.owner_nodes, "release", released)
     monkeypatch.setattr(member.delivery, "revoke", revoked)
     settle([member])
-    assert {tp(2), tp(3)} == set(member.rebalancer._unowned._open.due(1e12))
+    assert {tp(2), tp(3)} == set(member.coordinator.orphaned.handovers.due(1e12))
 
 
 def look_now(member: SteppedMember) -> None:
-    for known in member.rebalancer._unowned._open._open.values():
+    for known in member.coordinator.orphaned.handovers._open.values():
         known.look_at = 0.0
     settle([member], 3)
 
@@ -485,32 +484,29 @@ def test_an_offset_that_somebody_wrote_is_found_where_nothing_is_consumed(server
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.offset(GROUP, tp(0)), b"3")
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert member.owned[tp(0)].consumed == 3
 
 
 def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease of all lapsed in a drain, or a last commit, that took longer than the session's timeout."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=60.0)
     settle([member])
     position, slices, touches = member.owned[tp(3)], [], []
     position.held_until = 11  # one message of it is in the user's hands
-    rounds = member.rebalancer._rounds
-    monkeypatch.setattr(rounds, "_settings", replace(rounds._settings, drain=60.0))
-    revoke, touch = member.delivery.revoke, member.session.touch
+    touch = member.session.touch
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        slices.append(drain.remaining() or 0.0)
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        slices.append(limit.remaining() or 0.0)
         if len(slices) == 5:
             position.held_until = -1
-        revoke(positions, drain)
 
     def touched() -> None:
         touches.append(len(slices))
         touch()
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     monkeypatch.setattr(member.session, "touch", touched)
     join_as_scala(server)
     settle([member])
@@ -556,11 +552,11 @@ def test_a_session_is_given_up_where_connections_come_about_and_nothing_is_answe
     member.session.touch()
     settle([member])
     # it is not registered, and given partitions, before a connection has held for a while
-    assert member.rebalancer._schedule.due > monotonic() + server.session_timeout / 2
-    member.rebalancer._schedule.due = member.rebalancer._schedule.not_before = 0.0
+    assert member.schedule.due > monotonic() + server.session_timeout / 2
+    member.schedule.due = member.schedule.not_before = 0.0
     settle([member])
     assert len(member.owned) == 4
-    assert not member.rebalancer._contact._on_probation
+    assert not member.coordinator.monitor.on_probation
 
 
 def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:

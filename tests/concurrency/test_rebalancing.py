@@ -208,17 +208,17 @@ def test_a_shutdown_waits_for_messages_in_hand(server: FakeZooKeeper, monkeypatc
     settle([member])
     position = member.owned[tp(0)]
     position.held_until = 1 << 40
-    revoke, slices = member.delivery.revoke, 0
+    slices = 0
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        del limit
         nonlocal slices
         slices += 1
         if slices == 5:
             assert member.delivery.ended
             position.consumed, position.held_until = 6, NOTHING_HELD
-        revoke(positions, drain)
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     member.events.put(StopRequested(deadline=Deadline(scaled(20))))
     member.step()
     assert offsets(server)[0] == 6
@@ -231,17 +231,17 @@ def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypa
     settle([member])
     member.finish(tp(1), 3)
     member.owned[tp(0)].held_until = 1 << 40
-    revoke, slices = member.delivery.revoke, 0
+    slices = 0
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        del limit
         nonlocal slices
         slices += 1
         if slices == 5:
             member.events.put(StopRequested(hurried=True))
         assert slices < 100
-        revoke(positions, drain)
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     begin = monotonic()
     member.events.put(StopRequested(deadline=Deadline(3600.0)))
     member.step()

@@ -6,7 +6,6 @@ A test is named for its report and opens with what had happened and why. ``zkcon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -19,7 +18,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import NodeChanged, StartsResolved, StopRequested
-from zkconsumer.member.zookeeper.group_thread import NEVER
+from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -152,7 +151,7 @@ def test_kafka_1848_shutdown_does_not_wait_for_the_next_attempt(server: FakeZooK
     failing(member, "read", 1_000_000)
     member.step()
     assert member.rebalancer.state.phase is Phase.STARTING
-    member.rebalancer._schedule.due = float("inf")
+    member.schedule.due = float("inf")
     member.rebalancer.start()
     member.events.put(StopRequested())
     assert member.rebalancer.join(Deadline(5))
@@ -195,10 +194,8 @@ def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(se
     than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
     however long the pause was to be.
     """
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", interval=1000.0, backoff=1000.0, backoff_max=1000.0)
     settle([member])
-    settings = replace(member.rebalancer._settings, interval=1000.0, backoff=1000.0, backoff_max=1000.0)
-    member.rebalancer._settings = member.rebalancer._schedule._settings = settings
     if away == "ZooKeeper":
         member.session.suspend()
     else:
@@ -206,10 +203,9 @@ def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(se
         server.remove(path)
         server.put(path, b"{}", ephemeral_owner=999)
     settle([member])
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
-    rebalancer = member.rebalancer
-    due = min(rebalancer._next_reconcile, rebalancer._schedule.due if member.session.connected else NEVER)
+    due = min(member.schedule.reconcile_at, member.schedule.due if member.session.connected else NEVER)
     assert due > monotonic() + 100.0
 
 
@@ -219,18 +215,14 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     """With ``rebalance.drain.timeout.ms`` above some three seconds, one message that took its time at the shutdown
     kept the group's thread until the session was closed under it, and nothing of any partition was committed.
     """
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=3600.0)
     settle([member])
-    rounds = member.rebalancer._rounds
-    rounds._settings = replace(rounds._settings, drain=3600.0)
     waited: list[float] = []
-    revoke = member.delivery.revoke
 
-    def noting(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        waited.append(drain.remaining() or 0.0)
-        revoke(positions, drain)
+    def noting(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        waited.append(limit.remaining() or 0.0)
 
-    monkeypatch.setattr(member.delivery, "revoke", noting)
+    monkeypatch.setattr(member.delivery, "wait", noting)
     member.events.put(StopRequested())
     member.step()
     assert waited

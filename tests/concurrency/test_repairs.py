@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -46,15 +45,8 @@ def server() -> FakeZooKeeper:
 
 
 def reconciled(member: SteppedMember) -> None:
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
-
-
-def configured(member: SteppedMember, **changed: Any) -> None:
-    """Other settings, in all that has them."""
-    rebalancer = member.rebalancer
-    for holder in (rebalancer, rebalancer._rounds, rebalancer._schedule):
-        holder._settings = replace(rebalancer._settings, **changed)  # type: ignore[attr-defined]
 
 
 def raced(
@@ -83,10 +75,9 @@ def test_a_member_that_waits_looks_after_what_it_believes_all_the_same(server: F
     stranger held one partition, no lost watch and no operator's rewind was ever found.
     """
     server.put(own(3), b"stranger")
-    member = SteppedMember(server, "a")
-    configured(member, interval=0.2)
+    member = SteppedMember(server, "a", interval=0.2)
     settle([member])
-    assert member.rebalancer._state is State.WAITING
+    assert member.coordinator.phase is State.WAITING
     server.put(paths.offset(GROUP, tp(0)), b"3")
     end = monotonic() + scaled(20)
     while member.owned[tp(0)].consumed != 3:
@@ -176,7 +167,7 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     path = paths.member(GROUP, member.consumer) if whose == "our registration" else own(3)
     before = server.node(path)
     assert before is not None
-    member.rebalancer._cache._fired(NodeEvent(NodeEventKind.DELETED, path))
+    member.cache._fired(NodeEvent(NodeEventKind.DELETED, path))
     rebalances = member.rebalancer.state.rebalances
     settle([member])
     assert server.node(path) == before
@@ -200,7 +191,7 @@ def test_an_owner_node_that_is_overwritten_while_it_is_released_is_released(
 ) -> None:
     first = SteppedMember(server, "a")
     settle([first])
-    raced(monkeypatch, first.rebalancer._ownership, "release", lambda: server.put(own(3), b"garbage"))
+    raced(monkeypatch, first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
     second = SteppedMember(server, "b")
     settle([second, first])
     assert set(second.owned) == {tp(2), tp(3)}
@@ -222,10 +213,9 @@ def test_what_is_released_between_the_claim_and_the_watch_is_claimed_at_once(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
-    member = SteppedMember(server, "a")
-    configured(member, backoff_max=1000.0)
+    member = SteppedMember(server, "a", backoff_max=1000.0)
     raced(monkeypatch, member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
-    raced(monkeypatch, member.rebalancer._ownership, "claim", lambda: server.remove(own(3)), after=True)
+    raced(monkeypatch, member.coordinator.rounds.owner_nodes, "claim", lambda: server.remove(own(3)), after=True)
     settle([member])
     assert set(owners(server)) == {0, 1, 2, 3}
 
@@ -393,8 +383,7 @@ def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch
 
 def test_a_release_that_no_watch_tells_of_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
     server.put(own(3), b"stranger", ephemeral_owner=5)
-    member = SteppedMember(server, "a")
-    configured(member, backoff_max=0.2)
+    member = SteppedMember(server, "a", backoff_max=0.2)
     settle([member])
     lose_watch(server, own(3))
     server.remove(own(3))
@@ -518,24 +507,23 @@ def test_a_second_write_does_not_set_free_what_the_first_one_stopped(server: Fak
 
 def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for the whole of ``rebalance.drain.timeout.ms``, which may be a minute."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=3600.0)
     settle([member])
-    configured(member, drain=3600.0)
     member.owned[tp(3)].held_until = 11
-    revoke, slices = member.delivery.revoke, 0
+    slices = 0
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        del limit
         nonlocal slices
         slices += 1
         if slices == 3:
             member.events.put(StopRequested())
         assert slices < 100
-        revoke(positions, drain)
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     server.put(paths.member(GROUP, f"{GROUP}_z"), FOREIGN, ephemeral_owner=5)
     settle([member])
-    assert member.rebalancer._state is State.CLOSED
+    assert member.coordinator.phase is State.CLOSED
     assert owners(server) == {}
 
 
@@ -548,7 +536,7 @@ def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(
         raise KeyError("a mistake of ours")
 
     member.delivery.end = broken  # type: ignore[method-assign]
-    member.rebalancer._thread.start()
+    member.rebalancer.run()
     member.events.put(StopRequested())
     assert member.rebalancer.join(Deadline(scaled(20)))
     assert owners(server) == {}
@@ -558,15 +546,14 @@ def test_a_round_that_fails_unexpectedly_shows_in_the_state(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It went on saying "owning 4 of 4 partitions", however often its rounds failed."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", backoff=0.01, backoff_max=0.05)
     settle([member])
-    configured(member, backoff=0.01, backoff_max=0.05)
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(member.rebalancer._rounds, "_plan", broken)
-    member.rebalancer._thread.start()
+    monkeypatch.setattr(member.strategy, "plan", broken)
+    member.rebalancer.run()
     make_topic(server, 6)
     try:
         eventually(lambda: member.rebalancer.state.phase is Phase.FAILED, 20, "the failure to show")

@@ -193,7 +193,7 @@ def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> N
 
 def _name(connector: ZookeeperConsumerConnector) -> str:
     member: Any = connector._member
-    return str(member.group_thread._generation.who.member_id)
+    return str(member.coordination.group.generation.who.member_id)
 
 
 def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(place: Place) -> None:

@@ -20,8 +20,6 @@ from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, StreamQueue
@@ -35,10 +33,8 @@ CONSUMER = ConsumerId("g_c")
 
 def delivery(streams: int) -> tuple[Delivery, list[KafkaStream[Any, Any]]]:
     """So many streams over all topics."""
-    settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
-    fetching = FetchManager("m", settings, lambda _: [], resolved=lambda *_: None)
     lease = Lease()
-    made = Delivery(CONSUMER, fetching, lease)
+    made = Delivery(CONSUMER, lease)
     all_streams: list[KafkaStream[Any, Any]] = [
         KafkaStream(f"g_c-{n}", StreamQueue(1, lambda: None), lease, timeout=None, check_crc=True)
         for n in range(streams)

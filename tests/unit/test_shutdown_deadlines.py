@@ -24,6 +24,7 @@ from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets import committer as committers
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.wiring import build_member
@@ -94,7 +95,7 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
         build_member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c")),
     )
     group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict), "left": ()}
-    member.group_thread = type("Group", (), group)()
+    member.engine = type("Group", (), group)()
     interrupted: list[float] = []
     member.committer = type(
         "Stores",
@@ -147,9 +148,7 @@ def test_a_committer_ends_in_time_though_the_store_neither_answers_nor_closes(
         "c",
         store,
         Session("zk:1", timeout=4.0, on_change=lambda _: None).lease,
-        interval=None,
-        timeout=1.0,
-        count_held=False,
+        CommitSettings(interval=None, timeout=1.0),
         refused=lambda _: None,
     )
     begin = clock.now
@@ -173,15 +172,12 @@ class Silence:
         self.limit = 0.0
         self.waits: list[str] = []
         self._of = REQUESTS
-        delivery = member.delivery
-        revoke = delivery.revoke
 
         def drain(positions: Any, deadline: Deadline) -> None:
-            revoke(positions, deadline)
             if self._on("drain") and any(position.held for position in positions):
                 self._stand("drain", deadline.remaining())
 
-        monkeypatch.setattr(delivery, "revoke", drain)
+        monkeypatch.setattr(member.delivery, "wait", drain)
         monkeypatch.setattr(Inbox, "wait", lambda inbox, seconds: self._wait(inbox, seconds))
         monkeypatch.setattr(committers, "wait", lambda _, seconds: self._stand("commit", seconds))
         for request in REQUESTS:
@@ -241,13 +237,7 @@ def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     make_topic(server, 4)
     with monkeypatch.context() as patch:
         patch.setattr(ListenerThread, "open", lambda _: None)
-        member = SteppedMember(server, "a", **options)
-    member.rebalancer._settings = member.rebalancer._rounds._settings = member.rebalancer._settings.__class__(
-        **{
-            **{name: getattr(member.rebalancer._settings, name) for name in member.rebalancer._settings.__slots__},
-            "drain": 60.0,
-        }
-    )
+        member = SteppedMember(server, "a", drain=60.0, **options)
     return server, Silence(clock, member, monkeypatch)
 
 
@@ -345,7 +335,7 @@ def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypat
         raise TimeoutError
 
     monkeypatch.setattr(never, "result", result)
-    monkeypatch.setattr(silence.member.committer, "_ask", lambda _: never)
+    monkeypatch.setattr(silence.member.committer, "submit", lambda _: never)
     silence.begin()
     closes_in_time(silence)
     assert "commit" in silence.waits

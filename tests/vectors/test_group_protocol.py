@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    StickyGroupAssignor,
+    decode_sticky,
+)
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -18,11 +23,6 @@ from zkconsumer.core.consumer_protocol import (
 )
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
 from zkconsumer.kafka.schema import BYTES, Field, Kind
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    StickyGroupAssignor,
-    decode_sticky,
-)
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_group_protocol",)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Assignor, Member, Members, Partitions, Racks
 from zkconsumer.assignors.range import RangeAssignor
-from zkconsumer.config.assignment_properties import parse_table
+from zkconsumer.config.assignment_properties import parse_assignment_table
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition
 
@@ -38,7 +38,7 @@ class ConfiguredAssignor:
         table = getattr(config, "assignment_table", None)
         if not table:
             raise ConfigException("assignment.table", "the strategy configured needs a table of who owns what")
-        return cls(parse_table(table) if isinstance(table, str) else table)
+        return cls(parse_assignment_table(table) if isinstance(table, str) else table)
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 
 from zkconsumer.assignors.assignor import NO_RACKS, Members, Partitions, Racks
-from zkconsumer.assignors.average import Queue, share_out
+from zkconsumer.assignors.rocketmq import MessageQueue, assign_by_topic
 from zkconsumer.model import ThreadId, TopicPartition
 
 
@@ -30,16 +30,16 @@ class ConsistentHashAssignor:
         self._virtual_nodes = virtual_nodes
         self._hash = hash_function
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """The queues of the client at each position; one that is listed twice has its queues at both."""
         ring = self.ring(clients)
         return self.placed(queues, clients, ring, sorted(ring))
 
     def placed(
-        self, queues: Sequence[Queue], clients: Sequence[str], ring: dict[int, str], points: list[int]
-    ) -> list[list[Queue]]:
+        self, queues: Sequence[MessageQueue], clients: Sequence[str], ring: dict[int, str], points: list[int]
+    ) -> list[list[MessageQueue]]:
         """The queues of the client at each position, on a given ring with its sorted points."""
-        owned: dict[str, list[Queue]] = {client: [] for client in clients}
+        owned: dict[str, list[MessageQueue]] = {client: [] for client in clients}
         for queue in queues if points else ():
             after = bisect_left(points, self._hash(str(queue)))
             owned[ring[points[after % len(points)]]].append(queue)
@@ -62,7 +62,7 @@ class ConsistentHashAssignor:
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
         """Who shall own what."""
-        return share_out(_Remembering(self), members, partitions)
+        return assign_by_topic(_Remembering(self), members, partitions)
 
 
 class _Remembering:
@@ -72,7 +72,7 @@ class _Remembering:
         self._strategy = strategy
         self._rings: dict[tuple[str, ...], tuple[dict[int, str], list[int]]] = {}
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         key = tuple(clients)
         if key not in self._rings:
             ring = self._strategy.ring(clients)

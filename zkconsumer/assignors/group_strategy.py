@@ -22,16 +22,16 @@ ADVERTISED = ("host", "address", "room", "strategy", "zkconsumer")
 version.
 """
 
-HASHED_AS = "scala.compat.version"
+RELEASE_KEY = "scala.compat.version"
 """The extra key in which a member with ``roundrobin`` says which release it agrees with."""
 
-ORIGINAL = ("range", "roundrobin")
+SCALA_STRATEGIES = ("range", "roundrobin")
 """The strategies that Scala members know."""
 
 Threads = Mapping[ConsumerId, Mapping[str, tuple[ThreadId, ...]]]
 
 
-class View(Protocol):
+class StrategyView(Protocol):
     """The part of a group's view that strategies need."""
 
     @property
@@ -50,7 +50,7 @@ class View(Protocol):
         ...  # pragma: no cover
 
 
-class Configured(Protocol):
+class StrategyConfig(Protocol):
     """The part of a configuration that chooses a strategy."""
 
     @property
@@ -59,7 +59,7 @@ class Configured(Protocol):
         ...  # pragma: no cover
 
 
-def member(registration: Registration, threads: Mapping[str, tuple[ThreadId, ...]]) -> Member:
+def advertised_member(registration: Registration, threads: Mapping[str, tuple[ThreadId, ...]]) -> Member:
     """A member as strategies see it."""
     host, address, room, strategy, version = (_text(registration.extra.get(key)) for key in ADVERTISED)
     return Member(threads, host, address, room, strategy, version, registration.extra)
@@ -70,7 +70,7 @@ def _text(value: object) -> str | None:
 
 
 def advertisement(
-    config: Configured,
+    config: StrategyConfig,
     *,
     host: str | None = None,
     address: str | None = None,
@@ -81,11 +81,11 @@ def advertisement(
     name = config.partition_assignment_strategy
     known = dict(zip(ADVERTISED, (host, address, room, name, version), strict=True))
     if name == "roundrobin":
-        known[HASHED_AS] = getattr(config, "scala_compat_version", None)
+        known[RELEASE_KEY] = getattr(config, "scala_compat_version", None)
     return {key: value for key, value in known.items() if value}
 
 
-def concern(config: Configured, members: Mapping[ConsumerId, Registration]) -> str | None:
+def concern(config: StrategyConfig, members: Mapping[ConsumerId, Registration]) -> str | None:
     """Why this group may not agree with our strategy, in words for a log, None where nothing speaks against it.
 
     For ``roundrobin``: members that do not say which text they hash, or hash another one. For strategies beyond the
@@ -96,35 +96,39 @@ def concern(config: Configured, members: Mapping[ConsumerId, Registration]) -> s
     other = sorted(c for c, registration in members.items() if registration.extra.get("strategy") not in (name, None))
     silent = sorted(c for c, registration in members.items() if registration.extra.get("strategy") is None)
     if name == "range":
-        return f"{_some(other)} advertise another strategy than range" if other else None
+        return f"{_abbreviated(other)} advertise another strategy than range" if other else None
     if name != "roundrobin":
         strangers = other + silent
-        return f"{_some(strangers)} do not advertise the strategy {name}, which needs all of us" if strangers else None
-    wanted = _text_form(getattr(config, "scala_compat_version", "1.1"))
-    forms = {c: _text_form(_text(registration.extra.get(HASHED_AS))) for c, registration in members.items()}
+        return (
+            f"{_abbreviated(strangers)} do not advertise the strategy {name}, which needs all of us"
+            if strangers
+            else None
+        )
+    wanted = _hashed_text(getattr(config, "scala_compat_version", "1.1"))
+    forms = {c: _hashed_text(_text(registration.extra.get(RELEASE_KEY))) for c, registration in members.items()}
     differing = other or sorted(c for c, form in forms.items() if form not in (wanted, None))
     if differing:
         return (
-            f"{_some(differing)} advertise another strategy than ours, roundrobin hashing {wanted}: "
+            f"{_abbreviated(differing)} advertise another strategy than ours, roundrobin hashing {wanted}: "
             "we will contend for partitions"
         )
     unknown = sorted(c for c, form in forms.items() if form is None)
     if unknown:
         return (
-            f"{_some(unknown)} do not say their release: if it is not one that hashes {wanted} in roundrobin "
+            f"{_abbreviated(unknown)} do not say their release: if it is not one that hashes {wanted} in roundrobin "
             "(KAFKA-5822), we will contend for partitions; see scala.compat.version"
         )
     return None
 
 
-def _text_form(release: str | None) -> str | None:
+def _hashed_text(release: str | None) -> str | None:
     """What releases hash in round robin, as an example."""
     if release is None:
         return None
     return "'[topic,0]'" if release.startswith("0.") else "'topic-0'"
 
 
-def _some(names: list[ConsumerId]) -> str:
+def _abbreviated(names: list[ConsumerId]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -134,7 +138,7 @@ class GroupStrategy:
     Raises UnknownAssignorError, and ConfigException where the strategy misses a property.
     """
 
-    def __init__(self, config: Configured) -> None:
+    def __init__(self, config: StrategyConfig) -> None:
         self._config = config
         self.name = config.partition_assignment_strategy
         self._chosen: Assignor = assignor(self.name, config)
@@ -145,14 +149,14 @@ class GroupStrategy:
         """Whether the view must tell the racks of the partitions' leaders."""
         return bool(getattr(self._chosen, "wants_racks", False))
 
-    def __call__(self, view: View, threads: Threads) -> Assignment:
+    def __call__(self, view: StrategyView, threads: Threads) -> Assignment:
         """Who shall own what.
 
         Raises AssignmentError in a mixed group where ``assignment.mixed.group`` is ``refuse``, and whatever the
         strategy raises.
         """
-        members = {consumer: member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
-        if self.name in ORIGINAL or all(one.strategy == self.name for one in members.values()):
+        members = {consumer: advertised_member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
+        if self.name in SCALA_STRATEGIES or all(one.strategy == self.name for one in members.values()):
             return self._chosen.assign(members, view.partitions, view.racks)
         if self._refuses:
             raise AssignmentError(self.concern(view.members) or self.name)
@@ -163,11 +167,11 @@ class GroupStrategy:
         it.
         """
         found = concern(self._config, members)
-        if found is None or self.name in ORIGINAL:
+        if found is None or self.name in SCALA_STRATEGIES:
             return found
         return found + ("; refused until they do" if self._refuses else "; range is in effect until they do")
 
 
-def assignment_strategy(config: Configured) -> GroupStrategy:
+def assignment_strategy(config: StrategyConfig) -> GroupStrategy:
     """The strategy that ``partition.assignment.strategy`` names. Raises as :class:`GroupStrategy`."""
     return GroupStrategy(config)

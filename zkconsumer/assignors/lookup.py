@@ -20,8 +20,8 @@ ENTRY_POINT_GROUP = "zkconsumer.assignors"
 OURS = {
     "range": "zkconsumer.assignors.range:RangeAssignor",
     "roundrobin": "zkconsumer.assignors.roundrobin:RoundRobinAssignor",
-    "average": "zkconsumer.assignors.average:AverageAssignor",
-    "average-by-circle": "zkconsumer.assignors.average:AverageByCircleAssignor",
+    "average": "zkconsumer.assignors.rocketmq:AverageAssignor",
+    "average-by-circle": "zkconsumer.assignors.rocketmq:AverageByCircleAssignor",
     "consistent-hash": "zkconsumer.assignors.consistent_hash:ConsistentHashAssignor",
     "machine-room": "zkconsumer.assignors.machine_room:MachineRoomAssignor",
     "machine-room-nearby": "zkconsumer.assignors.machine_room:MachineRoomNearbyAssignor",

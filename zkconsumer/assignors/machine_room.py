@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Members, Partitions, Racks
-from zkconsumer.assignors.average import AverageAssignor, Queue, QueueStrategy, share_out
+from zkconsumer.assignors.rocketmq import AverageAssignor, MessageQueue, QueueAllocator, assign_by_topic
 from zkconsumer.config.assignment_properties import parse_rooms
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition, utf16_key
@@ -44,7 +44,7 @@ class MachineRoomAssignor:
             raise ConfigException("assignment.rooms", "the strategy machine-room needs the rooms to consume from")
         return cls(parse_rooms(rooms) if isinstance(rooms, str) else rooms)
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """The queues of the client at each position."""
         kept = [queue for queue in queues if _room_in(queue.broker) in self._rooms]
         size, rest = divmod(len(kept), len(clients))
@@ -58,7 +58,7 @@ class MachineRoomAssignor:
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
         """Who shall own what; raises nothing."""
-        return share_out(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
+        return assign_by_topic(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
 
 
 class MachineRoomNearbyAssignor:
@@ -72,24 +72,24 @@ class MachineRoomNearbyAssignor:
 
     def __init__(
         self,
-        inner: QueueStrategy | None = None,
-        room_of_queue: Callable[[Queue], str | None] = lambda _: None,
+        inner: QueueAllocator | None = None,
+        room_of_queue: Callable[[MessageQueue], str | None] = lambda _: None,
         room_of_client: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._inner = inner or AverageAssignor()
         self._room_of_queue = room_of_queue
         self._room_of_client = room_of_client
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """The queues of the client at each position. Raises AssignmentError where a room is unknown."""
-        by_room: dict[str, list[Queue]] = {}
+        by_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_room.setdefault(_known(self._room_of_queue(queue), f"mq {queue}"), []).append(queue)
         in_room: dict[str, list[int]] = {}
         for position, client in enumerate(clients):
             room = _known(self._room_of_client(client), f"consumer id {client}")
             in_room.setdefault(room, []).append(position)
-        shares: list[list[Queue]] = [[] for _ in clients]
+        shares: list[list[MessageQueue]] = [[] for _ in clients]
         for room, positions in in_room.items():
             self._add(shares, by_room.get(room, []), positions, clients)
         for room in sorted(by_room.keys() - in_room.keys(), key=utf16_key):
@@ -97,10 +97,14 @@ class MachineRoomNearbyAssignor:
         return shares
 
     def _add(
-        self, shares: list[list[Queue]], queues: Sequence[Queue], positions: Sequence[int], clients: Sequence[str]
+        self,
+        shares: list[list[MessageQueue]],
+        queues: Sequence[MessageQueue],
+        positions: Sequence[int],
+        clients: Sequence[str],
     ) -> None:
         if queues:
-            inner = self._inner.shares(queues, [clients[position] for position in positions])
+            inner = self._inner.allocate_all(queues, [clients[position] for position in positions])
             for position, share in zip(positions, inner, strict=True):
                 shares[position] += share
 
@@ -117,7 +121,7 @@ class MachineRoomNearbyAssignor:
         placed = MachineRoomNearbyAssignor(
             self._inner, lambda queue: racks.get(TopicPartition(queue.topic, queue.number)), rooms.get
         )
-        return share_out(placed, members, partitions)
+        return assign_by_topic(placed, members, partitions)
 
 
 def _known(room: str | None, whose: str) -> str:

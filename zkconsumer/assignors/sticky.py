@@ -16,13 +16,42 @@ group; the broker-led protocol does not need it, one member computes for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from zkconsumer.assignors.java_client import ClientAssignment, ClientMembers, in_order
 from zkconsumer.model import TopicPartition, utf16_key
 
 
-def sticky(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssignment:
+@dataclass(frozen=True, slots=True)
+class SubscribedMember:
+    """A member of a new consumer's group.
+
+    ``topics`` it subscribes to; ``owned``, what it owned in ``generation`` (-1: unknown); ``instance``, its
+    group.instance.id.
+    """
+
+    topics: Sequence[str]
+    owned: Sequence[TopicPartition] = ()
+    generation: int = -1
+    instance: str | None = None
+
+
+SubscribedMembers = Mapping[str, SubscribedMember]
+MemberPartitions = dict[str, list[TopicPartition]]
+"""Every member with what it shall own; members without partitions have an empty list."""
+
+
+def in_java_order(members: SubscribedMembers) -> list[str]:
+    """The member ids as the new consumer sorts them: static members first, by instance, then the others by id."""
+
+    def key(consumer: str) -> tuple[bool, bytes]:
+        instance = members[consumer].instance
+        return instance is None, utf16_key(consumer if instance is None else instance)
+
+    return sorted(members, key=key)
+
+
+def sticky(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
     """Who shall own what, moving as little as balance allows. ``partitions`` counts those of each topic.
 
     Of two members that claim the same partition the one with the higher generation had it; of equal generations,
@@ -31,7 +60,7 @@ def sticky(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssig
     return _Balance(members, partitions).settled()
 
 
-def cooperative_sticky(members: ClientMembers, partitions: Mapping[str, int]) -> ClientAssignment:
+def cooperative_sticky(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
     """As :func:`sticky`, but a partition that changes hands is owned by nobody until its owner has let go of it.
 
     The members rebalance once more then.
@@ -50,8 +79,8 @@ def cooperative_sticky(members: ClientMembers, partitions: Mapping[str, int]) ->
 class _Balance:
     """One computation: starts from what is owned, gives away what is free, then evens out."""
 
-    def __init__(self, members: ClientMembers, partitions: Mapping[str, int]) -> None:
-        self._order = in_order(members)
+    def __init__(self, members: SubscribedMembers, partitions: Mapping[str, int]) -> None:
+        self._order = in_java_order(members)
         self._takers: dict[str, list[str]] = {
             topic: [consumer for consumer in self._order if topic in members[consumer].topics]
             for topic in sorted(partitions, key=utf16_key)
@@ -67,7 +96,7 @@ class _Balance:
         self._owner: dict[TopicPartition, str] = {}
         self._keep_claims(members)
 
-    def _keep_claims(self, members: ClientMembers) -> None:
+    def _keep_claims(self, members: SubscribedMembers) -> None:
         claims: dict[TopicPartition, dict[int, list[str]]] = {}
         for consumer in self._order:
             for partition in members[consumer].owned:
@@ -88,7 +117,7 @@ class _Balance:
         self._owned[consumer][partition] = None
         self._owner[partition] = consumer
 
-    def settled(self) -> ClientAssignment:
+    def settled(self) -> MemberPartitions:
         if self._equal:
             self._release_beyond_quota()
         for partition in self._all:

@@ -19,7 +19,7 @@ def parse_rooms(value: str) -> tuple[str, ...]:
     return rooms
 
 
-def parse_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
+def parse_assignment_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
     """Who owns what, from ``member=topic:0,topic:1; member=...`` with thread or consumer ids. Raises ValueError."""
     table: dict[str, tuple[TopicPartition, ...]] = {}
     for entry in value.split(";"):
@@ -49,7 +49,7 @@ def _rooms(value: str) -> str:
 
 
 def _table(value: str) -> str:
-    parse_table(value)
+    parse_assignment_table(value)
     return value
 
 

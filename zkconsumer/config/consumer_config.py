@@ -14,27 +14,37 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, cast
 
-from zkconsumer.config.addresses import format_address_map, parse_address_map, parse_servers
+from zkconsumer.config.addresses import (
+    format_address_map,
+    format_connect,
+    parse_address_map,
+    parse_connect,
+    parse_servers,
+)
 from zkconsumer.config.assignment_properties import AssignmentConfig
-from zkconsumer.config.connect_string import format_connect, parse_connect
-from zkconsumer.config.coordination_properties import BY_BROKERS, CoordinationConfig, check_coordination, without_effect
+from zkconsumer.config.coordination_properties import (
+    BY_BROKERS,
+    CoordinationConfig,
+    check_coordination,
+    ineffective_properties,
+)
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import (
     Key,
     Value,
     boolean,
     choice,
+    defaults_to,
     integer,
     keys_of,
     legal_name,
     node_name,
     not_empty,
-    same_as,
     text,
 )
 from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig, check_security
-from zkconsumer.config.unknown_properties import ALIASES, ELSEWHERE, is_unused, nearest
+from zkconsumer.config.unknown_properties import ALIASES, GIVEN_OTHERWISE, closest_name, is_unused
 from zkconsumer.errors import ConfigException
 
 _PACKAGE = __name__.partition(".")[0]
@@ -71,7 +81,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         "how long a vanished member keeps what it owns; the servers may bound it", least=1, default=6000
     )
     zookeeper_connection_timeout_ms: int = integer(
-        "how long to wait for ZooKeeper at start", least=1, **same_as("zookeeper.session.timeout.ms")
+        "how long to wait for ZooKeeper at start", least=1, **defaults_to("zookeeper.session.timeout.ms")
     )
     zookeeper_sync_time_ms: int = integer("only the default of `rebalance.backoff.ms`", least=0, default=2000)
     consumer_id: str | None = text(
@@ -79,7 +89,9 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         check=node_name,
         default_text="`<host>-<ms>-<8 hex digits>`",
     )
-    client_id: str = text("names the client in the brokers' logs and quotas", check=legal_name, **same_as("group.id"))
+    client_id: str = text(
+        "names the client in the brokers' logs and quotas", check=legal_name, **defaults_to("group.id")
+    )
     socket_timeout_ms: int = integer(
         "limit of one exchange with a broker; at least `fetch.wait.max.ms`", least=1, default=30_000
     )
@@ -117,7 +129,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         default=4,
     )
     rebalance_backoff_ms: int = integer(
-        "the longest pause between two attempts", least=0, **same_as("zookeeper.sync.time.ms")
+        "the longest pause between two attempts", least=0, **defaults_to("zookeeper.sync.time.ms")
     )
     refresh_leader_backoff_ms: int = integer(
         "before asking for leaders again, and after a failed fetch", least=0, default=200
@@ -199,7 +211,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         "of one compressed batch when it is decompressed; a larger one counts as corrupt, at its offset",
         least=1,
         ours=True,
-        **same_as("queued.max.bytes"),
+        **defaults_to("queued.max.bytes"),
     )
     check_crcs: bool = boolean("check the checksum of what is fetched", default=True, ours=True)
     isolation_level: str = choice(
@@ -239,7 +251,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     )
 
     def __init__(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> None:
-        self._fill(_merge({} if mapping is None else mapping, keywords))
+        self._set_values(_merged_arguments({} if mapping is None else mapping, keywords))
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
@@ -254,7 +266,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         except ValueError as error:
             raise ConfigException(str(path), str(error)) from None
         config = cls.__new__(cls)
-        config._fill(_merge(cast("Mapping[str, Value]", properties), {}))
+        config._set_values(_merged_arguments(cast("Mapping[str, Value]", properties), {}))
         return config
 
     def replace(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> Self:
@@ -263,7 +275,9 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         Raises and warns as the constructor does.
         """
         config = type(self).__new__(type(self))
-        config._fill({**self.__dict__["_given"], **_merge({} if mapping is None else mapping, keywords)})
+        config._set_values(
+            {**self.__dict__["_given"], **_merged_arguments({} if mapping is None else mapping, keywords)}
+        )
         return config
 
     def as_dict(self) -> dict[str, str | int | bool]:
@@ -327,17 +341,17 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         keys = keys_of(type(self))
         return is_secret(name) or (name not in keys and looks_secret(name, value, keys))
 
-    def _fill(self, given: dict[str, Value]) -> None:
-        level = _outside()
+    def _set_values(self, given: dict[str, Value]) -> None:
+        level = _callers_stack_level()
         keys = keys_of(type(self))
         for name, value in given.items():
             if name not in keys and value is not None and not is_unused(name):
-                warnings.warn(_unknown(name, keys), UnknownPropertyWarning, stacklevel=level)
-        values = _values(given)
+                warnings.warn(_unknown_property_text(name, keys), UnknownPropertyWarning, stacklevel=level)
+        values = _effective_values(given)
         _check_together(values)
-        for useless in without_effect(given, values):
+        for useless in ineffective_properties(given, values):
             warnings.warn(useless, UnknownPropertyWarning, stacklevel=level)
-        suspicion = _suspicion(values)
+        suspicion = _suspect_timing(values)
         if suspicion:
             warnings.warn(suspicion, SuspectConfigWarning, stacklevel=level)
         for name, value in values.items():  # frozen: this is the only place that sets
@@ -345,7 +359,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         object.__setattr__(self, "_given", {name: values.get(name, value) for name, value in given.items()})
 
 
-def _merge(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[str, Value]:
+def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[str, Value]:
     """Both ways of naming in one, by dotted name. Raises :class:`ConfigException` where they contradict each other."""
     if not isinstance(mapping, Mapping):
         raise TypeError(f"the properties must be a mapping, not {type(mapping).__name__}")
@@ -367,7 +381,7 @@ def _merge(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[
 
 
 def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[str, Value]:
-    """The same by the names of the table. Raises :class:`ConfigException` as :func:`_merge`."""
+    """The same by the names of the table. Raises :class:`ConfigException` as :func:`_merged_arguments`."""
     for alias, name in ALIASES.items():
         if alias not in given:
             continue
@@ -381,7 +395,7 @@ def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[s
     return given
 
 
-def _values(given: Mapping[str, Value]) -> dict[str, Value]:
+def _effective_values(given: Mapping[str, Value]) -> dict[str, Value]:
     """The values in effect, in the table's order."""
     values: dict[str, Value] = {}
     for name, key in keys_of(ConsumerConfig).items():
@@ -424,7 +438,7 @@ def _check_broadcasting(values: Mapping[str, Any]) -> None:
         )
 
 
-def _suspicion(values: Mapping[str, Any]) -> str | None:
+def _suspect_timing(values: Mapping[str, Any]) -> str | None:
     attempts, pause = values["rebalance.max.retries"], values["rebalance.backoff.ms"]
     session = values["zookeeper.session.timeout.ms"]
     if attempts * pause > session or values["group.coordination"] == BY_BROKERS:
@@ -436,7 +450,7 @@ def _suspicion(values: Mapping[str, Any]) -> str | None:
     )
 
 
-def _outside() -> int:
+def _callers_stack_level() -> int:
     """By how many frames a warning of the caller's must look up to point at the user's own line, not at the package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
@@ -444,8 +458,8 @@ def _outside() -> int:
     return level
 
 
-def _unknown(name: str, keys: Mapping[str, object]) -> str:
-    if name in ELSEWHERE:
-        return f"unknown property {name!r} has no effect: {ELSEWHERE[name]}"
-    meant = nearest(name, keys)
+def _unknown_property_text(name: str, keys: Mapping[str, object]) -> str:
+    if name in GIVEN_OTHERWISE:
+        return f"unknown property {name!r} has no effect: {GIVEN_OTHERWISE[name]}"
+    meant = closest_name(name, keys)
     return f"unknown property {name!r} has no effect" + (f"; did you mean {meant!r}?" if meant else "")

@@ -24,7 +24,7 @@ _ONLY_BY_BROKERS = {
     "max.poll.interval.ms": None,
     "group.instance.id": "consumer.id",
 }
-"""The keys of brokers' groups, and what comes nearest to each where ZooKeeper coordinates."""
+"""The keys of brokers' groups, and the nearest one for each where ZooKeeper coordinates."""
 
 
 def _servers(value: str) -> str:
@@ -138,7 +138,7 @@ def _check_migration(values: Mapping[str, Any]) -> None:
         raise ConfigException("dual.commit.enabled", reason)
 
 
-def without_effect(given: Mapping[str, object], values: Mapping[str, Any]) -> Iterator[str]:
+def ineffective_properties(given: Mapping[str, object], values: Mapping[str, Any]) -> Iterator[str]:
     """What to say of properties that are given and mean nothing, as ZooKeeper coordinates."""
     if values["group.coordination"] == BY_BROKERS:
         return

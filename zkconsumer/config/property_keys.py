@@ -107,7 +107,7 @@ def boolean(note: str, **details: Any) -> Any:
     return _field(Key(kind="bool", read=read, note=note, **details))
 
 
-def same_as(name: str) -> dict[str, Any]:
+def defaults_to(name: str) -> dict[str, Any]:
     """Details of a field whose default is the value of another, which stands before it."""
     return {"derive": lambda values: values[name], "default_text": f"`{name}`"}
 

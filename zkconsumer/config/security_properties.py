@@ -7,11 +7,12 @@ style for the rest. The original itself knows none of them but through Java's JA
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from zkconsumer.config.jaas import checked_jaas, parse_jaas
 from zkconsumer.config.property_keys import boolean, choice, not_empty, text
 from zkconsumer.errors import ConfigException
 
@@ -20,6 +21,13 @@ _MECHANISMS = (*PASSWORD_MECHANISMS, "GSSAPI", "OAUTHBEARER")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PEM = {"pem": "PEM"}
 _HOST_CHECK = {"https": "https", "": ""}
+_ENTRY = re.compile(
+    r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(?P<options>.*)\Z", re.S | re.I
+)
+_OPTION = re.compile(
+    r"""\s*(?P<name>[\w.\-]+)\s*=\s*(?:"(?P<text>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|(?P<bare>[^\s;"']+))"""
+)
+_ESCAPED = re.compile(r"\\(.)")
 
 
 class Credentials(NamedTuple):
@@ -30,6 +38,39 @@ class Credentials(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Credentials(username={self.username!r}, password='***')"
+
+
+class JaasEntry(NamedTuple):
+    """A login module's class name and its options."""
+
+    module: str
+    options: Mapping[str, str]
+
+
+def parse_jaas(text: str) -> JaasEntry:
+    """``<module> required name="value" ...;`` in parts.
+
+    Raises ValueError, without any of the text in its message, since that holds a password.
+    """
+    entry = _ENTRY.match(text)
+    if entry is None:
+        raise ValueError('must look like: <login module> required username="..." password="...";')
+    rest, position = entry["options"], 0
+    options: dict[str, str] = {}
+    while option := _OPTION.match(rest, position):
+        quoted = option["text"]
+        value = _ESCAPED.sub(r"\1", quoted) if quoted is not None else option["single"]
+        options[option["name"]] = value if value is not None else option["bare"]
+        position = option.end()
+    if rest[position:].strip() != ";":
+        raise ValueError('must end with ";" after options of the form name="value"')
+    return JaasEntry(entry["module"], MappingProxyType(options))
+
+
+def validated_jaas(text: str) -> str:
+    """The text as it is, if it can be read. Raises ValueError."""
+    parse_jaas(text)
+    return text
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -83,7 +124,7 @@ class SecurityConfig:
     )
     sasl_jaas_config: str | None = text(
         'the login as Java clients have it: `<module> required username="..." password="...";`',
-        check=checked_jaas,
+        check=validated_jaas,
         default_text="unset",
         ours=True,
     )
@@ -178,9 +219,9 @@ def check_security(values: Mapping[str, Any]) -> None:
 
 
 def _check_brokers(values: Mapping[str, Any]) -> None:
-    _one_of(values, "ssl.ca.location", "ssl.truststore.location")
-    _one_of(values, "ssl.certificate.location", "ssl.keystore.location")
-    _one_of(values, "sasl.oauthbearer.token.provider", "sasl.oauthbearer.token.endpoint.url")
+    _refuse_both(values, "ssl.ca.location", "ssl.truststore.location")
+    _refuse_both(values, "ssl.certificate.location", "ssl.keystore.location")
+    _refuse_both(values, "sasl.oauthbearer.token.provider", "sasl.oauthbearer.token.endpoint.url")
     if not values["security.protocol"].startswith("SASL_"):
         return
     mechanism = values["sasl.mechanism"]
@@ -216,6 +257,6 @@ def _check_zookeeper(values: Mapping[str, Any]) -> None:
         raise ConfigException("zookeeper.set.acl", reason)
 
 
-def _one_of(values: Mapping[str, Any], first: str, second: str) -> None:
+def _refuse_both(values: Mapping[str, Any], first: str, second: str) -> None:
     if values[first] is not None and values[second] is not None:
         raise ConfigException(second, f"{first} is given as well; give one of them")

@@ -16,7 +16,7 @@ class by which Java speaks TLS to ZooKeeper."""
 ALIASES = {"enable.auto.commit": "auto.commit.enable"}
 """Names of Kafka's newer consumer that are taken for ours."""
 
-ELSEWHERE = {
+GIVEN_OTHERWISE = {
     "key.deserializer": "give key_decoder=... to the method that creates streams",
     "value.deserializer": "give value_decoder=... to the method that creates streams",
     "max.poll.records": "a stream hands out one message at a time, or batches(max_rows=...)",
@@ -52,7 +52,7 @@ def is_unused(name: str) -> bool:
     return _UNUSED.fullmatch(name) is not None
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, known: Iterable[str]) -> str | None:
     """The property that ``name`` was most likely meant to be, or None."""
     dotted = name.strip().lower().replace("_", ".").replace("-", ".")
     names = {key.lower(): key for key in known}

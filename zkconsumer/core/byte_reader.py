@@ -18,7 +18,7 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 
 
-class Reader:
+class ByteReader:
     """Reads fields one after the other; ValueError where the bytes end too early or make no sense."""
 
     __slots__ = ("_at", "_data")

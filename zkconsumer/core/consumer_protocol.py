@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zkconsumer.core import byte_reader
-from zkconsumer.core.byte_reader import Reader
+from zkconsumer.core.byte_reader import ByteReader
 from zkconsumer.errors import MalformedMemberError
 from zkconsumer.model import TopicPartition
 
@@ -85,7 +85,7 @@ def encode_subscription(subscription: MemberSubscription, version: int = HIGHEST
 def decode_subscription(data: bytes, member: str, instance: str | None = None) -> MemberSubscription:
     """A member's subscription. Arguments: ``member`` and ``instance``, its ids. Raises MalformedMemberError."""
     try:
-        reader = Reader(data)
+        reader = ByteReader(data)
         version = _version(reader)
         topics = tuple(reader.array(reader.string))
         user_data = reader.nullable_bytes()
@@ -114,7 +114,7 @@ def decode_assignment(data: bytes, member: str) -> MemberAssignment:
     if not data:
         return MemberAssignment()
     try:
-        reader = Reader(data)
+        reader = ByteReader(data)
         _version(reader)
         assigned = tuple(reader.partitions())
         return MemberAssignment(assigned, reader.nullable_bytes())
@@ -122,7 +122,7 @@ def decode_assignment(data: bytes, member: str) -> MemberAssignment:
         raise MalformedMemberError(member, f"its assignment cannot be read: {failure}") from failure
 
 
-def _version(reader: Reader) -> int:
+def _version(reader: ByteReader) -> int:
     version = reader.int16()
     if version < 0:
         raise ValueError(f"version {version}")

@@ -23,12 +23,12 @@ from zkconsumer.core.java_regex_lexer import (
     MAX_NESTING,
     Flags,
     InvalidTopicFilterError,
-    Reader,
+    RegexLexer,
     UntranslatableTopicFilterError,
     is_digit,
 )
 
-__all__ = ["InvalidTopicFilterError", "UntranslatableTopicFilterError", "measured", "translate"]
+__all__ = ["InvalidTopicFilterError", "UntranslatableTopicFilterError", "translate", "translate_with_size"]
 
 _MAX_REPETITIONS = (1 << 31) - 1
 _MAX_NAME = 4096
@@ -72,10 +72,10 @@ def translate(expression: str) -> str:
     Raises InvalidTopicFilterError where Java refuses it, UntranslatableTopicFilterError where the package cannot
     express it, or it is too large.
     """
-    return measured(expression)[0]
+    return translate_with_size(expression)[0]
 
 
-def measured(expression: str) -> tuple[str, int]:
+def translate_with_size(expression: str) -> tuple[str, int]:
     """As :func:`translate`, with the number of characters that the pattern has when repetitions are spelled out."""
     if len(expression) > MAX_EXPRESSION:
         reason = f"an expression of {len(expression)} characters is larger than {MAX_EXPRESSION}"
@@ -84,7 +84,7 @@ def measured(expression: str) -> tuple[str, int]:
     return parser.whole(), parser.size
 
 
-class _Parser(Reader):
+class _Parser(RegexLexer):
     """Recursive descent by the grammar of java.util.regex.Pattern; one object reads one expression once."""
 
     def __init__(self, expression: str) -> None:

@@ -80,7 +80,7 @@ def _tokens(expression: str) -> list[Token]:
     return found
 
 
-class Reader:
+class RegexLexer:
     """Reads characters, escapes and classes; one object reads one expression once."""
 
     def __init__(self, expression: str) -> None:

@@ -53,7 +53,7 @@ class _Count(NamedTuple):
     at: float
 
 
-class ReaderWatch:
+class PollWatchdog:
     """Which streams stand still. Argument: ``limit`` in seconds; all times are of one clock that does not go back."""
 
     def __init__(self, limit: float) -> None:

@@ -16,7 +16,7 @@ from zkconsumer.core.java_regex import (
     MAX_SPELLED_OUT,
     InvalidTopicFilterError,
     UntranslatableTopicFilterError,
-    measured,
+    translate_with_size,
 )
 from zkconsumer.core.java_regex_lexer import MOST_SHOWN
 from zkconsumer.core.registration import BLACK_LIST, WHITE_LIST
@@ -40,7 +40,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MATCH_SECONDS = 1.0
 """How long the match of one topic may take."""
 
-REMEMBERED = 2 * MAX_SPELLED_OUT
+CACHED_CHARACTERS = 2 * MAX_SPELLED_OUT
 """Characters, spelled out, of the patterns that stay compiled. Each takes some 100 to 250 bytes."""
 
 _JAVA_BLANKS = "".join(map(chr, range(33)))
@@ -68,16 +68,16 @@ def normalised(text: str) -> str:
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", text))
 
 
-_PATTERNS: SizedCache[tuple[regex.Pattern[str], int]] = SizedCache(REMEMBERED)
+_COMPILED: SizedCache[tuple[regex.Pattern[str], int]] = SizedCache(CACHED_CHARACTERS)
 
 
 def _compiled(expression: str) -> regex.Pattern[str]:
-    return _PATTERNS.get(expression, lambda: _made(expression), lambda made: made[1])[0]
+    return _COMPILED.get(expression, lambda: _compile(expression), lambda made: made[1])[0]
 
 
-def _made(expression: str) -> tuple[regex.Pattern[str], int]:
+def _compile(expression: str) -> tuple[regex.Pattern[str], int]:
     try:
-        text, size = measured(expression)
+        text, size = translate_with_size(expression)
         # the package remembers 500 patterns of any size
         return regex.compile(text, regex.VERSION1, cache_pattern=False), size
     except (regex.error, OverflowError, MemoryError, RecursionError) as error:

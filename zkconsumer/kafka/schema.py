@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
-from zkconsumer.core.byte_reader import Reader
+from zkconsumer.core.byte_reader import ByteReader
 
 Values = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ class _Missing:
 REQUIRED: Final = _Missing()
 
 
-class BodyReader(Reader):
+class BodyReader(ByteReader):
     """Reads the fields of a message of one version. Argument: ``compact`` for flexible versions."""
 
     __slots__ = ("compact", "entries")

@@ -1,9 +1,9 @@
-"""Who coordinates a group that moves from ZooKeeper to the brokers, or back, and what follows for one member. Pure.
+"""The rules by which a group moves from ZooKeeper to the brokers, or back. Pure.
 
 A bridge is a member in ZooKeeper that can also be one of the brokers' group. As long as one member is no bridge,
-ZooKeeper coordinates, and no bridge is in the brokers' group: its coordinator would refuse the commits of everybody who
-is not. Where all are bridges the brokers coordinate. Every bridge decides this by itself from what it sees under
-``ids``; that some see it later harms nothing, for all of them consume only what they own in ZooKeeper.
+ZooKeeper coordinates, and no bridge is in the brokers' group: its coordinator would refuse the commits of all members
+outside it. If all members are bridges, the brokers coordinate. Every bridge decides this by itself from the nodes under
+``ids``. Some see a change later, which harms nothing: all of them consume only what they own in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ ADVERTISED = "coordination"
 BY_BROKERS = "kafka"
 
 
-def strangers(view: GroupView) -> list[str]:
-    """The members that are no bridges, or cannot be read, in order: ZooKeeper coordinates while there are any."""
+def non_bridges(view: GroupView) -> list[str]:
+    """Return the members that are no bridges, or cannot be read. ZooKeeper coordinates while there are any."""
     others = [consumer for consumer, one in view.members.items() if one.extra.get(ADVERTISED) != BY_BROKERS]
     unreadable = [path.rpartition("/")[2] for path in view.unreadable if "/ids/" in path]
     return sorted({*others, *unreadable})
 
 
-def share(streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
-    """Our part of the assignment, as the brokers' group gave it to our streams: what ZooKeeper shows of it already."""
+def assigned_by_brokers(
+    streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView, threads: Threads
+) -> Assignment:
+    """Return what the brokers' group gave to our streams, as far as ZooKeeper shows those partitions already."""
     ours = threads.get(me, {})
     return {
         tp: ours[tp.topic][number]
@@ -35,8 +37,8 @@ def share(streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView
     }
 
 
-def kept(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
-    """What we own already and still can: all that is ours until the brokers' group has given us a share."""
+def still_assignable(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
+    """Return what we own and still can own: all that is ours until the brokers' group has given us a share."""
     ours = threads.get(me, {})
     return {
         tp: thread
@@ -45,6 +47,6 @@ def kept(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -
     }
 
 
-def native(clients: Collection[str], members: Collection[str]) -> list[str]:
-    """Those in the brokers' group that are no bridges: a bridge's ``client.id`` is its name under ``ids``."""
+def brokers_only_members(clients: Collection[str], members: Collection[str]) -> list[str]:
+    """Return the brokers' members that are no bridges: a bridge's ``client.id`` is its name in ZooKeeper."""
     return sorted(set(clients) - set(members))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.model import TopicPartition
@@ -56,6 +57,16 @@ class Hold(Protocol):
         """End all streams: their readers wake and finish."""
 
 
+class Readers(Protocol):
+    """The readers of streams, as the poll watchdog sees them."""
+
+    def places(self) -> Mapping[StreamKey, Place]:
+        """Return where each stream stands whose reader does something else."""
+
+    def came_back(self, key: StreamKey, place: Place) -> bool:
+        """Return whether the reader of a stream has come back since it stood there."""
+
+
 class Commits(Protocol):
     """The committer, as the group thread sees it."""
 
@@ -81,7 +92,7 @@ class Commits(Protocol):
     def store_starts(
         self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
     ) -> None:
-        """Store start offsets. ``done`` is called one or more times; it gets each position once: whether it is stored."""
+        """Store start offsets. ``done`` gets each position once, in one call or several: whether it is stored."""
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Let the next commit overwrite ``known``, which somebody else wrote; None: they wrote outside ZooKeeper."""

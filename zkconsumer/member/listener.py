@@ -15,14 +15,15 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread, get_ident
 from typing import Any
 
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,11 @@ class ConsumerRebalanceListener:
         """
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, frozenset[int]]:
-    """The form in which a listener is told partitions."""
+def by_topic(positions: Iterable[PartitionPosition]) -> dict[str, frozenset[int]]:
+    """Return the partitions of these in the form of a listener's argument."""
     found: dict[str, set[int]] = {}
-    for tp in partitions:
-        found.setdefault(tp.topic, set()).add(tp.partition)
+    for position in positions:
+        found.setdefault(position.topic, set()).add(position.partition)
     return {topic: frozenset(numbers) for topic, numbers in sorted(found.items())}
 
 
@@ -125,35 +126,71 @@ class ListenerThread:
             self._returned()
 
 
-class Listening:
-    """The listener as the group's thread calls it; without one every call returns None at once.
+class ListenerCalls:
+    """The listener as the group thread calls it; without one every call returns at once.
 
-    Arguments: ``limit`` in seconds for a call.
+    Arguments: ``limit`` in seconds for a call; ``serve`` answers requests while a call is waited for. It gets the
+    seconds that it may take, and returns whether a shutdown is requested, which hurries the listener.
     """
 
-    def __init__(self, thread: ListenerThread | None = None, limit: float = 3.0) -> None:
+    def __init__(
+        self,
+        consumer: ConsumerId,
+        serve: Callable[[float], bool],
+        thread: ListenerThread | None = None,
+        limit: float = 3.0,
+    ) -> None:
+        self._consumer = consumer
+        self._serve = serve
         self._thread = thread
         self._limit = limit
         self.trouble = ""
+        """What the last call did wrong, in words for the user; empty if nothing."""
 
     @property
     def exists(self) -> bool:
         """Whether there is a listener."""
         return self._thread is not None
 
-    def call(self, method: str, *arguments: Any, serve: Callable[[float], bool], within: Deadline = UNBOUNDED) -> Any:
-        """Call a method and wait for it, not beyond ``within``; None where it raised or did not return in time, which
-        is reported.
+    def releasing(self, positions: Iterable[PartitionPosition], within: Deadline = UNBOUNDED) -> None:
+        """Call ``before_releasing_partitions`` and wait for it, not beyond ``within``."""
+        self._call("before_releasing_partitions", by_topic(positions), within=within)
 
-        ``serve`` is called meanwhile, with the seconds it may take, to answer what the listener asks of the caller;
-        it returns whether everything is about to end, so that the listener is to be hurried.
-        """
+    def lost(self, positions: Iterable[PartitionPosition]) -> None:
+        """Have ``on_partitions_lost`` called, without waiting for it."""
+        if self._thread is not None:
+            method = "on_partitions_lost"
+            future = self._thread.ask(method, by_topic(positions))
+            future.add_done_callback(lambda late: _report_late(method, late))
+
+    def start_offsets(
+        self, assignment: Mapping[TopicPartition, ThreadId], came: Container[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Call ``before_starting_fetchers``. Returns its valid offsets of partitions that ``came`` just now."""
+        starts = self._call("before_starting_fetchers", self._consumer, dict(assignment))
+        if starts is None:
+            return {}
+        if not isinstance(starts, Mapping):
+            log.error("before_starting_fetchers must return offsets by partition or None, not %r", starts)
+            return {}
+        valid = {}
+        for tp, offset in starts.items():
+            if tp not in came:
+                log.warning("the listener's offset for %s is not used: it did not come to us just now", tp)
+            elif isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+                log.error("the listener's offset for %s is not used: %r is no offset", tp, offset)
+            else:
+                valid[TopicPartition(*tp)] = offset
+        return valid
+
+    def _call(self, method: str, *arguments: Any, within: Deadline = UNBOUNDED) -> Any:
+        """Call a method and wait for it. Returns None if it raised or did not return in time, which is reported."""
         if self._thread is None:
             return None
         future = self._thread.ask(method, *arguments)
         limit, hurried = Deadline(within.bounded(self._limit)), False
         while not future.done() and not limit.expired:
-            if serve(limit.bounded(SERVE_EVERY)) and not hurried:
+            if self._serve(limit.bounded(SERVE_EVERY)) and not hurried:
                 limit, hurried = Deadline(limit.bounded(CLOSING_LIMIT)), True
         if not future.done():
             self.trouble = f"the listener's {method} does not return; going on without it"
@@ -163,11 +200,6 @@ class Listening:
         error = future.exception()
         self.trouble = "" if error is None else _raised(method, error)
         return None if error is not None else future.result()
-
-    def tell(self, method: str, *arguments: Any) -> None:
-        """Have a method called, without waiting for it."""
-        if self._thread is not None:
-            self._thread.ask(method, *arguments).add_done_callback(lambda late: _report_late(method, late))
 
 
 def _raised(method: str, error: BaseException) -> str:

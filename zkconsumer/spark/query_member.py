@@ -10,9 +10,9 @@ the heartbeats go on, on their own thread. The wait ends early when ``releaseAft
 partition before the member joins again, this holds up the whole group. With ``cooperative-sticky`` only the partitions
 that move wait.
 
-Threads: the group thread calls ``start``, ``revoke`` and ``end`` of a :class:`BatchHold`; the query's main thread asks
-``started``. No batch begins to read a partition that leaves: the main thread keeps it *before* it looks whether the
-position is revoked, and the group thread revokes *before* it looks at what is kept.
+Threads: the group thread calls a :class:`BatchHold`; only ``started`` is the query's main thread's. No batch begins to
+read a partition that leaves: the main thread keeps it *before* it looks whether the position is revoked, and the group
+thread revokes *before* it looks at what is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
-from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain
@@ -47,25 +46,26 @@ class BatchHold:
     def __init__(self) -> None:
         self.refusal: Exception | None = None
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """The next batch finds them."""
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
+        """Return nothing: the next batch finds the positions, and reads by itself."""
+        return ()
 
     def started(self, position: PartitionPosition) -> bool:
         """Return whether the start of this position is known, or that the group has no offset of it."""
         return True
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """No batch that is planned from now on reads these. The keeper has kept the partitions of a running batch."""
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Let no batch that is planned from now on read these. The keeper has kept the partitions of a running one."""
         for position in positions:
             position.revoked = True
 
-    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """The next batch finds the new position."""
-        new.paused = new.halted = old.paused
-        self.revoke([old], Deadline(0.0))
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait for nobody: the strategy leaves the partitions of a running batch where they are."""
 
-    def wake(self) -> None:
-        """Do nothing: the query itself looks for a start that it waits for."""
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """Let the next batch find the new position."""
+        new.paused = new.halted = old.paused
+        self.revoke([old])
 
     def refuse(self, error: Exception | None) -> None:
         """Raise ``error`` in the next call of Spark's; None takes it back."""
@@ -78,14 +78,6 @@ class BatchHold:
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         """Return False: nobody holds single messages."""
         return False
-
-    def places(self) -> Mapping[StreamKey, Place]:
-        """Return nothing: there are no readers to watch."""
-        return {}
-
-    def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Return True: no reader was away."""
-        return True
 
     def end(self) -> None:
         """The query ends: no batch runs any more."""
@@ -100,26 +92,34 @@ class WaitingHold(BatchHold):
         self._started: set[PartitionPosition] = set()
         self._ended = Event()
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """Batches may read these: their start is known, or the group has no offset of them."""
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
+        """Let batches read these: their start is known, or the group has no offset of them."""
         self._started.update(positions)
+        return ()
 
     def started(self, position: PartitionPosition) -> bool:
         """Return whether the group's offset was asked for."""
         return position in self._started
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """No batch that is planned from now on reads these. Wait for the batch that does, until the deadline."""
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Let no batch that is planned from now on read these."""
         for position in positions:
             position.revoked = True
             self._started.discard(position)
+        self._mark_held(positions)
+
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait for the batch that reads these, until the limit."""
         while True:
-            for position in positions:
-                kept = not self._ended.is_set() and self._keeper.keeps(position.tp)
-                position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
-            if drain.expired or not any(position.held for position in positions):
+            self._mark_held(positions)
+            if limit.expired or not any(position.held for position in positions):
                 return
-            self._ended.wait(drain.bounded(_POLL))
+            self._ended.wait(limit.bounded(_POLL))
+
+    def _mark_held(self, positions: Sequence[PartitionPosition]) -> None:
+        for position in positions:
+            kept = not self._ended.is_set() and self._keeper.keeps(position.tp)
+            position.held_until = _BATCH_RUNS if kept else NOTHING_HELD
 
     def end(self) -> None:
         """The query ends: no batch runs any more."""

@@ -18,18 +18,21 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, UnknownMemberIdError
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.bridge import Bridge, Shadow
+from zkconsumer.member.bridge import Bridge, WishedPartitions
 from zkconsumer.member.bridge_rules import ADVERTISED, BY_BROKERS
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.engine import Engine, GroupThread
 from zkconsumer.member.events import StopRequested
+from zkconsumer.member.inbox import Inbox
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import GroupOffsets
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.coordinator_store import CoordinatorOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.coordinator_member import BrokerGroup, coordinator_search, member_settings
-from zkconsumer.wiring.group_member import GroupThread
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease
@@ -61,22 +64,26 @@ class BridgeCoordination(ZooKeeperCoordination):
             clients=self._clients,
             patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
         )
-        self._shadow = Shadow(self._bridge)
+        self._wished = WishedPartitions(self._bridge)
+        name, inbox = f"{consumer}-bridge", Inbox(self._kafka_events)
         self._broker_group = BrokerGroup(
-            config, parts, f"{consumer}-bridge", events=self._kafka_events, lease=Lease(), client_id=consumer
+            config, parts, name, events=self._kafka_events, lease=Lease(), client_id=consumer
         )
-        self._kafka = self._broker_group.group_thread(
-            # while ZooKeeper coordinates, the coordinator would refuse all commits because of a static member
-            replace(member_settings(config, self.request_timeout), static_leaves=True),
-            delivery=self._shadow,
-            offsets=self._shadow,
-            rebalanced=lambda _: self._given(),
+        # while ZooKeeper coordinates, the coordinator would refuse all commits because of a static member
+        settings = replace(member_settings(config, self.request_timeout), static_leaves=True)
+        rebalancer = CoordinatedRebalancer(
+            settings,
+            inbox=inbox,
+            join=self._broker_group.join_protocol(settings),
+            assignment=self._wished,
+            status=Status(settings, self._wished.refuse, lambda _: self._wished.settled()),
         )
+        self._kafka = GroupThread(name, inbox, rebalancer)
 
     @property
     def trouble(self) -> str:
         """A problem between the member and ZooKeeper or the brokers' group, for the user; empty if there is none."""
-        kafkas = self._shadow.trouble or self._kafka.state.detail
+        kafkas = self._wished.trouble or self._kafka.state.detail
         return "; ".join(filter(None, (super().trouble, kafkas)))
 
     @property
@@ -103,16 +110,16 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     # ---- the two ends of the bridge
 
-    def group_thread(self, registration: Registration, committer: Committer) -> GroupThread:
-        """Return ZooKeeper's group thread, not started: the bridge is its strategy."""
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return ZooKeeper's engine, not started: the bridge is its strategy."""
         count = self.round_timer()
 
         def ended(seconds: float) -> None:
             count(seconds)
             self._bridge.concluded()
 
-        made = self.rebalancer(registration, committer, self._bridge, ended)
-        self._bridge.attach(made)
+        made = self.engine_of(registration, committer, self._bridge, ended)
+        self._bridge.attach(made.positions)
         return made
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
@@ -125,10 +132,6 @@ class BridgeCoordination(ZooKeeperCoordination):
 
         return advertising
 
-    def _given(self) -> None:
-        positions = self._kafka.positions()
-        self._bridge.given({tp: int(position.thread.rpartition("-")[2]) for tp, position in positions.items()})
-
     def _clients(self) -> Collection[str]:
         deadline, group = Deadline(self.request_timeout), self.parts.config.group_id
         channel = self._lookout.find(deadline)
@@ -139,7 +142,7 @@ class BridgeCoordination(ZooKeeperCoordination):
 
     # ---- offsets
 
-    def offsets(self) -> OwnedOffsets:
+    def offsets(self) -> DualStore:
         """Return both stores of offsets as one: ZooKeeper's first, then the coordinator's."""
         config, parts = self.parts.config, self.parts
 
@@ -147,16 +150,16 @@ class BridgeCoordination(ZooKeeperCoordination):
             if who.member_id:
                 self._kafka_events.put(HeartbeatFailed(who, error))
 
-        return OwnedOffsets(
-            ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark),
+        nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
+        return DualStore(
+            nodes,
+            nodes,
             _BridgeOffsets(
-                config.group_id,
                 coordinator_search(parts, parts.consumer),
                 _Identity(self._broker_group.generation),
                 refused,
                 parts.meter("KafkaCommitsPerSec").mark,
             ),
-            dual=True,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,
@@ -164,7 +167,7 @@ class BridgeCoordination(ZooKeeperCoordination):
         )
 
 
-class _BridgeOffsets(GroupOffsets):
+class _BridgeOffsets(CoordinatorOffsets):
     """The brokers' side of the offsets.
 
     While bridges join or leave one after the other, the coordinator refuses those outside because of those inside. That
@@ -172,7 +175,7 @@ class _BridgeOffsets(GroupOffsets):
     """
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
-        """Write offsets as :meth:`GroupOffsets.commit`. Raises BrokerError."""
+        """Write offsets as :meth:`CoordinatorOffsets.commit`. Raises BrokerError."""
         try:
             return super().commit(offsets, timeout)
         except UnknownMemberIdError as e:

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from zkconsumer.assignors.group_strategy import advertisement
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
@@ -20,22 +21,25 @@ from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException,
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.bridge import members_beside
-from zkconsumer.member.coordinator.assignment import ShareSettings
+from zkconsumer.member.coordinator.assignment import OwnedAssignment
 from zkconsumer.member.coordinator.coordinator_requests import Line
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember, MemberSettings
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.coordinator.settings import MemberSettings
+from zkconsumer.member.coordinator.status import Status
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.engine import Engine
+from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.coordinator_store import GroupOffsets, NoOwnerNodes
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.group_member import GroupThread
 from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.session import Session
@@ -65,10 +69,8 @@ class BrokerGroup:
         lease: Lease,
         client_id: str | None = None,
     ) -> None:
-        self._name = name
-        self._events = events
         self._lease = lease
-        self.interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        self.interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
         self.generation = Generation(
             config.group_id,
             config.group_instance_id,
@@ -96,19 +98,9 @@ class BrokerGroup:
         self._heartbeats.close(deadline)
         self.requests.close(deadline)
 
-    def group_thread(self, settings: MemberSettings, **options: Any) -> CoordinatedMember:
-        """Return the group thread, not started; ``options`` as for :class:`CoordinatedMember`."""
-        return CoordinatedMember(
-            ConsumerId(self._name),
-            settings,
-            events=self._events,
-            line=self.requests,
-            heartbeats=self._heartbeats,
-            lease=self._lease,
-            generation=self.generation,
-            interest=self.interest,
-            **options,
-        )
+    def join_protocol(self, settings: MemberSettings) -> JoinProtocol:
+        """Return the protocol by which the group thread joins."""
+        return JoinProtocol(settings, self.requests, self._heartbeats, self._lease, self.generation, self.interest)
 
 
 class BrokerCoordination:
@@ -124,7 +116,7 @@ class BrokerCoordination:
         self.parts = parts
         self._session = session
         self.group = BrokerGroup(parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease)
-        self._group_thread: GroupThread | None = None
+        self._engine: Engine | None = None
 
     @property
     def request_timeout(self) -> float:
@@ -164,43 +156,47 @@ class BrokerCoordination:
         if self._session is not None:
             self._session.close(deadline)
 
-    def offsets(self) -> OwnedOffsets:
+    def offsets(self) -> DualStore:
         """Return the store of the group's offsets: its coordinator."""
         config, parts = self.parts.config, self.parts
 
         def refused(who: Membership, error: Exception) -> None:
             parts.events.put(HeartbeatFailed(who, error))
 
-        store = GroupOffsets(
-            config.group_id,
+        store = CoordinatorOffsets(
             coordinator_search(parts),
             self.group.generation,
             refused,
             parts.meter("KafkaCommitsPerSec").mark,
             self._positions,
         )
-        return OwnedOffsets(
-            NoOwnerNodes(self.group.generation),
-            store,
+        return DualStore(
+            EpochFence(self.group.generation),
+            elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,
         )
 
     def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
-        return {} if self._group_thread is None else self._group_thread.positions()
+        return {} if self._engine is None else self._engine.positions()
 
-    def group_thread(self, registration: Registration, committer: Committer) -> GroupThread:
-        """Return the group thread, not started."""
-        parts = self.parts
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return the engine, not started."""
+        parts, settings = self.parts, member_settings(self.parts.config)
         self.group.interest.subscribe(registration)
-        self._group_thread = made = self.group.group_thread(
-            member_settings(parts.config),
-            delivery=parts.delivery,
-            offsets=committer,
-            listening=parts.listening,
-            rebalanced=parts.metrics.timer(parts.named("RebalanceRateAndTime")).update,
+        inbox, owned, calls, revocation = parts.ownership(committer)
+        rebalanced = parts.metrics.timer(parts.named("RebalanceRateAndTime")).update
+        rebalancer = CoordinatedRebalancer(
+            settings,
+            inbox=inbox,
+            join=self.group.join_protocol(settings),
+            assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
+            status=Status(settings, parts.delivery.refuse, rebalanced),
+            conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
+            readers=parts.delivery if parts.outside.delivery is None else None,
         )
+        self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
         return made
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
@@ -248,9 +244,8 @@ def member_settings(config: ConsumerConfig, limit: float | None = None) -> Membe
         backoff=BACKOFF,
         backoff_max=BACKOFF_MAX,
         request_timeout=limit,
-        shares=ShareSettings(
-            drain=config.rebalance_drain_timeout_ms / 1000, commit=limit, auto_commit=config.auto_commit_enable
-        ),
+        drain=config.rebalance_drain_timeout_ms / 1000,
+        auto_commit=config.auto_commit_enable,
         conflict=config.offset_conflict,
     )
 

@@ -26,10 +26,11 @@ from zkconsumer.errors import (
 )
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.streams import KafkaStream
 from zkconsumer.wiring.member_parts import MemberParts
 
@@ -45,30 +46,6 @@ LONGEST = 86_400.0
 """Seconds that a close may take at most."""
 SHORTEST = SPARE + FORCED + LEAVING
 """Seconds of a close below which all of these shrink in proportion. Any time beyond them goes to the drain."""
-
-
-class GroupThread(Protocol):
-    """The one thread that owns the group's state, as the member sees it."""
-
-    @property
-    def state(self) -> ConnectorState:
-        """The state to show to the user."""
-
-    first_round: Future[None]
-    """Done after the first rebalance; fails if there cannot be one."""
-
-    def start(self) -> None:
-        """Start the thread."""
-
-    def join(self, deadline: Deadline) -> bool:
-        """Wait for the end of the thread after a :class:`StopRequested`; return whether it ended."""
-
-    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
-        """Return the partitions that are owned now (a copy)."""
-
-    @property
-    def left(self) -> Sequence[PartitionPosition]:
-        """The partitions that were owned when the member left; empty before that."""
 
 
 class Coordination(Protocol):
@@ -96,11 +73,11 @@ class Coordination(Protocol):
     def disconnect(self, deadline: Deadline) -> None:
         """Close all connections to the coordinator. May be called again."""
 
-    def offsets(self) -> OwnedOffsets:
+    def offsets(self) -> DualStore:
         """Return the store of the group's offsets."""
 
-    def group_thread(self, registration: Registration, committer: Committer) -> GroupThread:
-        """Return the group thread, not started. The coordinator is connected."""
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return the engine, not started. The coordinator is connected."""
 
     def registering(self, registration: Registration) -> Callable[[], Registration]:
         """Return a function that completes the registration at the moment at which it is written."""
@@ -127,7 +104,7 @@ class GroupMember:
         self.delivery = parts.delivery
         self.lookup = parts.lookup
         self.committer: Committer | None = None
-        self.group_thread: GroupThread | None = None
+        self.engine: Engine | None = None
         self._closing = False
         self.not_committed: Sequence[str] = ()
         """After the end: positions from which messages are consumed again, although a commit was due."""
@@ -142,23 +119,23 @@ class GroupMember:
         """
         log.debug("%s: effective configuration: %s", self.consumer, self.config.masked())
         self._check_open()
-        group_thread, committer = self.prepare(registration)
+        engine, committer = self.prepare(registration)
         self._check_open()  # from here on close() finds the group thread, and stops it
         if self.parts.listener is not None:
             self.parts.listener.open()
         committer.open()
         self.fetching.open()
-        group_thread.start()
-        self._await_first_round(group_thread)
+        engine.start()
+        self._await_first_round(engine)
         self._check_open()
 
-    def prepare(self, registration: Registration) -> tuple[GroupThread, Committer]:
+    def prepare(self, registration: Registration) -> tuple[Engine, Committer]:
         """Connect, and make the group thread and the committer without starting them. Raises as :meth:`open`."""
         self.coordination.connect()
         committer = self.parts.committer(self.coordination.offsets(), self.coordination.request_timeout)
         self.committer = committer
-        self.group_thread = self.coordination.group_thread(registration, committer)
-        return self.group_thread, committer
+        self.engine = self.coordination.engine(registration, committer)
+        return self.engine, committer
 
     def _check_open(self) -> None:
         if self._closing:
@@ -183,27 +160,28 @@ class GroupMember:
             last.callback(self.fetching.close, end.earlier(3 * step))
             last.callback(self.lookup.close)
             last.callback(self.delivery.end)
-            if self.group_thread is not None:
-                last.callback(self._end_group, self.group_thread, end, scale)
+            if self.engine is not None:
+                last.callback(self._end_group, self.engine, end, scale)
                 self.put_down(get_native_id(), finished=finished)
                 # the group thread does so too, but it may be waiting for an answer, and readers must not wait for it
                 self.delivery.end()
-                self.delivery.revoke(list(self.positions().values()), Deadline(0.0))
+                self.delivery.revoke(list(self.positions().values()))
+                self.fetching.forget()
 
-    def _end_group(self, group_thread: GroupThread, end: Deadline, scale: float) -> None:
+    def _end_group(self, engine: Engine, end: Deadline, scale: float) -> None:
         """Have the group thread leave.
 
         If it waits for an answer that does not come, close the connection it waits on.
         """
         patience, last = end.earlier(FORCED * scale), end.earlier(4 * A_STEP * scale)
         self.events.put(StopRequested(deadline=patience))
-        if not group_thread.join(patience):
+        if not engine.join(patience):
             if self.committer is not None:
                 self.committer.interrupt()
             self.coordination.disconnect(last.earlier(A_STEP * scale))
-            group_thread.join(last)
+            engine.join(last)
         if self.config.auto_commit_enable:
-            positions = group_thread.left or group_thread.positions().values()
+            positions = engine.left or engine.positions().values()
             self.not_committed = [text for text in map(_not_committed, positions) if text]
             if self.not_committed:
                 log.warning(
@@ -216,24 +194,24 @@ class GroupMember:
         """Wait no longer for messages in hand, in a close that is under way. Any thread; returns at once."""
         self.events.put(StopRequested(hurried=True))
 
-    def _await_first_round(self, group_thread: GroupThread) -> None:
+    def _await_first_round(self, engine: Engine) -> None:
         began, limit = monotonic(), self.coordination.joining_limit()
         try:
             while True:
                 try:
-                    group_thread.first_round.result(max(0.0, began + limit - monotonic()))
+                    engine.first_round.result(max(0.0, began + limit - monotonic()))
                     return
                 except FutureTimeoutError:
                     if limit >= (limit := self.coordination.joining_limit()):
                         raise
         except (FutureTimeoutError, CancelledError) as e:
-            detail = group_thread.state.detail
+            detail = engine.state.detail
             better = self.coordination.why_not_joined(detail)
             if better is not None:
                 raise better from e
             raise ConsumerRebalanceFailedException(
                 f"{self.consumer} could not join group {self.config.group_id!r} within {limit:.0f} s: "
-                f"{detail or group_thread.state}"
+                f"{detail or engine.state}"
             ) from e
 
     # ---- messages in hand
@@ -273,7 +251,7 @@ class GroupMember:
     @property
     def state(self) -> ConnectorState | None:
         """The state of the group thread; None before there is one."""
-        return None if self.group_thread is None else self.group_thread.state
+        return None if self.engine is None else self.engine.state
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -283,7 +261,7 @@ class GroupMember:
 
     def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         """Return the partitions that are owned now (a copy)."""
-        return {} if self.group_thread is None else self.group_thread.positions()
+        return {} if self.engine is None else self.engine.positions()
 
     def lags(self) -> dict[TopicPartition, int | None]:
         """Return the lag of each owned partition; None if nothing was fetched yet, or the partition has no leader."""

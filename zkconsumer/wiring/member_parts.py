@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from zkconsumer.assignors.group_strategy import GroupStrategy, advertisement
 from zkconsumer.config import ConsumerConfig
@@ -24,12 +24,18 @@ from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
-from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.interfaces import Source
+from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.revocation import Revocation, RevocationSettings
+from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.metrics import Backlog, Meter, MetricName, Metrics
 from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
 from zkconsumer.streams import KafkaStream, MessageAndMetadata, PacedLease, QueueBudget, StreamQueue
 from zkconsumer.streams.rate_limit import Gate
@@ -67,8 +73,8 @@ class Outside:
 
     Arguments: ``session`` makes a ZooKeeper session; ``events`` makes the queue that the group thread waits on;
     ``stamp`` completes a registration; ``timing`` adjusts the limits of rebalances; ``committer`` is the committer's
-    class. ``delivery`` replaces the streams, and ``strategy`` the configured one (ZooKeeper only).
-    ``joins_patiently``: a join may take as long as the rebalance timeout (brokers only).
+    class. ``delivery`` replaces the streams, ``source`` the fetching, and ``strategy`` the configured one (ZooKeeper
+    only). ``joins_patiently``: a join may take as long as the rebalance timeout (brokers only).
     """
 
     session: Callable[[ConsumerConfig, Callable[[SessionChanged], None]], Session] = zookeeper_session
@@ -77,6 +83,7 @@ class Outside:
     timing: Callable[[RebalanceSettings], RebalanceSettings] = lambda settings: settings
     committer: type[Committer] = Committer
     delivery: Any = None
+    source: Source | None = None
     strategy: GroupStrategy | None = None
     joins_patiently: bool = False
 
@@ -101,6 +108,15 @@ class CoordinatorChannels:
             socket_timeout=self._socket_timeout,
             security=self.security,
         )
+
+
+class Ownership(NamedTuple):
+    """The parts of an engine that do not depend on its coordinator."""
+
+    inbox: Inbox
+    owned: OwnedPartitions
+    listener: ListenerCalls
+    revocation: Revocation
 
 
 class MemberParts:
@@ -133,46 +149,55 @@ class MemberParts:
         self._consumed: Backlog[tuple[str, int, int]] = Backlog(self.metrics, self._tell_consumed)
         self._budget = QueueBudget(config.queued_max_bytes)
         settings = replace(fetch_settings(config), security=channels.security)
+        self.delivery: Delivery = outside.delivery or Delivery(consumer, lease)
         self.fetching = FetchManager(
             consumer,
             settings,
             brokers,
             fetchers_per_broker=config.num_consumer_fetchers,
             resolved=lambda starts: events.put(StartsResolved(starts)),
-            refused=lambda error: self.delivery.refuse(error),
+            refused=self.delivery.refuse,
             metrics=self.metrics,
             budget=self._budget,
         )
         rate = config.consumed_max_per_second
         self._gate: Gate = PacedLease(lease, rate) if rate else lease
-        self.delivery: Delivery = outside.delivery or Delivery(consumer, self.fetching, lease)
         self.lookup = OffsetLookup(settings, brokers)
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
     def _listener_returned(self) -> None:
         self.events.put(ListenerReturned())
 
-    @property
-    def listening(self) -> Listening:
-        """Calls of the application's listener, with their time limit."""
-        return Listening(self.listener, self.config.rebalance_listener_timeout_ms / 1000)
-
-    def committer(self, offsets: OwnedOffsets, request_timeout: float) -> Committer:
+    def committer(self, offsets: DualStore, request_timeout: float) -> Committer:
         """Return a committer that is not open yet."""
         config = self.config
         return self.outside.committer(
             self.consumer,
             offsets,
             self.lease,
-            interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
-            timeout=request_timeout,
-            count_held=config.consumed_on == "return",
+            CommitSettings(
+                interval=config.auto_commit_interval_ms / 1000 if config.auto_commit_enable else None,
+                timeout=request_timeout,
+                count_held=config.consumed_on == "return",
+                retry=config.offsets_channel_backoff_ms / 1000,
+                refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
+            ),
             refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
-            retry=config.offsets_channel_backoff_ms / 1000,
-            refresh=config.offsets_refresh_interval_ms / 1000 if config.offsets_refresh_interval_ms >= 0 else None,
-            barred=self.delivery.refuse,
             moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
+            barred=self.delivery.refuse,
         )
+
+    def ownership(self, committer: Committer, keep_alive: Callable[[], object] = lambda: None) -> Ownership:
+        """Return the parts of an engine that do not depend on its coordinator.
+
+        Arguments: ``keep_alive`` is called while the group thread waits for the user.
+        """
+        config, inbox = self.config, Inbox(self.events)
+        owned = OwnedPartitions(self.outside.source or self.fetching, self.delivery, committer, self.events.put)
+        requests = UserRequests(inbox, owned, keep_alive)
+        calls = ListenerCalls(self.consumer, requests.serve, self.listener, config.rebalance_listener_timeout_ms / 1000)
+        settings = RevocationSettings(config.rebalance_drain_timeout_ms / 1000, config.auto_commit_enable)
+        return Ownership(inbox, owned, calls, Revocation(settings, owned, requests, calls))
 
     def streams(
         self, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]], ended: Callable[[], None]

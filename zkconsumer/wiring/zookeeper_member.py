@@ -9,18 +9,26 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
-from zkconsumer.member.zookeeper.group_warnings import Reports
+from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
+from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
+from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds
+from zkconsumer.member.zookeeper.rebalancer import Rebalancer
+from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
+from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
+from zkconsumer.member.zookeeper.status import Status
+from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.wiring.group_member import GroupThread
 from zkconsumer.wiring.member_parts import MemberParts, reachable
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
@@ -46,7 +54,9 @@ class ZooKeeperCoordination:
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
-        self._membership: ModelMembership | None = None
+        self.membership: ModelMembership | None = None
+        self.store_expires = False
+        """Whether the user's own store forgets offsets after a while."""
 
     @property
     def request_timeout(self) -> float:
@@ -61,7 +71,7 @@ class ZooKeeperCoordination:
     @property
     def concern(self) -> str:
         """Something strange in the group, for the user; empty if there is nothing."""
-        return "" if self._membership is None else self._membership.concern
+        return "" if self.membership is None else self.membership.concern
 
     def connect(self) -> None:
         """Open the session."""
@@ -79,42 +89,49 @@ class ZooKeeperCoordination:
 
     def why_not_joined(self, detail: str) -> ZkConsumerError | None:
         """Return the refusal of the group, or the error for a consumer id that is in use."""
-        if self._membership is not None and self._membership.refusal is not None:
-            return self._membership.refusal
+        if self.membership is not None and self.membership.refusal is not None:
+            return self.membership.refusal
         return ConsumerIdInUseError(detail) if "consumer.id" in detail else None
 
-    def offsets(self) -> OwnedOffsets:
+    def offsets(self) -> DualStore:
         """Return the store of ``offsets.storage``, or the user's own."""
         config, parts = self.parts.config, self.parts
+        nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
         in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
-        return OwnedOffsets(
-            ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark),
-            KafkaOffsets(
-                self.group, parts.brokers, parts.channels, parts.meter("KafkaCommitsPerSec").mark, parts.fetching.load
-            )
-            if in_kafka
-            else self._offset_store,
-            dual=config.dual_commit_enabled,
-            expires=in_kafka,
+        elsewhere = self._kafka_offsets() if in_kafka else self._offset_store
+        return DualStore(
+            nodes,
+            nodes if elsewhere is None or config.dual_commit_enabled else None,
+            elsewhere,
+            expires=in_kafka or self.store_expires,
             backoff=config.offsets_channel_backoff_ms / 1000,
             max_retries=config.offsets_commit_max_retries,
         )
 
-    def group_thread(self, registration: Registration, committer: Committer) -> GroupThread:
-        """Return the group thread, not started."""
-        return self.rebalancer(registration, committer, self._strategy, self.round_timer())
+    def _kafka_offsets(self) -> OffsetStore:
+        parts = self.parts
+        search = CoordinatorSearch(self.group, parts.brokers, parts.channels, parts.fetching.load, offsets_only=True)
+        return KafkaOffsets(search, parts.meter("KafkaCommitsPerSec").mark)
 
-    def rebalancer(
-        self, registration: Registration, committer: Committer, assign: Assign, round_ended: Callable[[float], None]
-    ) -> Rebalancer:
-        """Return the group thread, not started.
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return the engine, not started."""
+        return self.engine_of(registration, committer, self._strategy, self.round_timer())
+
+    def engine_of(
+        self,
+        registration: Registration,
+        committer: Committer,
+        assign: Assign,
+        round_ended: Callable[[float], None],
+    ) -> Engine:
+        """Return the engine, not started.
 
         Arguments: ``assign`` says which member should own which partition; ``round_ended`` gets the seconds of each
         round, at its end.
         """
         config, parts = self.parts.config, self.parts
-        cache = NodeCache(self.session, lambda path: parts.events.put(NodeChanged(path)))
-        self._membership = membership = ModelMembership(
+        self.cache = cache = NodeCache(self.session, lambda path: parts.events.put(NodeChanged(path)))
+        self.membership = membership = ModelMembership(
             self.session,
             cache,
             self.group,
@@ -124,21 +141,37 @@ class ZooKeeperCoordination:
             exclude_internal_topics=config.exclude_internal_topics,
             wants_racks=self._strategy.wants_racks,
         )
-        return Rebalancer(
+        self.strategy = AppliedStrategy(
             parts.consumer,
-            self.group,
-            parts.outside.timing(rebalance_settings(config, self.request_timeout)),
-            events=parts.events,
-            session=self.session,
-            cache=cache,
-            membership=membership,
-            delivery=parts.delivery,
-            offsets=committer,
-            assign=assign,
-            reports=Reports(self._strategy.name, self._strategy.concern),
-            rebalanced=round_ended,
-            listening=parts.listening,
+            assign,
+            exclude_internal_topics=config.exclude_internal_topics,
+            name=self._strategy.name,
+            concern=self._strategy.concern,
         )
+        settings = parts.outside.timing(rebalance_settings(config, self.request_timeout))
+        owner_nodes = OwnerNodes(self.session, cache, self.group, reads_offsets=committer.reads_nodes)
+        inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
+        rounds = RebalanceRounds(
+            settings,
+            registration=membership,
+            owner_nodes=owner_nodes,
+            strategy=self.strategy,
+            owned=owned,
+            revocation=revocation,
+            listener=calls,
+            inbox=inbox,
+        )
+        rebalancer = Rebalancer(
+            settings,
+            inbox=inbox,
+            owned=owned,
+            conflicts=OffsetConflicts(settings.conflict, owned, owner_nodes, settings.request_timeout),
+            monitor=SessionMonitor(self.session),
+            rounds=rounds,
+            orphaned=OrphanedPartitions(self.session, membership, settings.patience),
+            status=Status(self.group, parts.consumer, owned.positions, round_ended),
+        )
+        return Engine(parts.consumer, inbox, rebalancer, owned)
 
     def round_timer(self) -> Callable[[float], None]:
         """Return the metric of the rounds' durations."""

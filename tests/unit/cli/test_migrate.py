@@ -15,16 +15,14 @@ from zkconsumer import cli
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.model import Entry, LogSpan, Store
-from zkconsumer.core.migration.planning import Step
+from zkconsumer.core.migration.planning import Entry, LogSpan, Step, Store
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import admin
-from zkconsumer.offsets.admin import Side, ZooKeeperSide
-from zkconsumer.offsets.admin_kafka import KafkaSide
+from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 
 OFFSETS = "/consumers/g/offsets/t"

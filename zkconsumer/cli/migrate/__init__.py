@@ -16,8 +16,7 @@ from zkconsumer.cli.migrate import migration_steps
 from zkconsumer.cli.migrate.group_offsets import GroupOffsets
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.java_properties import parse_properties
-from zkconsumer.core.migration.model import Store, parse_selection
-from zkconsumer.core.migration.planning import Ahead, OutOfRange
+from zkconsumer.core.migration.planning import Ahead, OutOfRange, Store, parse_selection
 from zkconsumer.errors import ConfigException
 
 NAME = "migrate"

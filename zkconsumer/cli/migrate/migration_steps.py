@@ -18,17 +18,21 @@ from typing import TypeVar
 from zkconsumer.cli.migrate.group_offsets import GroupOffsets
 from zkconsumer.cli.migrate.report import comparison_table, complain, outcome_table, plan_table, say
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
-from zkconsumer.core.migration.model import Entries, Entry, Selection, Store, shown
 from zkconsumer.core.migration.planning import (
     Ahead,
     Compared,
+    Entries,
+    Entry,
     MovePlan,
     OutOfRange,
     Saved,
+    Selection,
+    Store,
     Verdict,
     compare,
     plan_move,
     plan_rollback,
+    shown,
 )
 from zkconsumer.errors import BrokerError, ConfigException, RegistryError
 from zkconsumer.model import TopicPartition

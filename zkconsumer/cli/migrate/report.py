@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from zkconsumer.core.migration.model import Store, shown
-from zkconsumer.core.migration.planning import Compared, Step, Verdict
+from zkconsumer.core.migration.planning import Compared, Step, Store, Verdict, shown
 from zkconsumer.model import TopicPartition
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zkconsumer.core.migration.model import Entry, Store
-from zkconsumer.core.migration.planning import Saved
+from zkconsumer.core.migration.planning import Entry, Saved, Store
 from zkconsumer.core.node_names import name_problem
 from zkconsumer.model import TopicPartition
 

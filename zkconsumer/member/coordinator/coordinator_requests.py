@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 
-from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.core.error_actions import ErrorAction, action_for
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
@@ -125,7 +125,7 @@ class Line:
                     self._leave(self._search.connect(place, deadline), who, deadline)
                     return
                 except BrokerError as e:
-                    if remedy(e) is not Remedy.FIND:
+                    if action_for(e) is not ErrorAction.FIND_COORDINATOR:
                         raise
             self._leave(self._search.find(deadline), who, deadline)
 

@@ -10,13 +10,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.core.consumer_protocol import JoinedMember, MemberAssignment, RebalanceProtocol, decode_assignment
-from zkconsumer.core.ownership_epochs import Held, Stays
+from zkconsumer.core.ownership_epochs import GenerationEpochs, OwnershipEpochs
 from zkconsumer.errors import InconsistentGroupProtocolError
 from zkconsumer.kafka.group_channel import Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import common_protocol, lead, offers, subscribed_topics
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.leader_assignment import (
+    assign_group,
+    common_protocol,
+    protocol_offers,
+    topics_of_members,
+)
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -30,7 +35,7 @@ class Generation:
     """
 
     def __init__(
-        self, group: str, instance: str | None, assignors: Sequence[GroupAssignor], interest: Interest
+        self, group: str, instance: str | None, assignors: Sequence[GroupAssignor], interest: TopicInterest
     ) -> None:
         self.who = Membership(group, instance_id=instance)
         self._assignors = {one.name: one for one in assignors}
@@ -41,16 +46,16 @@ class Generation:
         self._members: tuple[JoinedMember, ...] = ()
         self._skip = False
         self._kept: tuple[TopicPartition, ...] = ()
-        self._stays = Stays()
+        self._stays = OwnershipEpochs()
         self.settled = False
         """Whether no next generation is under way."""
         self.chosen = ""
         """The strategy that the coordinator picked."""
 
     @property
-    def held(self) -> Held:
+    def held(self) -> GenerationEpochs:
         """Our stays with what is nobody else's in this generation. Any thread."""
-        return self._stays.held
+        return self._stays.current
 
     @property
     def incremental(self) -> bool:
@@ -69,7 +74,7 @@ class Generation:
         self.settled = False
         self._interest.joined()
         self._kept = tuple(sorted(owned)) if self.incremental else ()
-        return offers(
+        return protocol_offers(
             list(self._assignors.values()),
             self._interest.topics,
             owned=self._kept,
@@ -87,7 +92,7 @@ class Generation:
             raise InconsistentGroupProtocolError(
                 23, "INCONSISTENT_GROUP_PROTOCOL", f"the coordinator picked {answer.protocol!r}, which we do not offer"
             )
-        self._stays.joined(answer.generation, self._kept)
+        self._stays.begin_generation(answer.generation, self._kept)
         self.who = self.who._replace(generation=answer.generation, member_id=answer.member_id)
         self.chosen = answer.protocol
         self._members, self._skip = answer.members, answer.skip_assignment
@@ -98,7 +103,7 @@ class Generation:
     @property
     def group_topics(self) -> frozenset[str]:
         """The topics that anybody subscribes to, for the leader to look at."""
-        return subscribed_topics(self._members)
+        return topics_of_members(self._members)
 
     def decide(self) -> Mapping[str, bytes]:
         """Everybody's share, by the leader; nothing for a follower. Raises AssignmentError."""
@@ -107,7 +112,7 @@ class Generation:
         partitions = self._interest.lead(self.group_topics)
         if self._skip:
             return {}  # the group goes on with what it has; we only look after the topics again
-        led = lead(self._assignors[self.chosen], partitions, self._members)
+        led = assign_group(self._assignors[self.chosen], partitions, self._members)
         for member, failure in led.unreadable.items():
             log.warning("member %s gets nothing: %s", member, failure)
         log.info(
@@ -126,7 +131,7 @@ class Generation:
         share = decode_assignment(data, "the leader")
         self._previous, self._previous_generation = share.partitions, self.who.generation
         self._members = ()
-        self._stays.given(share.partitions)
+        self._stays.assigned(share.partitions)
         self.settled = True
         return share
 

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from zkconsumer.assignors.group_strategy import Configured
+from zkconsumer.assignors.group_strategy import StrategyConfig
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    GroupAssignor,
+    RangeGroupAssignor,
+    RoundRobinGroupAssignor,
+    StickyGroupAssignor,
+)
 from zkconsumer.core.consumer_protocol import (
     JoinedMember,
     MemberAssignment,
@@ -21,13 +28,6 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import ConfigException, MalformedMemberError, UnknownAssignorError
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    GroupAssignor,
-    RangeGroupAssignor,
-    RoundRobinGroupAssignor,
-    StickyGroupAssignor,
-)
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
 from zkconsumer.model import ConsumerId, TopicPartition
 
@@ -42,7 +42,7 @@ GROUP_ASSIGNORS = (*_SIMPLE, StreamsAssignor.name)
 """The strategies of groups that a broker coordinates, by name."""
 
 
-class Led(NamedTuple):
+class LeaderDecision(NamedTuple):
     """What a leader decided: what SyncGroup tells each member, the same unwritten, and the members that cannot be read
     and get nothing.
     """
@@ -54,7 +54,7 @@ class Led(NamedTuple):
 
 def group_assignor(
     name: str,
-    config: Configured,
+    config: StrategyConfig,
     consumer: ConsumerId,
     streams: Callable[[str], int],
     extra: Mapping[str, object] | None = None,
@@ -82,7 +82,7 @@ def common_protocol(assignors: Sequence[GroupAssignor]) -> RebalanceProtocol:
     return max(common, key=lambda protocol: protocol.value)
 
 
-def offers(
+def protocol_offers(
     assignors: Sequence[GroupAssignor],
     topics: Sequence[str],
     *,
@@ -108,18 +108,20 @@ def offers(
     ]
 
 
-def subscribed_topics(members: Iterable[JoinedMember]) -> frozenset[str]:
+def topics_of_members(members: Iterable[JoinedMember]) -> frozenset[str]:
     """The topics that anybody subscribes to, whose partitions the leader must know. Unreadable members have none."""
-    return frozenset(topic for said in _readable(members)[0].values() for topic in said.topics)
+    return frozenset(topic for said in _decoded_members(members)[0].values() for topic in said.topics)
 
 
-def lead(assignor: GroupAssignor, partitions: Mapping[str, int], members: Sequence[JoinedMember]) -> Led:
+def assign_group(
+    assignor: GroupAssignor, partitions: Mapping[str, int], members: Sequence[JoinedMember]
+) -> LeaderDecision:
     """Decide for the group.
 
     Arguments: ``assignor`` is the one that the coordinator picked; ``partitions`` counts those of each topic that
     exists. Raises AssignmentError where the strategy refuses.
     """
-    readable, unreadable = _readable(members)
+    readable, unreadable = _decoded_members(members)
     given: Mapping[str, MemberAssignment] = {}
     while readable:
         try:
@@ -129,10 +131,10 @@ def lead(assignor: GroupAssignor, partitions: Mapping[str, int], members: Sequen
             unreadable[failure.member] = failure
             del readable[failure.member]
     decoded = {one.member_id: given.get(one.member_id, MemberAssignment()) for one in members}
-    return Led({member: encode_assignment(found) for member, found in decoded.items()}, decoded, unreadable)
+    return LeaderDecision({member: encode_assignment(found) for member, found in decoded.items()}, decoded, unreadable)
 
 
-def _readable(
+def _decoded_members(
     members: Iterable[JoinedMember],
 ) -> tuple[dict[str, MemberSubscription], dict[str, MalformedMemberError]]:
     readable: dict[str, MemberSubscription] = {}

@@ -1,7 +1,7 @@
 """How a member gets on, and what the user is told of it: rebalances, their times, failures and the pauses after them.
 
-Written by the group's thread only; :attr:`Standing.first_round` is for whoever waits to be let in, and
-:meth:`Standing.shown` for any thread.
+Written by the group's thread only; :attr:`Status.first_round` is for whoever waits to be let in, and
+:meth:`Status.shown` for any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zkconsumer.member.coordinator.state_machine import State
 log = logging.getLogger(__name__)
 
 
-class Standing:
+class Status:
     """What became of a member so far.
 
     Arguments: ``refuse`` makes every reader raise an error, None takes it back; ``rebalanced`` is told the seconds that

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.assignors import AssignmentError
-from zkconsumer.assignors.group_strategy import Configured, assignment_strategy
+from zkconsumer.assignors.group_strategy import StrategyConfig, assignment_strategy
+from zkconsumer.assignors.java_consumer import COOPERATIVE, GroupMembers
 from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import MalformedMemberError
-from zkconsumer.member.coordinator.leader_assignors import COOPERATIVE, Members
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, thread_id, utf16_key
 
 _VERSION = 1
@@ -50,7 +50,7 @@ class StreamsAssignor:
 
     def __init__(
         self,
-        config: Configured,
+        config: StrategyConfig,
         consumer: ConsumerId,
         streams: Callable[[str], int],
         extra: Mapping[str, object] | None = None,
@@ -65,13 +65,13 @@ class StreamsAssignor:
         said = {**self._extra, "version": _VERSION, "consumer": self._consumer}
         return _json({**said, "streams": {topic: self._streams(topic) for topic in topics}})
 
-    def assign(self, partitions: Mapping[str, int], members: Members) -> dict[str, MemberAssignment]:
+    def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> dict[str, MemberAssignment]:
         """What each member gets, with the stream of each partition.
 
         Raises MalformedMemberError where a member's user data cannot be read, AssignmentError as the strategy does.
         """
-        told = {member: _told(member, said) for member, said in members.items()}
-        names = _names(told)
+        told = {member: _decode_user_data(member, said) for member, said in members.items()}
+        names = _consumer_ids(told)
         threads: dict[ConsumerId, dict[str, tuple[ThreadId, ...]]] = {}
         streams: dict[ThreadId, tuple[str, int]] = {}
         for member, registered in told.items():
@@ -94,10 +94,10 @@ class StreamsAssignor:
                 )
             member, number = streams[thread]
             given[member][partition] = number
-        return {member: _assignment(kept) for member, kept in _given_up_first(given, members).items()}
+        return {member: _assignment(kept) for member, kept in _without_held_by_others(given, members).items()}
 
 
-def _told(member: str, said: MemberSubscription) -> Registration:
+def _decode_user_data(member: str, said: MemberSubscription) -> Registration:
     """A member's user data, as the registration that it would have in ZooKeeper; its ``consumer`` is in ``extra``."""
     data = _read_json(said.user_data)
     if data is None or not isinstance(data.get("version"), int) or data["version"] < 1:
@@ -111,7 +111,7 @@ def _told(member: str, said: MemberSubscription) -> Registration:
     return Registration(STATIC, {topic: streams.get(topic, 1) for topic in said.topics}, extra=extra)
 
 
-def _names(told: Mapping[str, Registration]) -> dict[str, ConsumerId]:
+def _consumer_ids(told: Mapping[str, Registration]) -> dict[str, ConsumerId]:
     """The members' consumer ids. A second member under the same one, the first's next life say, is told apart by its
     member id.
     """
@@ -124,8 +124,8 @@ def _names(told: Mapping[str, Registration]) -> dict[str, ConsumerId]:
     return names
 
 
-def _given_up_first(
-    given: Mapping[str, Mapping[TopicPartition, int]], members: Members
+def _without_held_by_others(
+    given: Mapping[str, Mapping[TopicPartition, int]], members: GroupMembers
 ) -> dict[str, dict[TopicPartition, int]]:
     """What is given without what another member still holds."""
     holders: dict[TopicPartition, set[str]] = {}
@@ -147,7 +147,7 @@ def _assignment(streams: Mapping[TopicPartition, int]) -> MemberAssignment:
     return MemberAssignment(tuple(sorted(streams)), _json({"version": _VERSION, "streams": listed}))
 
 
-def streams_of(
+def partition_streams(
     assignment: MemberAssignment, streams: Mapping[str, int], before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Which of our streams each partition goes to, counted from 0.
@@ -157,7 +157,7 @@ def streams_of(
     Arguments: how many streams we bring to each topic; where partitions were ``before``. Partitions of topics that we
     bring no stream to are left out: nobody asked for them.
     """
-    said = _said_by_leader(assignment)
+    said = _streams_by_leader(assignment)
     found: dict[TopicPartition, int] = {}
     by_topic: dict[str, list[TopicPartition]] = {}
     for tp in sorted(assignment.partitions):
@@ -166,11 +166,11 @@ def streams_of(
         elif streams.get(tp.topic, 0) > 0:
             by_topic.setdefault(tp.topic, []).append(tp)
     for topic, unsaid in by_topic.items():
-        found.update(_evenly(unsaid, streams[topic], before))
+        found.update(_spread_evenly(unsaid, streams[topic], before))
     return found
 
 
-def _evenly(
+def _spread_evenly(
     partitions: Sequence[TopicPartition], streams: int, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     kept: list[list[TopicPartition]] = [[] for _ in range(streams)]
@@ -187,7 +187,7 @@ def _evenly(
     return found
 
 
-def _said_by_leader(assignment: MemberAssignment) -> dict[TopicPartition, int]:
+def _streams_by_leader(assignment: MemberAssignment) -> dict[TopicPartition, int]:
     """What the leader's user data says; nothing where it is not one of ours, or makes no sense."""
     data = _read_json(assignment.user_data) or {}
     listed = data.get("streams")

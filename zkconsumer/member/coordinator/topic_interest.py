@@ -16,7 +16,7 @@ from zkconsumer.member.coordinator.state_machine import Trigger
 _MOST_NAMED = 8
 
 
-class Interest:
+class TopicInterest:
     """A member's subscription beside the topics that exist.
 
     ``trouble`` says in words for the user why a pattern does not decide; empty where nothing is wrong.

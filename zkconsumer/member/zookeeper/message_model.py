@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zkconsumer.core.registration import Registration
+from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MessageModelConflictError
 from zkconsumer.member.zookeeper.registration import Membership
@@ -119,7 +120,7 @@ class ModelMembership(Membership):
             [paths.offsets(self._shared), paths.broadcast_members(self._shared)],
             deadline,
         )
-        self._session.create(self._shown, self._group.encode(), deadline, ephemeral=True)
+        self._session.create(self._shown, self.group.encode(), deadline, ephemeral=True)
         self._cache.forget([self._shown])
         self._cache.nodes([self._shown], deadline)
 
@@ -154,7 +155,7 @@ class ModelMembership(Membership):
         else:
             what = "broadcasting members, each of which takes all partitions already"
         self.refusal = MessageModelConflictError(
-            f"the group {self._shared!r} has {what}: {_some(names)}; stop them or take another group.id"
+            f"the group {self._shared!r} has {what}: {first_of(names, 3)}; stop them or take another group.id"
         )
         raise self.refusal
 
@@ -162,12 +163,7 @@ class ModelMembership(Membership):
         """Note who of the other kind came after us, as Scala members do, which nobody can refuse."""
         names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
         kind = "clustering" if self._broadcasting else "broadcasting"
-        concern = f"the group {self._shared!r} has {kind} members as well: {_some(names)}" if names else ""
+        concern = f"the group {self._shared!r} has {kind} members as well: {first_of(names, 3)}" if names else ""
         if concern and concern != self.concern:
             log.warning("%s; each kind consumes everything", concern)
         self.concern = concern
-
-
-def _some(names: Sequence[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")

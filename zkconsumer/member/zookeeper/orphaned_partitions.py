@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Mapping
 from time import monotonic
 
+from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
 from zkconsumer.member.zookeeper.pending_handovers import HandOvers
@@ -31,18 +32,18 @@ TOPICS_A_LOOK = 100
 """Topics whose owners one reconciliation lists, in turn: a member by filter may have thousands."""
 
 
-class Unowned:
+class OrphanedPartitions:
     """What of the group's partitions has no owner.
 
     Arguments: ``patience`` in seconds, the time that a member's attempts to own a partition take together
     (``rebalance.max.retries`` times ``rebalance.backoff.ms``; the original's members have the same settings).
     """
 
-    def __init__(self, session: Session, membership: Membership, group: str, patience: float) -> None:
+    def __init__(self, session: Session, membership: Membership, patience: float) -> None:
         self._session = session
         self._membership = membership
-        self._group = group
-        self._open = HandOvers(patience)
+        self._group = membership.group
+        self.handovers = HandOvers(patience)
         self._assignment: Assignment = {}
         self._ours: frozenset[TopicPartition] = frozenset()
         self._watching: Collection[ConsumerId] = ()
@@ -52,21 +53,21 @@ class Unowned:
     @property
     def next_look(self) -> float:
         """When :meth:`look` has something to do (monotonic seconds)."""
-        return self._open.next_look
+        return self.handovers.next_look
 
     def gave(self, released: Mapping[TopicPartition, ThreadId]) -> None:
         """We released these, which are those threads' now."""
-        self._open.gave(released, monotonic())
+        self.handovers.gave(released, monotonic())
 
     def concluded(self, assignment: Assignment, ours: Collection[TopicPartition], view: GroupView) -> None:
         """A round ended: by this assignment of this group, with these ours."""
         self._assignment, self._ours = assignment, frozenset(ours)
         self._watching = {member for member, registration in view.members.items() if ADVERTISES in registration.extra}
-        self._open.assigned(assignment, self._ours)
+        self.handovers.assigned(assignment, self._ours)
 
     def forget(self) -> None:
         """Everything we own was dropped: nothing is known of what others own either."""
-        self._open = HandOvers(self._open.patience)
+        self.handovers = HandOvers(self.handovers.patience)
 
     def look(self, deadline: Deadline) -> bool:
         """Look at what is due; where it has no owner, wake whoever should own it, a few times, unless it is one of
@@ -77,25 +78,27 @@ class Unowned:
         our own id node is deleted and made again, in one transaction. Members of ours read that one node and go on.
         Raises: RegistryError.
         """
-        due = self._open.due(monotonic())
-        self._open.settled(self._owned(due, deadline))
-        left = {tp: thread for tp, thread in due.items() if tp in self._open}
+        due = self.handovers.due(monotonic())
+        self.handovers.settled(self.look_up_owners(due, deadline))
+        left = {tp: thread for tp, thread in due.items() if tp in self.handovers}
         if not left:
             return False
         asleep = {
             tp: thread
             for tp, thread in left.items()
-            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self._open.nudges(tp) < NUDGES
+            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self.handovers.nudges(tp) < NUDGES
         }
-        self._open.looked(left, monotonic())
+        self.handovers.looked(left, monotonic())
         if not asleep:
             return False
         log.warning(
-            "nobody owns %s, which %s should: waking them by making our id node anew", _some(asleep), _threads(asleep)
+            "nobody owns %s, which %s should: waking them by making our id node anew",
+            first_of(asleep, 5),
+            _threads(asleep),
         )
         if not self._membership.renew(deadline):
             return False
-        self._open.nudged(asleep)  # afterwards: one that failed has woken nobody
+        self.handovers.nudged(asleep)  # afterwards: one that failed has woken nobody
         return True
 
     def try_look(self, seconds: float) -> None:
@@ -103,7 +106,7 @@ class Unowned:
         try:
             self.look(Deadline(seconds))
         except RegistryError as e:
-            self._open.postponed(self._open.due(monotonic()), monotonic())
+            self.handovers.postponed(self.handovers.due(monotonic()), monotonic())
             log.info("the owners of what was given up could not be looked at: %s", e)
 
     def try_reconcile(self, seconds: float) -> None:
@@ -133,28 +136,25 @@ class Unowned:
                 tp: thread for tp, thread in self._assignment.items() if tp.topic == topic and tp not in self._ours
             }
             owned = {tp for tp in others if str(tp.partition) in names}
-            self._open.settled(owned)
-            self._open.found({tp: thread for tp, thread in others.items() if tp not in owned}, monotonic())
+            self.handovers.settled(owned)
+            self.handovers.found({tp: thread for tp, thread in others.items() if tp not in owned}, monotonic())
 
     def report(self) -> str:
         """What has had no owner for too long, in words; empty where there is nothing."""
-        overdue = self._open.overdue()
+        overdue = self.handovers.overdue()
         if not overdue:
             return ""
         threads = {tp: self._assignment[tp] for tp in overdue if tp in self._assignment}
-        return f"nobody owned {_some(overdue)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
+        return (
+            f"nobody owned {first_of(overdue, 5)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
+        )
 
-    def _owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
+    def look_up_owners(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
+        """Return those of the partitions that have owner nodes. Raises RegistryError."""
         wanted = list(partitions)
         nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
         return {tp for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 
 
-def _some(partitions: Collection[TopicPartition]) -> str:
-    names = [str(tp) for tp in sorted(partitions)]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def _threads(threads: Mapping[TopicPartition, ThreadId]) -> str:
-    names = sorted(set(threads.values()))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return first_of(set(threads.values()), 3)

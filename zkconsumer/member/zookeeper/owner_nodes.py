@@ -8,15 +8,14 @@ for its own, also when it is left over from its former session and vanishes a mo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.claim_sessions import ClaimSessions
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, Seen
 from zkconsumer.zookeeper.session import Session
@@ -46,7 +45,7 @@ class Claimed:
 NOTHING = Seen()
 
 
-class Ownership:
+class OwnerNodes:
     """The owner nodes of one group, as one session may touch them."""
 
     def __init__(self, session: Session, cache: NodeCache, group: str, *, reads_offsets: bool = True) -> None:
@@ -60,9 +59,26 @@ class Ownership:
         self._unreadable: dict[TopicPartition, str] = {}
         self._stuck: set[TopicPartition] = set()
         self._claims = ClaimSessions(session)
+        self._doubtful: set[TopicPartition] = set()
+        """Partitions that we do not own and whose nodes may be ours, after a request whose answer was lost."""
 
     def _path(self, tp: TopicPartition) -> str:
         return paths.owner(self._group, tp)
+
+    def keep_alive(self) -> None:
+        """Renew the lease of the session; return at once."""
+        self._session.touch()
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that these are ours no longer, though their nodes may stand as long as our session."""
+        self._doubtful.update(partitions)
+
+    def sweep(self, wanted: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Delete nodes of ours that an interrupted round left behind, of partitions that are not ``wanted``."""
+        stray = self._doubtful.difference(wanted)
+        if stray:
+            self.release({}, deadline, stray)
+        self._doubtful.clear()
 
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
         """Those of ``partitions`` whose owner node was made by our session and is as we made it; each is watched."""
@@ -98,6 +114,7 @@ class Ownership:
         names the versions that were read. What was seen of them ``ahead`` (by :meth:`look`) is not read again.
         """
         result = Claimed()
+        self._doubtful.update(wanted)
         believed = {tp for tp in wanted if self._cache.stands(self._path(tp))}
         rest = self.look([tp for tp in wanted if self._path(tp) not in ahead.nodes], deadline)
         seen = Seen({**ahead.nodes, **rest.nodes})
@@ -123,6 +140,7 @@ class Ownership:
         # all is to be read afterwards, but others' that were read just now, with a watch (a believed one may be lost)
         fresh = {tp for tp in result.held - believed if seen.nodes[self._path(tp)] not in (None, FORBIDDEN)}
         self._cache.forget([self._path(tp) for tp in wanted if tp not in fresh])
+        self._doubtful.difference_update(wanted)
         return result
 
     def look(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Seen:
@@ -248,9 +266,7 @@ class Ownership:
         known = self._cache.known(set(by_partition.values()))
         return {tp: known[path] for tp, path in by_partition.items() if path in known}
 
-    def read_offsets(
-        self, partitions: Sequence[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, KnownOffset]:
+    def reread(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, KnownOffset]:
         """The offset nodes of partitions we own, but of those where it is unreadable (logged). Of those that have none
         the parents stand afterwards, or the nodes could never be made again: one that has none, and whose parent we may
         not make, is left out as well. Raises RegistryError.
@@ -297,30 +313,30 @@ class Ownership:
             for tp, node in zip(refused, nodes, strict=True):
                 if node is not None and node.ephemeral_owner == self._session.session_id:
                     self._delete(tp, node.version, deadline)
+            self._doubtful.difference_update(known, doubtful)
         finally:
             self._cache.forget([self._path(tp) for tp in (*known, *doubtful)])
 
 
-class Ahead:
+class LookAhead:
     """A look at partitions that nobody can hold any more (their owner has left the group), while we wait for our last
     commit: it needs none of that to have happened. Whatever changes after it the claim itself finds.
 
-    Arguments: ``touch`` renews the lease.
+    It renews the lease each time.
     """
 
-    def __init__(self, ownership: Ownership, partitions: Collection[TopicPartition], touch: Callable[[], None]) -> None:
-        self._ownership = ownership
+    def __init__(self, owner_nodes: OwnerNodes, partitions: Collection[TopicPartition]) -> None:
+        self._owner_nodes = owner_nodes
         self._left = partitions
-        self._touch = touch
         self.seen = NOTHING
 
     def look(self, deadline: Deadline) -> None:
         """Look once; what fails here is asked again with the claim."""
-        self._touch()
+        self._owner_nodes.keep_alive()
         partitions, self._left = self._left, ()
         if partitions:
             try:
-                self.seen = self._ownership.look(partitions, deadline)
+                self.seen = self._owner_nodes.look(partitions, deadline)
             except RegistryError as e:
                 log.debug("what comes could not be looked at ahead: %s", e)
 

@@ -12,18 +12,17 @@ from contextlib import suppress
 from time import monotonic
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.subscription import undecided
+from zkconsumer.core.subscription import failing_filters
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of, topics_wanted
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.decoded_nodes import Decoded
-from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.node_cache import DecodedNodes, NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Seen
+from zkconsumer.zookeeper.requests import Transaction
 from zkconsumer.zookeeper.session import Session
-from zkconsumer.zookeeper.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +56,6 @@ class Membership:
     ) -> None:
         self._session = session
         self._cache = cache
-        self._group = group
-        self._consumer = consumer
         self._registration = registration
         self._rewrite = False
         self._written = b""
@@ -68,11 +65,13 @@ class Membership:
         self._given_up: dict[tuple[str, str], str] = {}
         self._given_up_topics: tuple[str, ...] = ()
         self._given_up_until = 0.0
-        self._registrations = Decoded(node_codecs.decode_registration, self._keep_lease)
-        self._topics = Decoded(node_codecs.decode_topic)
+        self._registrations = DecodedNodes(node_codecs.decode_registration, self._keep_lease)
+        self._topics = DecodedNodes(node_codecs.decode_topic)
         self._members: tuple[str, ...] = ()
         self._turn = 0
         self._next_touch = 0.0
+        self.group = group
+        self.consumer = consumer
         self.path = paths.member(group, consumer)
 
     def subscribe(self, registration: Callable[[], Registration]) -> None:
@@ -114,7 +113,7 @@ class Membership:
                 f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session "
                 "has not expired yet"
             )
-        parent = paths.ids(self._group)
+        parent = paths.ids(self.group)
         if seen.nodes.get(parent) is None:
             self._session.ensure([parent], deadline)
         data = node_codecs.encode_registration(self._registration())
@@ -129,7 +128,7 @@ class Membership:
 
     def _before_registering(self) -> Look:
         """What is to be known before we register: our node, and the first time whether its parent stands."""
-        stats = () if self._written else (paths.ids(self._group),)
+        stats = () if self._written else (paths.ids(self.group),)
         return Look(existing=(self.path,), stats=stats)
 
     def _examine(self, seen: Seen) -> None:
@@ -184,18 +183,18 @@ class Membership:
 
     def view(self, deadline: Deadline) -> GroupView:
         """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
-        names = self._cache.children(paths.ids(self._group), deadline) or ()
+        names = self._cache.children(paths.ids(self.group), deadline) or ()
         # one that left between the listing and the reading is None; its watch brings us back
-        members = tuple(paths.member(self._group, name) for name in names)
+        members = tuple(paths.member(self.group, name) for name in names)
         self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
         self._members = members
         registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
         readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
         topics = self._all_topics(readable, unreadable, deadline)
         given_up = self._gave_up_on(topics)
-        left_out = undecided(readable, topics, self._exclude_internal, given_up, self._keep_lease)
+        left_out = failing_filters(readable, topics, self._exclude_internal, given_up, self._keep_lease)
         for consumer, reason in left_out.items():
-            unreadable[paths.member(self._group, consumer)] = reason
+            unreadable[paths.member(self.group, consumer)] = reason
             del readable[consumer]
         known = GroupView(readable, {}, topics)
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
@@ -224,14 +223,18 @@ class Membership:
         try:
             return tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
         except NotPermittedError as e:
-            if self._consumer in by_filter:
+            if self.consumer in by_filter:
                 raise
             for consumer in by_filter:
-                unreadable[paths.member(self._group, consumer)] = str(e)
+                unreadable[paths.member(self.group, consumer)] = str(e)
                 del members[consumer]
             return ()
 
-    def doubt(self) -> None:
+    def forget_view(self) -> None:
+        """Believe nothing that was read: watches do not survive a connection."""
+        self._cache.refresh()
+
+    def doubt_view(self) -> None:
         """Believe nothing any more but what other members registered, and of that a few less each time, in turn.
 
         Watches are lost with connections, and then nothing is believed (:meth:`NodeCache.refresh`); this is against one
@@ -260,11 +263,11 @@ class Membership:
         self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline
     ) -> Mapping[TopicPartition, ThreadId]:
         """What the threads of unreadable members own: they may well be alive and read it."""
-        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self._group)}/")}
+        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self.group)}/")}
         if not consumers:
             return {}
         by_path = {
-            paths.owner(self._group, tp): tp
+            paths.owner(self.group, tp): tp
             for topic, numbers in partitions.items()
             for tp in (TopicPartition(topic, number) for number in numbers)
         }

@@ -34,29 +34,65 @@ partitions.
 """
 
 
-class Contact:
-    """The state of our session. ``epoch`` is that of the last connection (see the lease)."""
+class SessionMonitor:
+    """The state of our session, and its timers (monotonic seconds)."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._session_id = 0
         self._barren = 0
-        self._on_probation = False
+        self.on_probation = False
         self._unheard_since = NEVER
         self._silences = 0
-        self.epoch = 0
+        self._epoch = 0
         self.next_look = NEVER
-        """When the client counts as stuck (monotonic seconds), unless it connects before."""
+        """When the client counts as stuck, unless it connects before."""
+        self.next_touch = 0.0
+        """When the lease is renewed next."""
 
     def begin(self) -> None:
         """The session is open."""
         self._session_id = self._session.session_id
 
+    @property
+    def connected(self) -> bool:
+        """Whether the client is connected."""
+        return self._session.connected
+
+    @property
+    def timeout(self) -> float:
+        """The timeout of the session, in seconds."""
+        return self._session.timeout
+
+    @property
+    def lease_ends_at(self) -> float:
+        """When the lease ends."""
+        return self._session.lease.ends_at
+
+    def touch(self) -> None:
+        """Renew the lease from time to time."""
+        now = monotonic()
+        if now >= self.next_touch:
+            self.next_touch = now + self._session.timeout / 6
+            self._session.touch()
+
+    def resume_lease(self) -> None:
+        """Hand out messages again under the last connection."""
+        self._session.lease.resume(self._epoch)
+
+    def replace_client(self) -> None:
+        """Try another client, since this one does not connect any more."""
+        self._session.look_for_replacement()
+
+    def abandon(self) -> None:
+        """Give the session up for a new one."""
+        self._session.abandon()
+
     def answered(self) -> None:
         """A round succeeded."""
         self._barren = 0
         self._silences = 0
-        self._on_probation = False
+        self.on_probation = False
 
     def looked(self) -> None:
         """The client was found to be stuck; the next look comes a little later."""
@@ -65,7 +101,7 @@ class Contact:
     @property
     def register_from(self) -> float:
         """When we may register again (monotonic seconds), as seen from a connection that came about now."""
-        return monotonic() + self._session.timeout * PROBATION if self._on_probation else 0.0
+        return monotonic() + self._session.timeout * PROBATION if self.on_probation else 0.0
 
     def gives_up(self) -> bool:
         """Whether it is time to give the session up, since nothing was answered in time for so long although servers
@@ -83,7 +119,7 @@ class Contact:
             return False
         log.warning("ZooKeeper takes what we send and answers nothing; the session is given up")
         self._silences += 1
-        self._on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
+        self.on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
         self._forget()
         return True
 
@@ -110,11 +146,12 @@ class Contact:
         if self._is_silent():
             log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
             self._forget()
-            self._on_probation = True
+            self.on_probation = True
             return Trigger.SILENT, "nothing was answered"
         same = event.session_id == self._session_id
-        self._session_id, self.epoch = event.session_id, event.epoch
+        self._session_id, self._epoch = event.session_id, event.epoch
         self.next_look = NEVER
+        self.next_touch = 0.0
         self._unheard_since = NEVER
         if same:
             return Trigger.RECONNECTED, "connected to ZooKeeper again"

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
-from zkconsumer.core.migration.model import Entry, Store
-from zkconsumer.core.migration.planning import Saved
+from zkconsumer.core.migration.planning import Entry, Saved, Store
 from zkconsumer.model import TopicPartition
 
 OFFSETS = {TopicPartition("b", 10): 0, TopicPartition("a", 0): 2**63 - 1, TopicPartition("b", 9): 7}

@@ -6,17 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from zkconsumer.core.migration.model import Entry, LogSpan, Store, parse_selection, shown
 from zkconsumer.core.migration.planning import (
     Agreement,
     Ahead,
+    Entry,
+    LogSpan,
     OutOfRange,
     Saved,
+    Store,
     Verdict,
     compare,
     held_as,
+    parse_selection,
     plan_move,
     plan_rollback,
+    shown,
 )
 from zkconsumer.model import TopicPartition
 

@@ -15,7 +15,7 @@ from zkconsumer.assignors.range import blocks
 from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 
 
-class Queue(NamedTuple):
+class MessageQueue(NamedTuple):
     """A queue of RocketMQ; its text is what consistent hashing hashes."""
 
     topic: str
@@ -26,15 +26,17 @@ class Queue(NamedTuple):
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.number}]"
 
 
-class QueueStrategy(Protocol):
+class QueueAllocator(Protocol):
     """How queues are shared out among clients, position by position."""
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """The queues of the client at each position; both arguments are not empty, and in the caller's order."""
         ...  # pragma: no cover
 
 
-def allocate(strategy: QueueStrategy, current: str, queues: Sequence[Queue], clients: Sequence[str]) -> list[Queue]:
+def allocate(
+    strategy: QueueAllocator, current: str, queues: Sequence[MessageQueue], clients: Sequence[str]
+) -> list[MessageQueue]:
     """The queues of client ``current``, as RocketMQ's strategies answer.
 
     A client that is not listed gets nothing; one that is listed twice gets the share of its first position. Raises
@@ -46,11 +48,11 @@ def allocate(strategy: QueueStrategy, current: str, queues: Sequence[Queue], cli
         raise AssignmentError("mqAll is null or mqAll empty")
     if not clients:
         raise AssignmentError("cidAll is null or cidAll empty")
-    return strategy.shares(queues, clients)[clients.index(current)] if current in clients else []
+    return strategy.allocate_all(queues, clients)[clients.index(current)] if current in clients else []
 
 
-def share_out(
-    strategy: QueueStrategy,
+def assign_by_topic(
+    strategy: QueueAllocator,
     members: Members,
     partitions: Partitions,
     broker: Callable[[TopicPartition], str] = lambda _: "",
@@ -61,11 +63,11 @@ def share_out(
     """
     assignment: dict[TopicPartition, ThreadId] = {}
     for topic, threads in threads_by_topic(members).items():
-        queues = [Queue(topic, broker(TopicPartition(topic, n)), n) for n in partitions.get(topic, ())]
+        queues = [MessageQueue(topic, broker(TopicPartition(topic, n)), n) for n in partitions.get(topic, ())]
         if not queues or not threads:
             continue
         queues.sort(key=lambda queue: (utf16_key(queue.broker), queue.number))
-        for thread, share in zip(threads, strategy.shares(queues, threads), strict=True):
+        for thread, share in zip(threads, strategy.allocate_all(queues, threads), strict=True):
             assignment.update({TopicPartition(topic, queue.number): thread for queue in share})
     return assignment
 
@@ -73,7 +75,7 @@ def share_out(
 class AverageAssignor:
     """RocketMQ's default (AVG): contiguous blocks, the first ones larger by one. The same blocks as ``range``."""
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """The queues of the client at each position."""
         return [list(block) for block in blocks(queues, len(clients))]
 
@@ -81,13 +83,13 @@ class AverageAssignor:
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
         """Who shall own what; raises nothing."""
-        return share_out(self, members, partitions)
+        return assign_by_topic(self, members, partitions)
 
 
 class AverageByCircleAssignor:
     """RocketMQ's AVG_BY_CIRCLE: dealt out one by one, like cards."""
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
         """The queues of the client at each position."""
         return [list(queues[position :: len(clients)]) for position in range(len(clients))]
 
@@ -95,12 +97,12 @@ class AverageByCircleAssignor:
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
         """Who shall own what; raises nothing."""
-        return share_out(self, members, partitions)
+        return assign_by_topic(self, members, partitions)
 
 
-def pop_share(
-    strategy: QueueStrategy, current: str, queues: Sequence[Queue], clients: Sequence[str], extra: int
-) -> list[Queue]:
+def pop_queues(
+    strategy: QueueAllocator, current: str, queues: Sequence[MessageQueue], clients: Sequence[str], extra: int
+) -> list[MessageQueue]:
     """The queues that a client may pop from, as RocketMQ 5's broker answers; queues are shared, not owned.
 
     ``extra`` is ``popShareQueueNum``: with that many further clients a queue is shared. Not positive, or as many as

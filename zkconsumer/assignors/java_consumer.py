@@ -13,20 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from zkconsumer.assignors.java_client import (
-    ClientAssignment,
-    ClientMember,
-    ClientMembers,
-    client_range,
-    client_roundrobin,
+from zkconsumer.assignors.range import blocks
+from zkconsumer.assignors.sticky import (
+    MemberPartitions,
+    SubscribedMember,
+    SubscribedMembers,
+    cooperative_sticky,
+    in_java_order,
+    sticky,
 )
-from zkconsumer.assignors.sticky import cooperative_sticky, sticky
 from zkconsumer.core import byte_reader
-from zkconsumer.core.byte_reader import Reader
+from zkconsumer.core.byte_reader import ByteReader
 from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscription, RebalanceProtocol
-from zkconsumer.model import TopicPartition
+from zkconsumer.model import TopicPartition, utf16_key
 
-Members = Mapping[str, MemberSubscription]
+GroupMembers = Mapping[str, MemberSubscription]
 """The group's members by their ids, as the leader sees them."""
 
 EAGER = (RebalanceProtocol.EAGER,)
@@ -54,7 +55,7 @@ class GroupAssignor(Protocol):
         """
         ...  # pragma: no cover
 
-    def assign(self, partitions: Mapping[str, int], members: Members) -> Mapping[str, MemberAssignment]:
+    def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> Mapping[str, MemberAssignment]:
         """What each member gets. Arguments: the number of partitions of each topic that exists; the members.
 
         Raises AssignmentError, MalformedMemberError.
@@ -62,10 +63,10 @@ class GroupAssignor(Protocol):
         ...  # pragma: no cover
 
 
-class _Client:
+class _FunctionAssignor:
     """A strategy that is a function of members and partitions and needs no user data."""
 
-    def __init__(self, name: str, assign: Callable[[ClientMembers, Mapping[str, int]], ClientAssignment]) -> None:
+    def __init__(self, name: str, assign: Callable[[SubscribedMembers, Mapping[str, int]], MemberPartitions]) -> None:
         self.name = name
         self._assign = assign
 
@@ -78,30 +79,30 @@ class _Client:
         """Nothing."""
         return None
 
-    def assign(self, partitions: Mapping[str, int], members: Members) -> dict[str, MemberAssignment]:
+    def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> dict[str, MemberAssignment]:
         """What each member gets; raises nothing."""
-        found = self._assign({member: self._seen(said) for member, said in members.items()}, partitions)
+        found = self._assign({member: self._subscribed_member(said) for member, said in members.items()}, partitions)
         return {member: MemberAssignment(tuple(given)) for member, given in found.items()}
 
-    def _seen(self, said: MemberSubscription) -> ClientMember:
-        return ClientMember(said.topics, instance=said.instance)
+    def _subscribed_member(self, said: MemberSubscription) -> SubscribedMember:
+        return SubscribedMember(said.topics, instance=said.instance)
 
 
-class RangeGroupAssignor(_Client):
+class RangeGroupAssignor(_FunctionAssignor):
     """Each topic for itself, in contiguous blocks: ``RangeAssignor``, the Java consumer's default."""
 
     def __init__(self) -> None:
-        super().__init__("range", client_range)
+        super().__init__("range", range_assignment)
 
 
-class RoundRobinGroupAssignor(_Client):
+class RoundRobinGroupAssignor(_FunctionAssignor):
     """All partitions dealt out in turn: ``RoundRobinAssignor``."""
 
     def __init__(self) -> None:
-        super().__init__("roundrobin", client_roundrobin)
+        super().__init__("roundrobin", roundrobin_assignment)
 
 
-class StickyGroupAssignor(_Client):
+class StickyGroupAssignor(_FunctionAssignor):
     """Balanced first, then what moves least; everything is given up meanwhile: ``StickyAssignor``.
 
     Its user data is what the member was last assigned, with the generation since 2.2. As there, user data that cannot
@@ -115,12 +116,12 @@ class StickyGroupAssignor(_Client):
         """What was assigned last; nothing before the first assignment."""
         return None if generation < 0 else byte_reader.partitions(previous) + byte_reader.int32(generation)
 
-    def _seen(self, said: MemberSubscription) -> ClientMember:
+    def _subscribed_member(self, said: MemberSubscription) -> SubscribedMember:
         held, generation = decode_sticky(said.user_data)
-        return ClientMember(said.topics, held, generation, said.instance)
+        return SubscribedMember(said.topics, held, generation, said.instance)
 
 
-class CooperativeStickyGroupAssignor(_Client):
+class CooperativeStickyGroupAssignor(_FunctionAssignor):
     """Sticky, and a partition that changes hands is first given up, then given: ``CooperativeStickyAssignor``.
 
     What members hold is in their subscriptions. The generation stands there since version 2 and in the user data
@@ -139,11 +140,11 @@ class CooperativeStickyGroupAssignor(_Client):
         """The generation of the last assignment, -1 before the first."""
         return byte_reader.int32(generation)
 
-    def _seen(self, said: MemberSubscription) -> ClientMember:
+    def _subscribed_member(self, said: MemberSubscription) -> SubscribedMember:
         generation = said.generation
         if generation < 0 and said.user_data is not None:
             generation = _generation_of(said.user_data)
-        return ClientMember(said.topics, said.owned, generation, said.instance)
+        return SubscribedMember(said.topics, said.owned, generation, said.instance)
 
 
 def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
@@ -151,7 +152,7 @@ def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
     if not data:
         return [], -1
     with suppress(ValueError):
-        reader = Reader(data)
+        reader = ByteReader(data)
         held = reader.partitions()
         return held, reader.int32() if reader.left else -1
     return [], -1
@@ -162,5 +163,37 @@ def _generation_of(data: bytes) -> int:
     ``sticky``.
     """
     if len(data) == 4:
-        return Reader(data).int32()
+        return ByteReader(data).int32()
     return decode_sticky(data)[1]
+
+
+def range_assignment(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
+    """Each topic for itself, in contiguous blocks. ``partitions`` counts those of each topic."""
+    order = in_java_order(members)
+    assignment: MemberPartitions = {consumer: [] for consumer in members}
+    for topic in _topics(members, partitions):
+        takers = [consumer for consumer in order if topic in members[consumer].topics]
+        for consumer, block in zip(takers, blocks(range(partitions[topic]), len(takers)), strict=True):
+            assignment[consumer] += [TopicPartition(topic, number) for number in block]
+    return assignment
+
+
+def roundrobin_assignment(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
+    """All partitions by topic and number, dealt out; who does not subscribe to a topic loses its turn."""
+    order = in_java_order(members)
+    wanted = {consumer: frozenset(member.topics) for consumer, member in members.items()}
+    assignment: MemberPartitions = {consumer: [] for consumer in members}
+    at = 0
+    for topic in _topics(members, partitions):
+        for number in range(partitions[topic]):
+            while topic not in wanted[order[at]]:
+                at = (at + 1) % len(order)
+            assignment[order[at]].append(TopicPartition(topic, number))
+            at = (at + 1) % len(order)
+    return assignment
+
+
+def _topics(members: SubscribedMembers, partitions: Mapping[str, int]) -> list[str]:
+    """The topics that exist and that anybody subscribes to, in Java's order."""
+    wanted = {topic for member in members.values() for topic in member.topics}
+    return sorted((topic for topic in wanted if topic in partitions), key=utf16_key)
