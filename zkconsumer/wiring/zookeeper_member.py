@@ -9,7 +9,6 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
 from zkconsumer.member.offset_conflicts import OffsetConflicts
@@ -26,7 +25,6 @@ from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.wiring.member_parts import MemberParts, reachable
@@ -109,6 +107,9 @@ class ZooKeeperCoordination:
         )
 
     def _kafka_offsets(self) -> OffsetStore:
+        from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+        from zkconsumer.offsets.kafka_store import KafkaOffsets
+
         parts = self.parts
         search = CoordinatorSearch(self.group, parts.brokers, parts.channels, parts.fetching.load, offsets_only=True)
         return KafkaOffsets(search, parts.meter("KafkaCommitsPerSec").mark)
