@@ -27,7 +27,7 @@ from zkconsumer.member.events import (
     SubscriptionChanged,
 )
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
-from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.planner import GroupView, Threads
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
@@ -169,7 +169,7 @@ class SteppedMember:
             self.listener = ListenerThread(listener, name, lambda: self.events.put(ListenerReturned()))
             self.listener.open()
         self.cache = cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        self.membership = ModelMembership(
+        self.membership = ModelRegistration(
             self.session,
             cache,
             group,

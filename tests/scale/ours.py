@@ -16,7 +16,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import CommitsRefused, Event, NodeChanged, StopRequested
-from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -63,7 +63,7 @@ class OurMember:
         strategy = assignment_strategy(config)
         extra = advertisement(config, host="host", address="127.0.0.1", version=VERSION)
         cache = NodeCache(self.session, self._noticed)
-        membership = ModelMembership(
+        membership = ModelRegistration(
             self.session,
             cache,
             self._group,

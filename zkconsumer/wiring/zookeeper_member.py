@@ -27,13 +27,13 @@ from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation, RevocationSettings
 from zkconsumer.member.user_requests import UserRequests
-from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
 from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
-from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
 from zkconsumer.member.zookeeper.status import Status
@@ -78,7 +78,7 @@ class Member(MemberParts):
             security=registry_security(config),
         )
         self._directory = BrokerDirectory(self.session)
-        self._membership: ModelMembership | None = None
+        self._membership: ModelRegistration | None = None
         super().__init__(config, consumer, self.session.lease, listener)
 
     @property
@@ -136,7 +136,7 @@ class Member(MemberParts):
     def _rebalancer(self, registration: Registration, committer: Committer) -> Engine:
         config = self.config
         cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        self._membership = membership = ModelMembership(
+        self._membership = membership = ModelRegistration(
             self.session,
             cache,
             self.group,
@@ -201,7 +201,7 @@ def zookeeper_engine(
     events: SimpleQueue[Any],
     session: Session,
     cache: NodeCache,
-    membership: Membership,
+    membership: GroupRegistration,
     source: Source,
     hold: Hold,
     commits: Commits,
