@@ -21,7 +21,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.bridge import Bridge, WishedPartitions
 from zkconsumer.member.bridge_rules import ADVERTISED, BY_BROKERS
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
@@ -74,7 +74,7 @@ class BridgeMember(Member):
             interest,
         )
         name, lease = f"{consumer}-bridge", Lease()
-        self._line = Line(name, self._search(), self._kafka_events.put, timeout=self.request_timeout)
+        self._line = CoordinatorRequests(name, self._search(), self._kafka_events.put, timeout=self.request_timeout)
         self._heartbeats = Heartbeats(
             name,
             self._search(),

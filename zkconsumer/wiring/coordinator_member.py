@@ -20,7 +20,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.bridge import members_beside
 from zkconsumer.member.coordinator.assignment import OwnedAssignment
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
@@ -80,7 +80,7 @@ class KafkaMember(MemberParts):
         self._bootstrap = BootstrapBrokers(
             config.bootstrap_addresses, self._coordinator_channel, config.security_protocol, config.broker_addresses
         )
-        self._line = Line(consumer, self._search(), self.events.put, timeout=self.request_timeout)
+        self._line = CoordinatorRequests(consumer, self._search(), self.events.put, timeout=self.request_timeout)
         self._heartbeats = Heartbeats(
             consumer,
             self._search(),

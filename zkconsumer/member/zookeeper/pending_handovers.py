@@ -1,4 +1,4 @@
-"""Partitions that were given up for other members, until an owner is seen. Pure: times are given, in monotonic seconds.
+"""Pending handovers: partitions given up for other members, until an owner is seen. Pure; times are monotonic seconds.
 
 A member of ours that wants a partition watches its owner node. A Scala member does not. It tries four times, two
 seconds apart, and then stays registered and does nothing until it hears of another change of the group (KAFKA-4228).
