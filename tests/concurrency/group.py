@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
 from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
@@ -150,12 +150,7 @@ class SteppedMember:
         **limits: float,
     ) -> None:
         """``limits`` are seconds of :class:`RebalanceSettings`; ``expires``: the store forgets offsets."""
-        timing: dict[str, Any] = {
-            **dict.fromkeys(("quiet", "backoff", "backoff_max", "drain"), 0.0),
-            "interval": 3600.0,
-            **limits,
-        }
-        timing = {"request_timeout": 5.0, "patience": 3600.0, **timing}
+        timing: dict[str, Any] = {**LIMITS, **limits}
         self.consumer = ConsumerId(f"{GROUP}_{name}")
         self.delivery = RecordingDelivery()
         self.retired: list[str] = []
@@ -186,7 +181,7 @@ class SteppedMember:
         coordination.store_expires = expires
         self.events, self.session = member.events, cast(FakeSession, coordination.session)
         self.rebalancer, self.committer = member.prepare(Registration(STATIC, {topic: streams}))
-        self.membership = cast(ModelMembership, coordination.membership)
+        self.membership = cast(ModelRegistration, coordination.membership)
         self.cache, self.strategy = coordination.cache, coordination.strategy
         self.coordinator = cast(Rebalancer, self.rebalancer.coordinator)
         self.schedule = self.coordinator.schedule

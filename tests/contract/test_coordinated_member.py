@@ -31,7 +31,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.testing import FakeCluster
 
 STRATEGIES = ["range", "cooperative-sticky", "average"]
@@ -224,7 +224,7 @@ def test_a_leader_that_leaves_before_it_has_decided_holds_up_nobody(
     topic = place.topic(2)
     raw, ours = place.raw(), place.connector(session_timeout_ms=60_000)
     read(ours, topic)
-    monkeypatch.setattr(Line, "topics", lambda line, _: line._put(lambda: _hear_nothing(line)))
+    monkeypatch.setattr(CoordinatorRequests, "topics", lambda line, _: line._put(lambda: _hear_nothing(line)))
     assert not raw.joins([topic]).result(scaled(20)).is_leader
     awaited = raw.syncs()
     place.await_state("CompletingRebalance", 2)
@@ -238,7 +238,7 @@ def test_a_leader_that_leaves_before_it_has_decided_holds_up_nobody(
     assert monotonic() - began < scaled(4)  # the session would last 60 s
 
 
-def _hear_nothing(line: Line) -> TopicsSeen:
+def _hear_nothing(line: CoordinatorRequests) -> TopicsSeen:
     """A question to the coordinator whose answer does not come, until another one takes its place."""
     channel = line._connected()
     eventually(lambda: not line._search.is_open(channel), 60, "the end of a question that nobody answers")

@@ -22,7 +22,7 @@ from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.bridge import members_beside
 from zkconsumer.member.coordinator.assignment import OwnedAssignment
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
@@ -77,7 +77,9 @@ class BrokerGroup:
             assignors(config, parts.consumer, lambda topic: self.interest.streams.get(topic, 0)),
             self.interest,
         )
-        self.requests = Line(name, coordinator_search(parts, client_id), events.put, timeout=request_timeout(config))
+        self.requests = CoordinatorRequests(
+            name, coordinator_search(parts, client_id), events.put, timeout=request_timeout(config)
+        )
         self._heartbeats = Heartbeats(
             name,
             coordinator_search(parts, client_id),

@@ -12,7 +12,7 @@ from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
 from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
 from zkconsumer.member.offset_conflicts import OffsetConflicts
-from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
@@ -52,7 +52,7 @@ class ZooKeeperCoordination:
         self.group = own_group(parts.config)
         self._strategy = strategy
         self._offset_store = offset_store
-        self.membership: ModelMembership | None = None
+        self.membership: ModelRegistration | None = None
         self.store_expires = False
         """Whether the user's own store forgets offsets after a while."""
 
@@ -132,7 +132,7 @@ class ZooKeeperCoordination:
         """
         config, parts = self.parts.config, self.parts
         self.cache = cache = NodeCache(self.session, lambda path: parts.events.put(NodeChanged(path)))
-        self.membership = membership = ModelMembership(
+        self.membership = membership = ModelRegistration(
             self.session,
             cache,
             self.group,
