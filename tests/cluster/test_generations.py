@@ -302,10 +302,10 @@ def test_large_messages_of_many_partitions_keep_to_the_budget_and_starve_nobody(
     streams = connector.create_message_streams({topic: 2})[topic]
     member = connector._member
     assert member is not None
-    eventually(lambda: member.budget.used > budget // 2, 20, "what can be fetched before anybody reads")
+    eventually(lambda: member.parts.budget.used > budget // 2, 20, "what can be fetched before anybody reads")
     used, seen = [], list[tuple[int, int]]()
     for message in connector.messages(streams):
-        used.append(member.budget.used)
+        used.append(member.parts.budget.used)
         seen.append((message.partition, message.offset))
         if len(seen) == len(values) + len(busy):
             break

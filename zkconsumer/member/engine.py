@@ -1,7 +1,7 @@
 """The group thread of a member: takes events in order, runs timers, and goes on after failures.
 
-What events mean is decided by a :class:`Coordinator`: one for groups in ZooKeeper, one for groups that the brokers
-coordinate. Both own their state, which no other thread changes.
+A :class:`Coordinator` decides the meaning of events: one for groups in ZooKeeper, one for groups that the brokers
+coordinate. No other thread changes its state.
 
 Threads: :meth:`GroupThread.step` is the group thread's. Other threads put events on the queue of the inbox and read
 :attr:`GroupThread.state` and :attr:`GroupThread.first_round`.

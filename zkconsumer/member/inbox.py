@@ -17,7 +17,7 @@ from zkconsumer.member.subscription_changes import SubscriptionChanges
 
 
 class Inbox:
-    """Events that were not dealt with yet. ``changes`` are the requested subscriptions that are not in force yet."""
+    """The events that still wait. ``changes`` are the requested subscriptions that are not in force yet."""
 
     def __init__(self, events: SimpleQueue[Any]) -> None:
         self._events = events

@@ -1,13 +1,12 @@
 """The application's rebalance listener, and the thread that runs it.
 
-Threads: :class:`ListenerThread` runs every call on a thread of its own, in order; :class:`Listening` is the group's
-thread's, which waits for a call no longer than its limit and goes on then. No lock of ours is ever held while the
-application's code runs, and what it may ask of us is served by others (commits) or by the waiting thread itself
-(seeks), so it cannot lock up with us (KAFKA-4735 is what happens otherwise).
+Threads: :class:`ListenerThread` runs every call on a thread of its own, in order. The group thread waits for a call, up
+to its limit, and then goes on. No lock is held while the application's code runs. Its requests are answered by other
+threads (commits) or by the waiting group thread itself (seeks). So it cannot lock up with us, as in KAFKA-4735.
 
-Mirrors the original's ``ConsumerRebalanceListener``. Differs on purpose: what stays with a member is not released, so
-it is not in the list; a call that raises or blocks is reported and does not fail the rebalance; shutting down releases
-partitions and so calls it too; what was lost is told apart; values are plain Python types (KAFKA-2284).
+Mirrors the original's ``ConsumerRebalanceListener``. Differs on purpose: partitions that stay are not released, so they
+are not listed. A call that raises or blocks is reported and does not fail the rebalance. A shutdown releases partitions
+and so calls the listener too. Lost partitions have a method of their own. Values are plain Python types (KAFKA-2284).
 """
 
 from __future__ import annotations
@@ -34,34 +33,35 @@ UNBOUNDED = Deadline(None)
 
 
 class ConsumerRebalanceListener:
-    """What an application does when partitions come and go: derive from it and override; the defaults do nothing.
+    """Base class of an application's listener, which is told when partitions come and go. The defaults do nothing.
 
-    Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. It
-    has ``rebalance.listener.timeout.ms`` to return; the rebalance then goes on without it. What it raises is logged
-    and shown in ``connector.state``.
+    Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. The
+    rebalance waits for it, up to ``rebalance.listener.timeout.ms``. Its errors are logged and shown in
+    ``connector.state``.
     """
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """These partitions (numbers by topic) leave this member: nothing of them is handed out any more, but they are
-        still ours, so ``commit_offsets()`` still works.
+        """Called before these partitions (numbers by topic) leave this member.
 
-        With ``auto.commit.enable`` what is finished is committed after this returns.
+        Nothing of them is handed out any more. They are still ours, so ``commit_offsets()`` works. With
+        ``auto.commit.enable`` finished messages are committed after this returns.
         """
 
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[TopicPartition, ThreadId]
     ) -> Mapping[TopicPartition, int] | None:
-        """The group's assignment changed, or partitions came to this member and are about to be fetched.
+        """Called when the assignment changed, or before partitions that came to this member are fetched.
 
-        Arguments: ``consumer_id`` is this member's; ``assignment`` says which thread of the group owns each partition,
-        by this member's strategy.
-        Returns: the offsets at which to start partitions that came just now, in place of the stored ones; None or what
-        is left out starts where the last owner ended.
+        Arguments: ``consumer_id`` is this member's; ``assignment`` names the thread of the group that owns each
+        partition, by this member's strategy.
+        Returns: offsets at which to start partitions that came just now. Other partitions start where the last owner
+        ended.
         """
 
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """These partitions are no longer ours (the session expired, or their owner nodes were deleted): others may own
-        them already, and nothing of them can be committed.
+        """Called after these partitions were lost: the session expired, or their owner nodes were deleted.
+
+        Others may own them already, and nothing of them can be committed.
         """
 
 
@@ -74,7 +74,7 @@ def by_topic(positions: Iterable[PartitionPosition]) -> dict[str, frozenset[int]
 
 
 class ListenerThread:
-    """Runs a listener's methods one after the other.
+    """Runs the methods of a listener, one after the other.
 
     Arguments: ``returned`` is called on this thread after each.
     """
@@ -90,7 +90,7 @@ class ListenerThread:
         self._thread.start()
 
     def close(self, deadline: Deadline) -> None:
-        """End the thread after the calls that were asked for; one that blocks is left behind at the deadline."""
+        """End the thread after all requested calls; a call that blocks is left behind at the deadline."""
         self._calls.put(None)
         if self._thread.is_alive() and not self.is_current:
             self._thread.join(deadline.remaining())
@@ -103,13 +103,13 @@ class ListenerThread:
         return self._thread.ident == get_ident()
 
     def ask(self, method: str, *arguments: Any) -> Future[Any]:
-        """Have a method called after those asked for before; returns at once."""
+        """Have a method called after all earlier ones; return at once."""
         future: Future[Any] = Future()
         self._calls.put((method, arguments, future))
         return future
 
     def stack(self) -> str:
-        """Where the thread stands, for a report."""
+        """Return the stack of the thread, for a report."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
@@ -145,7 +145,7 @@ class ListenerCalls:
         self._thread = thread
         self._limit = limit
         self.trouble = ""
-        """What the last call did wrong, in words for the user; empty if nothing."""
+        """The trouble of the last call, in words for the user; empty if there was none."""
 
     @property
     def exists(self) -> bool:

@@ -1,4 +1,4 @@
-"""What happens to a partition's place: starts that become known, seeks, and offsets that somebody else wrote.
+"""Changes of a partition's place: starts that become known, seeks, and offsets that somebody else wrote.
 
 Somebody else is an operator, a Scala zombie, or an old-style commit through a broker. ``offset.conflict`` says what
 follows, also for offsets in Kafka.
@@ -84,7 +84,7 @@ class OffsetConflicts:
 
     @property
     def waiting(self) -> frozenset[TopicPartition]:
-        """Partitions that wait for a seek, or for the place of one to be stored."""
+        """The partitions that wait for a seek, or until the place of a seek is stored."""
         return self._owned.sought | {position.tp for position in self._stopped if self._owned.holds(position)}
 
     def handle(self, event: OffsetEvent) -> RoundNeeded | None:

@@ -1,7 +1,7 @@
 """Giving partitions up: stop the hand-out, wait for messages in hand, call the listener, make the last commit.
 
-Called by the group thread only. What follows the last commit (deleting owner nodes, joining again without the
-partitions) is the coordinator's.
+Called by the group thread only. The coordinator does the rest: it deletes owner nodes, or joins again without the
+partitions.
 
 The wait ends when no message is held, at its limit, or at the end of a shutdown's own wait. A shutdown that comes
 meanwhile ends all streams at once, so that every reader finishes its message in the same time.

@@ -25,7 +25,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch_reader import at_time, check_existing, check_given
-from zkconsumer.spark.membership import Bystander, Membership
+from zkconsumer.spark.membership import Bystander, LiveMembership, QueryMembership
 from zkconsumer.spark.offset_ranges import (
     LATEST,
     LogSpan,
@@ -41,7 +41,6 @@ from zkconsumer.spark.offset_ranges import (
     stream_position,
 )
 from zkconsumer.spark.options import ReadOptions
-from zkconsumer.spark.query_member import GroupMember
 from zkconsumer.spark.range_partition import RangePartition
 from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING
 from zkconsumer.spark.replaced_logs import ShorterLogs
@@ -53,7 +52,7 @@ log = logging.getLogger(__name__)
 class StreamRun:
     """The run of one query. The constructor does no I/O."""
 
-    def __init__(self, options: ReadOptions, cluster: Cluster, membership: Membership | None = None) -> None:
+    def __init__(self, options: ReadOptions, cluster: Cluster, membership: QueryMembership | None = None) -> None:
         self._options = options
         self._cluster = cluster
         self._membership = membership or _membership(options, cluster)
@@ -303,9 +302,9 @@ class StreamRun:
         return "the query is to go on at offset" if tp in self._shorter else "startingOffsets names offset"
 
 
-def _membership(options: ReadOptions, cluster: Cluster) -> Membership:
+def _membership(options: ReadOptions, cluster: Cluster) -> QueryMembership:
     if options.is_member:
-        return GroupMember(options)
+        return LiveMembership(options)
     return Bystander(cluster, options.group, allow_live_members=options.allow_live_members)
 
 

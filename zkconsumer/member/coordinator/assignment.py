@@ -34,7 +34,7 @@ class Assignment(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What went wrong, in words for the user; empty if nothing. Any thread."""
+        """The last trouble, in words for the user; empty if there is none. Any thread."""
 
     def take(self, streams: Mapping[TopicPartition, int]) -> None:
         """Own these from now on, in these streams."""
@@ -84,7 +84,7 @@ class OwnedAssignment:
 
     @property
     def trouble(self) -> str:
-        """What the listener did wrong, in words for the user; empty if nothing. Any thread."""
+        """The last trouble with the listener, in words for the user. Any thread."""
         return self._listener.trouble
 
     def take(self, streams: Mapping[TopicPartition, int]) -> None:

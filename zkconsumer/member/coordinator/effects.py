@@ -1,6 +1,6 @@
-"""What a coordinated member does, effect by effect of the table in ``member.coordinator.state_machine``.
+"""Performs the effects of ``state_machine`` for a coordinated member.
 
-Called by the group's thread only, through :meth:`Deeds.perform`: :class:`CoordinatedMember` says when.
+Called by the group thread only; ``rebalancer`` says when.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MachineState:
-    """Where a member stands, why, and what it is about to do; times are monotonic seconds."""
+    """The state of a member, its causes and its timers (monotonic seconds)."""
 
     state: State = State.UNJOINED
     cause: Trigger = Trigger.SUBSCRIPTION_CHANGED
@@ -35,9 +35,9 @@ class MachineState:
     again: Trigger | None = None
     """Why to join again as soon as this generation is complete."""
     offered: int = 0
-    """How many of the changes of the subscription the join that is under way has told."""
+    """The number of subscription changes that the present join has told."""
     sent_back: int = 0
-    """How often we were told to join again, since we had a share."""
+    """The number of times that we were told to join again, since the last assignment."""
     retry_at: float = NEVER
     look_at: float = NEVER
     """When topics are looked at."""
@@ -48,7 +48,7 @@ class MachineState:
 
     @property
     def due(self) -> float:
-        """When the next of these is due."""
+        """When the next timer is due."""
         return min(self.retry_at, self.look_at, self.stop_at, self.leave_by)
 
 
@@ -78,26 +78,26 @@ class Effects:
         self._effects = self._table()
 
     def perform(self, effect: Effect, reason: str) -> None:
-        """Do this; ``reason`` is why, in words."""
+        """Perform an effect; ``reason`` is in words."""
         began = monotonic()
         self._effects[effect](reason)
         if not self._assignment.partitions:
-            self._watchdog.hold(began)  # nobody has anything to come back for, since the drain began
+            self._watchdog.hold(began)  # since the drain began, no reader has anything to come back for
 
     def plan_look(self) -> None:
-        """Look at topics after a while, or soon where one is missing."""
+        """Look at topics after a while, or soon if one is missing."""
         every = self._settings.interval
         self._machine.look_at = monotonic() + (
             min(every, LOOK_FOR_MISSING) if self._join.interest.incomplete else every
         )
 
     def apply(self, count: int) -> None:
-        """So many of the changes are in force."""
+        """Bring so many subscription changes into force."""
         self._machine.offered = 0
         self._inbox.postpone(*self._inbox.changes.apply(count))
 
     def _table(self) -> Mapping[Effect, Callable[[str], object]]:
-        """How each effect is performed; told the reason."""
+        """Return how each effect is performed; each is told the reason."""
         return {
             Effect.FIND: lambda _: self._join.find(),
             Effect.GIVE_UP: lambda _: self._assignment.give_up(self._not_to_hold()),
@@ -119,7 +119,7 @@ class Effects:
         }
 
     def _not_to_hold(self) -> list[TopicPartition]:
-        """What must be given up before a join."""
+        """Return the partitions to give up before a join."""
         if not self._join.generation.incremental:
             return list(self._assignment.partitions)
         return [tp for tp in self._assignment.partitions if tp.topic not in self._join.interest.streams]
@@ -137,7 +137,7 @@ class Effects:
             self._inbox.postpone(self._join.failed(ZkConsumerError(f"the strategy failed: {e}")))
 
     def _found_again(self) -> None:
-        """The coordinator answers again, and knows us: nothing is wrong any more."""
+        """Go on: the coordinator answers again, and knows us."""
         self._status.well()
         self._join.beat()
 
@@ -155,7 +155,7 @@ class Effects:
         self._settled()
 
     def _settled(self) -> None:
-        """The group has decided, and we have what is ours."""
+        """Conclude a rebalance: the group has decided, and we own our partitions."""
         self._machine.sent_back = 0
         self._status.settled(len(self._assignment.partitions))
         if self._assignment.partitions:

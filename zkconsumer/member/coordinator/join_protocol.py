@@ -15,7 +15,7 @@ from zkconsumer.core.consumer_protocol import MemberAssignment
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import Joined
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import Answered, Found, Synced
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
@@ -26,8 +26,8 @@ from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper.lease import Lease
 
 
-class Asked(Enum):
-    """Why something was asked."""
+class Question(Enum):
+    """The purpose of a question."""
 
     ON_THE_WAY = "on the way into a generation"
     LOOKING = "a look at topics"
@@ -44,7 +44,7 @@ class JoinProtocol:
     def __init__(
         self,
         settings: MemberSettings,
-        line: Line,
+        line: CoordinatorRequests,
         heartbeats: Heartbeats,
         lease: Lease,
         generation: Generation,
@@ -61,7 +61,7 @@ class JoinProtocol:
         self._ticket = self._looking = self._leaving = 0
         self._looked_for: Collection[str] | None = None
         self.share = MemberAssignment()
-        """What the last sync gave us."""
+        """Our assignment by the last sync."""
 
     # ---- the membership ----
 
@@ -81,11 +81,11 @@ class JoinProtocol:
     # ---- asking ----
 
     def find(self) -> None:
-        """Where is the coordinator? With all topics there are, where a pattern is to be matched."""
+        """Ask where the coordinator is; with all topics, if we subscribe by pattern."""
         self._ask(self._line.find(None, look=self.interest.wildcard))
 
     def join(self, owned: Collection[TopicPartition]) -> None:
-        """Join, holding ``owned`` all the while."""
+        """Ask to join, and keep ``owned`` meanwhile."""
         settings = self._settings
         protocols = self.generation.offer(owned)
         self._heartbeats.synced()
@@ -101,23 +101,24 @@ class JoinProtocol:
         )
 
     def topics(self) -> None:
-        """Which partitions do the group's topics have? For its leader."""
+        """Ask, as the leader, which partitions the group's topics have."""
         self._ask(self._line.topics(self.generation.group_topics))
 
     def sync(self) -> None:
-        """What is ours? With everybody's share, where we lead. Raises whatever the strategy does, a plug-in for one;
-        nothing is asked then.
+        """Ask for our assignment; tell that of every member, if we lead.
+
+        Raises: any error of the strategy, which may be a plug-in; nothing is asked then.
         """
         assignments = self.generation.decide()
         self._ask(self._line.sync(self.generation.who, self.generation.chosen, assignments, limit=self._patience))
 
     def failed(self, error: ZkConsumerError) -> Answered:
-        """The answer to a question that could not even be asked."""
+        """Return the answer to a question that could not be asked."""
         self._ask(self._line.cancel())
         return Answered(self._ticket, error=error)
 
     def look(self) -> None:
-        """Look at the topics that we want, if there is anything to look at."""
+        """Look at the topics that we want, if there are any."""
         topics = self.interest.look_for
         if topics is None or topics:
             self._looking, self._looked_for = self._line.topics(topics), topics
@@ -137,19 +138,19 @@ class JoinProtocol:
         return Answered(self._leaving)
 
     def cancel(self) -> None:
-        """Want no answer any more."""
+        """Drop the present question."""
         self._line.cancel()
         self._ticket = self._looking = 0
 
     def beat(self) -> None:
-        """Keep the membership alive from now on, where the coordinator was found last."""
+        """Keep the membership alive from now on, at the coordinator that was found last."""
         assert self._where is not None
         self._beating_since = monotonic()
         self._heartbeats.beat(self.generation.who, self._where)
 
     @property
     def silent_at(self) -> float:
-        """When the coordinator has been silent for a session timeout, unless it is heard of again (monotonic)."""
+        """When the coordinator has been silent for a session timeout (monotonic seconds)."""
         if not self._heartbeats.beating:
             return NEVER
         heard_of = max(self._beating_since, self._heartbeats.heard_at)
@@ -157,7 +158,7 @@ class JoinProtocol:
 
     @property
     def _patience(self) -> float:
-        """Seconds that the others may take."""
+        """The seconds that the other members may take."""
         return max(self._settings.max_poll, OTHERS_MAY_TAKE)
 
     def _ask(self, ticket: int) -> None:
@@ -165,26 +166,26 @@ class JoinProtocol:
 
     # ---- answers ----
 
-    def take(self, event: Answered) -> Asked | None:
-        """What this answers; None: nothing that is still wanted."""
+    def take(self, event: Answered) -> Question | None:
+        """Return the question of an answer; None: nobody waits for it any more."""
         if event.ticket == self._looking:
             self._looking = 0
-            return Asked.LOOKING
+            return Question.LOOKING
         if event.ticket == self._leaving:
             self._leaving = 0
-            return Asked.LEAVING
+            return Question.LEAVING
         if event.ticket == self._ticket:
             self._ticket = 0
-            return Asked.ON_THE_WAY
+            return Question.ON_THE_WAY
         return None
 
     def saw(self, event: Answered) -> None:
-        """A look at topics was answered, or failed, which says nothing."""
+        """Note the answer to a look at topics; a failed look says nothing."""
         if isinstance(event.answer, TopicsSeen):
             self.interest.saw(self._looked_for, event.answer.partitions, event.answer.unsure)
 
     def meaning(self, event: Answered) -> Trigger:
-        """What an answer on the way into a generation means. Raises ZkConsumerError: whatever went wrong."""
+        """Return the trigger of an answer on the way into a generation. Raises ZkConsumerError for a failure."""
         if event.error is not None:
             raise event.error if isinstance(event.error, ZkConsumerError) else ZkConsumerError(repr(event.error))
         match event.answer:
@@ -209,4 +210,4 @@ class JoinProtocol:
                 self.lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
                 return Trigger.SYNCED
             case answer:
-                raise ZkConsumerError(f"an answer that nobody asked for: {answer!r}")
+                raise ZkConsumerError(f"an unexpected answer: {answer!r}")

@@ -1,8 +1,7 @@
-"""What a member of a group that the brokers coordinate does about whatever happens to it.
+"""The coordinator of a member in the brokers' group: turns events and timers into triggers of ``state_machine``.
 
-Each event and each timer is a trigger of the table in ``state_machine``, which says what to do; ``effects`` does it.
-Requests that take time run on other threads (coordinator requests, heartbeats, committer), so that the group thread can
-be told to stop at any moment.
+``effects`` performs what the table says. Requests that take time run on other threads (coordinator requests,
+heartbeats, committer), so that the group thread can be told to stop at any moment.
 
 Called by the group thread; other threads read :attr:`CoordinatedRebalancer.state` and ``first_round``.
 """
@@ -22,7 +21,7 @@ from zkconsumer.member.coordinator.assignment import Assignment
 from zkconsumer.member.coordinator.effects import Effects, MachineState
 from zkconsumer.member.coordinator.error_triggers import trigger_of
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
-from zkconsumer.member.coordinator.join_protocol import Asked, JoinProtocol
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol, Question
 from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
 from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, State, Trigger
 from zkconsumer.member.coordinator.status import Status
@@ -182,11 +181,11 @@ class CoordinatedRebalancer:
 
     def _answered(self, event: Answered) -> None:
         match self._join.take(event):
-            case Asked.LOOKING:
+            case Question.LOOKING:
                 self._looked(event)
-            case Asked.LEAVING:
+            case Question.LEAVING:
                 self._on(Trigger.LEFT)
-            case Asked.ON_THE_WAY:
+            case Question.ON_THE_WAY:
                 try:
                     trigger = self._join.meaning(event)
                 except ZkConsumerError as e:

@@ -1,4 +1,4 @@
-"""What a changed node means to a member, as a trigger. Does no input or output; the group thread's only."""
+"""The triggers of changed nodes. Does no input or output; the group thread's only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED})
 
 
 class NodeTriggers:
-    """The triggers of changed nodes.
+    """Tells which changed nodes concern a member.
 
     Arguments: ``owned`` are the partitions of this member, whatever they are at the time.
     """

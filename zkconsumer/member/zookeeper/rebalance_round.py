@@ -1,4 +1,4 @@
-"""One rebalance round: look at the group, plan, give partitions up, claim others. What stays is not touched.
+"""One rebalance round: look at the group, plan, give partitions up, claim others. Kept partitions are not touched.
 
 Called by the group thread only. A failed request ends the round; what was done until then stays done, and the next
 round goes on from there. A round that let messages drain looks again before it claims: changes meanwhile supersede its
@@ -28,7 +28,7 @@ from zkconsumer.member.zookeeper.node_triggers import NodeTriggers
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
 from zkconsumer.member.zookeeper.planner import GroupView, Plan, topics_of
 from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
-from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
@@ -47,7 +47,7 @@ LEAVE_WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round came to.
+    """The outcome of a round.
 
     ``registered``: it, or the one before, had to register us. ``trouble`` says what is wrong, in words. ``seconds`` is
     its duration. ``superseded``: it stopped before it claimed. ``freed`` partitions had owners at the claim, and none
@@ -71,7 +71,7 @@ class RebalanceRounds:
         self,
         settings: RebalanceSettings,
         *,
-        registration: Membership,
+        registration: GroupRegistration,
         owner_nodes: OwnerNodes,
         strategy: AppliedStrategy,
         owned: OwnedPartitions,
@@ -89,7 +89,7 @@ class RebalanceRounds:
         self._inbox = inbox
         self._recreated = RecreatedTopics(owned, owner_nodes, raises=settings.raise_truncated)
         self.triggers = NodeTriggers(registration.group, owned.positions)
-        """What changed nodes mean to this member."""
+        """Tells which changed nodes concern this member."""
         self._told: Assignment | None = None
         self._released: dict[TopicPartition, ThreadId] = {}
         self._superseded = 0
@@ -150,7 +150,7 @@ class RebalanceRounds:
         self._registration.forget_view()
 
     def doubt_view(self) -> None:
-        """Look again, in the next round, at most of what was read of the group."""
+        """Read most of the group again in the next round."""
         self._registration.doubt_view()
 
     def end(self, stop: StopRequested) -> None:

@@ -1,4 +1,4 @@
-"""What a member in ZooKeeper does about whatever happens to it.
+"""The coordinator of a member in ZooKeeper: turns events and timers into triggers, and performs their effects.
 
 Each event and each timer is a trigger of the table in ``state_machine``, which says what to do. A change makes a round
 due after a short quiet time, so that a burst costs one round. A failed round is repeated with growing pauses, for ever.

@@ -1,9 +1,9 @@
-"""Partitions of ours whose topic was deleted and made again: their offsets belong to messages that are gone.
+"""Owned partitions whose topic was deleted and made again, so that their offsets belong to deleted messages.
 
-Called by the group's thread only. The brokers make a topic's node in ZooKeeper once, so its creation tells one topic
-from another of the same name. Offsets of the other one are not read on, which would leave out the start of the new log:
-it is read from there, or its stream raises (``log.truncation.policy``). That is found at the claim, before the claim
-writes the offset node (``ownership``), and in each round for what is owned already.
+Called by the group thread only. The brokers make a topic's node in ZooKeeper once, so its creation tells one topic
+from another of the same name. Reading on at the offset would leave out the start of the new log. So the new log is read
+from its start, or the stream raises (``log.truncation.policy``). A claim finds that before it writes the offset node
+(``owner_nodes``), and each round finds it for partitions that are owned already.
 
 The original reads on at the old offset, or goes by ``auto.offset.reset`` where the new log is shorter.
 """
@@ -21,12 +21,12 @@ from zkconsumer.model import TopicPartition
 log = logging.getLogger(__name__)
 
 LOG_START = 0
-"""Offset of a topic's first message. What was deleted before it is looked up where it is fetched."""
+"""Offset of a topic's first message. If it is deleted already, the fetcher looks the start up."""
 _REASON = "its topic was deleted and made anew"
 
 
 class RecreatedTopics:
-    """The topics of our partitions, by when their nodes were made.
+    """The topics of owned partitions, and when their nodes were made.
 
     Arguments: ``raises`` is ``log.truncation.policy=raise``.
     """
@@ -40,12 +40,12 @@ class RecreatedTopics:
 
     @property
     def trouble(self) -> str:
-        """Which stream raises since its topic was made anew, in words for the user; empty where none does."""
+        """The stream that raises since its topic was made anew, in words for the user; empty if none does."""
         owned = self._owned.positions
         return next((said for tp, (position, said) in self._stopped.items() if owned.get(tp) is position), "")
 
     def claimed(self, claimed: Claimed) -> None:
-        """Partitions were claimed and are not started yet."""
+        """Check claimed partitions before they are started."""
         self._made.update(self._owner_nodes.topics_made(claimed.ours))
         for tp, reached in claimed.recreated.items():
             position = self._owned.positions[tp]
@@ -57,7 +57,7 @@ class RecreatedTopics:
                 position.from_start = True
 
     def check(self, deadline: Deadline) -> None:
-        """Look whether topics of our partitions were made anew since the claim. Raises RegistryError."""
+        """Check owned partitions whose topics were made anew since the claim. Raises RegistryError."""
         owned = self._owned.positions
         self._made = {tp: made for tp, made in self._made.items() if tp in owned}
         now = self._owner_nodes.topics_made(self._made)

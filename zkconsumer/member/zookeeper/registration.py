@@ -1,7 +1,7 @@
 """Our registration, and the group as ZooKeeper shows it.
 
-Called by the group's thread only. Everything is read through the node cache, so every read leaves a watch and what
-did not change is not read again.
+Called by the group thread only. Everything is read through the node cache, so every read leaves a watch, and unchanged
+nodes are not read again.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REPORTED_AT_ONCE = 10
 """Unreadable nodes that are named in the log at one look at the group."""
 
 
-class Membership:
+class GroupRegistration:
     """One member's node under ``ids`` and its view of all others.
 
-    Arguments: ``registration`` makes the node's content anew for each registration (its timestamp changes);
-    ``wants_racks``: whether the view tells the racks of the partitions' leaders.
+    Arguments: ``registration`` makes the content of the node for each registration, with a new timestamp;
+    ``wants_racks``: the view has the racks of the partitions' leaders.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Membership:
         self.path = paths.member(group, consumer)
 
     def subscribe(self, registration: Callable[[], Registration]) -> None:
-        """Register this from now on; :meth:`register` does so."""
+        """Have the next :meth:`register` write another subscription."""
         self._registration = registration
         self._rewrite = True
 
     def register(self, deadline: Deadline) -> bool:
-        """See that our registration stands as it should, made by our session; returns whether it had to be made.
+        """Make our registration, if it does not stand as our session made it. Returns whether it was made.
 
-        Raises: :class:`ConsumerIdInUseError` while a node of another session stands there: a second process with our
-        ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
-        under us (KAFKA-1387).
+        Raises: :class:`ConsumerIdInUseError` while a node of another session stands there. It belongs to a second
+        process with our ``consumer.id``, or to our own former session, which ends by its timeout. Such a node is never
+        adopted: it would vanish under us (KAFKA-1387).
         """
         seen = self._cache.look(self._before_registering(), deadline)
         self._examine(seen)
@@ -99,7 +99,7 @@ class Membership:
             self._cache.look(self._after_registering(), deadline)
             return True
         if node is not None and self._session.is_former(node.ephemeral_owner):
-            # of a session that we gave up ourselves: nobody stands behind it
+            # of a session that we gave up ourselves: no process uses it
             self._session.delete(self.path, deadline, node.version)
         elif node is FORBIDDEN:
             raise NotPermittedError(f"{self.path}: ZooKeeper does not let us read it; check the node's ACL")
@@ -127,27 +127,29 @@ class Membership:
         return True
 
     def _before_registering(self) -> Look:
-        """What is to be known before we register: our node, and the first time whether its parent stands."""
+        """Return the nodes to read before we register: our node, and the first time its parent."""
         stats = () if self._written else (paths.ids(self.group),)
         return Look(existing=(self.path,), stats=stats)
 
     def _examine(self, seen: Seen) -> None:
-        """Whether what was seen lets us register. Raises where it does not."""
+        """Raise if the nodes that were read forbid to register."""
 
     def _after_registering(self) -> Look:
-        """What is to be known once we are registered: our node, which is watched, and what we shall ask next."""
+        """Return the nodes to read once we are registered: our node, to watch it, and those of the next view."""
         registration = self._registration()
         if registration.is_wildcard:
             return Look(nodes=(self.path,), children=(paths.TOPICS,))
         topics = []
         for topic in registration.subscription:
-            with suppress(ValueError):  # a name that no node can have is reported with the view
+            with suppress(ValueError):  # the view reports a name that no node can have
                 topics.append(paths.topic(topic))
         return Look(nodes=(self.path, *topics))
 
     def _make_anew(self, version: int, deadline: Deadline) -> None:
-        """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
-        them, so a change in place would reach them only with the next rebalance. Nobody sees the group without us.
+        """Delete and create our node in one transaction, so that nobody sees the group without us.
+
+        Scala members watch which nodes there are, not their content. They would notice a change in place only with the
+        next rebalance.
         """
         data = node_codecs.encode_registration(self._registration())
 
@@ -163,10 +165,7 @@ class Membership:
         self._rewrite = False
 
     def renew(self, deadline: Deadline) -> bool:
-        """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now.
-
-        Returns: whether that was done.
-        """
+        """Delete and make our node again, which every member notices. Returns False if the node is not ours now."""
         node = self._session.stat([self.path], deadline)[0]
         if node is None or node.ephemeral_owner != self._session.session_id:
             return False
@@ -182,9 +181,9 @@ class Membership:
             self._session.delete(self.path, deadline, node.version)
 
     def view(self, deadline: Deadline) -> GroupView:
-        """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
+        """Return the group as it is now: the registrations, and the partitions of every topic that a member wants."""
         names = self._cache.children(paths.ids(self.group), deadline) or ()
-        # one that left between the listing and the reading is None; its watch brings us back
+        # a member that left between the listing and the reading is None; its watch makes another round
         members = tuple(paths.member(self.group, name) for name in names)
         self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
         self._members = members
@@ -205,7 +204,7 @@ class Membership:
         return view
 
     def _keep_lease(self) -> None:
-        """Renew the lease while a large group is read, or its streams would stand still for as long as that takes."""
+        """Renew the lease while a large group is read; otherwise our streams would stand still for that time."""
         now = monotonic()
         if now >= self._next_touch:
             self._next_touch = now + self._session.timeout / 6
@@ -214,8 +213,10 @@ class Membership:
     def _all_topics(
         self, members: dict[ConsumerId, Registration], unreadable: dict[str, str], deadline: Deadline
     ) -> tuple[str, ...]:
-        """The names of all topics, where anybody subscribes by filter. Where we may not list them we cannot know what
-        those members want, so they are unreadable: who subscribes by name is not to stop for that.
+        """Return the names of all topics, if any member subscribes by filter.
+
+        If we may not list them, we cannot know what those members want. Then they count as unreadable, so that members
+        that subscribe by name go on.
         """
         by_filter = [consumer for consumer, registration in members.items() if registration.is_wildcard]
         if not by_filter:
@@ -231,15 +232,14 @@ class Membership:
             return ()
 
     def forget_view(self) -> None:
-        """Believe nothing that was read: watches do not survive a connection."""
+        """Read everything again: watches do not survive a connection."""
         self._cache.refresh()
 
     def doubt_view(self) -> None:
-        """Believe nothing any more but what other members registered, and of that a few less each time, in turn.
+        """Read everything again but the registrations of other members; of these a few, in turn.
 
-        Watches are lost with connections, and then nothing is believed (:meth:`NodeCache.refresh`); this is against one
-        that was lost for no reason we know of. Were all registrations read again by every member each time, that alone
-        would be members times members requests.
+        This is against a watch that was lost for no known reason. If every member read all registrations each time,
+        that alone would be members times members requests.
         """
         others = sorted(path for path in self._members if path != self.path)
         in_turn = {others[(self._turn + n) % len(others)] for n in range(min(DOUBTED, len(others)))}
@@ -262,7 +262,7 @@ class Membership:
     def _kept(
         self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline
     ) -> Mapping[TopicPartition, ThreadId]:
-        """What the threads of unreadable members own: they may well be alive and read it."""
+        """Return the partitions that threads of unreadable members own: those may well be alive and read them."""
         consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self.group)}/")}
         if not consumers:
             return {}
@@ -276,13 +276,13 @@ class Membership:
             try:
                 thread = ThreadId("") if node is None else node_codecs.decode_owner(node.data, path)
             except MalformedNodeError:
-                continue  # whose it is nobody can tell; who wants it finds it held
+                continue  # nobody can tell its owner; a member that wants it finds it held
             if thread.rpartition("-")[0] in consumers:
                 kept[by_path[path]] = thread
         return kept
 
     def _gave_up_on(self, topics: tuple[str, ...]) -> dict[tuple[str, str], str]:
-        """The expressions that took too long over these topics. Forgotten after a while: perhaps it was the machine."""
+        """Return the expressions that took too long over these topics; forget them after a while."""
         now = monotonic()
         if topics != self._given_up_topics or now >= self._given_up_until:
             self._given_up = {}

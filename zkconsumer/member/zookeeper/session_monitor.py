@@ -1,10 +1,12 @@
-"""What becomes of our ZooKeeper session, as triggers; and when to believe no more that it is of use.
+"""The state of our ZooKeeper session: its changes as triggers, and when it is of no use any more.
 
-The group's thread's only. The session's own events say what kazoo knows. What it does not know is told here: that no
-server accepts this client any more (restored or wiped servers), and that a connection stands, or connections come
-about, on which nothing is answered (a slow link, or one that works in one direction): what we send renews the session
-at the server, so that nobody else could ever own what we cannot consume. Kazoo does not notice while we ask for
-something every now and then: it sends pings, whose answers it misses, only when nothing else is sent.
+The group thread's only. The session's own events tell what kazoo knows. Two things kazoo does not know:
+
+- No server accepts this client any more, because servers were restored or wiped.
+- A connection stands, or connections come about, on which nothing is answered: a slow link, or one that works in one
+  direction. Our requests then renew the session at the server, so that nobody could ever own the partitions that we
+  cannot consume. Kazoo misses this while we send requests: its pings, whose answers it waits for, are sent only if
+  nothing else is.
 """
 
 from __future__ import annotations
@@ -23,15 +25,13 @@ STUCK_AFTER = 3
 LOOK_FOR_REPLACEMENT = 0.5
 """Seconds between two looks at how that goes."""
 SILENCE = 0.5
-"""Session timeouts after the lease's end without an answer in time, after which the session is given up where our
-requests may still reach the server, and keep it alive there.
+"""Session timeouts without an answer in time, counted from the lease's end, after which the session is given up. Our
+requests may still reach the server and keep it alive there.
 """
 BARREN = 3
-"""Connections in a row on which nothing was answered, from which on the session is given up."""
+"""Connections in a row without an answer after which the session is given up."""
 PROBATION = 0.7
-"""Session timeouts that a connection must hold before we register again after that: who is registered is given
-partitions.
-"""
+"""Session timeouts that a connection must then hold before we register again: registered members get partitions."""
 
 
 class SessionMonitor:
@@ -51,7 +51,7 @@ class SessionMonitor:
         """When the lease is renewed next."""
 
     def begin(self) -> None:
-        """The session is open."""
+        """Begin with the open session."""
         self._session_id = self._session.session_id
 
     @property
@@ -89,13 +89,13 @@ class SessionMonitor:
         self._session.abandon()
 
     def answered(self) -> None:
-        """A round succeeded."""
+        """Note that a round succeeded."""
         self._barren = 0
         self._silences = 0
         self.on_probation = False
 
     def looked(self) -> None:
-        """The client was found to be stuck; the next look comes a little later."""
+        """Note a stuck client; the next look comes a little later."""
         self.next_look = monotonic() + LOOK_FOR_REPLACEMENT
 
     @property
@@ -104,9 +104,9 @@ class SessionMonitor:
         return monotonic() + self._session.timeout * PROBATION if self.on_probation else 0.0
 
     def gives_up(self) -> bool:
-        """Whether it is time to give the session up, since nothing was answered in time for so long although servers
-        take what we send. Ask at every step: it is counted from when we could see it, or a pause of this process would
-        count.
+        """Return whether to give the session up: servers take our requests and have long answered nothing in time.
+
+        Ask at every step. The silence counts from when we could see it; otherwise a pause of this process would count.
         """
         session, now = self._session, monotonic()
         taken = session.connected or session.unanswered
@@ -117,24 +117,24 @@ class SessionMonitor:
             self._unheard_since = now
         if now < self._unheard_since + SILENCE * session.timeout:
             return False
-        log.warning("ZooKeeper takes what we send and answers nothing; the session is given up")
+        log.warning("ZooKeeper takes our requests and answers nothing; the session is given up")
         self._silences += 1
         self.on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
         self._forget()
         return True
 
     def _forget(self) -> None:
-        """The next session shall not be judged by the connections of this one."""
+        """Begin anew: the connections of this session say nothing about the next one."""
         self._session_id = 0
         self._barren = 0
         self._unheard_since = NEVER
 
     def lost_event(self) -> SessionChanged:
-        """The event that tells of the connection there is, should it have been lost."""
+        """Return the event of the present connection, in case it was lost."""
         return SessionChanged(SessionState.CONNECTED, self._session.session_id, self._session.lease.epoch)
 
     def changed(self, event: SessionChanged) -> tuple[Trigger, str] | None:
-        """What an event of the session means, and the reason in words; None: nothing any more."""
+        """Return the trigger of a session event, and the reason in words; None: the event means nothing any more."""
         if event.state is SessionState.SUSPENDED:
             return self._suspended()
         if event.state is SessionState.LOST:
@@ -142,7 +142,7 @@ class SessionMonitor:
             self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self._session.timeout)
             return Trigger.SESSION_LOST, "the ZooKeeper session expired"
         if event.epoch != self._session.lease.epoch:
-            return None  # it was lost again since, of which an event tells that is still to come
+            return None  # it was lost again since; the event of that is still to come
         if self._is_silent():
             log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
             self._forget()
@@ -167,7 +167,7 @@ class SessionMonitor:
         return Trigger.CONNECTION_LOST, ""
 
     def _is_silent(self) -> bool:
-        """Count a connection that came about: whether too many did on which nothing was answered."""
+        """Count a new connection. Returns whether too many came about without an answer."""
         ends_at = self._session.lease.ends_at
         self._barren = self._barren + 1 if monotonic() >= ends_at else 0
         return self._barren >= BARREN and monotonic() >= ends_at + self._session.timeout

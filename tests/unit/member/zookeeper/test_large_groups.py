@@ -13,7 +13,7 @@ from tests.unit.fetch.test_truncation_check import add, reading, take
 from zkconsumer.core.subscription import _ALLOWED
 from zkconsumer.core.topic_filter import _COMPILED, Whitelist
 from zkconsumer.deadline import Deadline
-from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.model import ConsumerId
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -91,11 +91,11 @@ def test_what_is_remembered_of_expressions_has_a_limit() -> None:
     assert sum(cost for _, cost in _ALLOWED._entries.values()) <= _ALLOWED._limit
 
 
-def membership(session: Session, cache: NodeCache) -> Membership:
+def membership(session: Session, cache: NodeCache) -> GroupRegistration:
     def own() -> object:
         raise AssertionError("it does not register")
 
-    return Membership(session, cache, "g", ConsumerId("g_00"), own, exclude_internal_topics=True)  # type: ignore[arg-type]
+    return GroupRegistration(session, cache, "g", ConsumerId("g_00"), own, exclude_internal_topics=True)  # type: ignore[arg-type]
 
 
 def deadline() -> Deadline:
