@@ -5,7 +5,7 @@ A test is named for its report and opens with what had happened and why. ``zkcon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -17,12 +17,13 @@ from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.events import NodeChanged, StartsResolved, StopRequested
+from zkconsumer.member.events import NodeChanged, StartsResolved, StartsStored, StopRequested
 from zkconsumer.member.zookeeper.round_schedule import NEVER
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers
+from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 BROKER = b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}'
 
@@ -207,6 +208,31 @@ def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(se
     settle([member])
     due = min(member.schedule.reconcile_at, member.schedule.due if member.session.connected else NEVER)
     assert due > monotonic() + 100.0
+
+
+def test_a_start_that_cannot_be_read_twice_is_read_in_the_end(
+    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second failure came while a round was concluded, where the state table allows no demand for another round.
+    The round counted as failed, with an error of ours in the log.
+    """
+    member = SteppedMember(server, "a")
+    settle([member])
+    position = member.owned[tp(0)]
+    nodes = member.coordinator.rounds.owner_nodes
+    reread, failures = nodes.reread, [RegistryUnavailableError("no answer"), RegistryUnavailableError("no answer")]
+
+    def failing_twice(partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, KnownOffset]:
+        if failures:
+            raise failures.pop()
+        return reread(partitions, deadline)
+
+    monkeypatch.setattr(nodes, "reread", failing_twice)
+    member.events.put(StartsStored({position: 3}, frozenset({position})))
+    server.put(paths.offset(GROUP, tp(0)), b"9")
+    settle([member])
+    assert not failures
+    assert member.owned[tp(0)].consumed == 9
 
 
 def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(

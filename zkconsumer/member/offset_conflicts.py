@@ -10,7 +10,7 @@ undoes the work of an operator, and if the owner dies, the stale offset of a zom
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -161,19 +161,12 @@ class OffsetConflicts:
 
     def _keep(self, positions: Sequence[PartitionPosition], nodes: OffsetNodes, deadline: Deadline) -> Gone:
         """Keep our place, or stop at it. Raises RegistryError."""
-        gone = {}
         read = nodes.reread([position.tp for position in positions], deadline)
-        for position in positions:
-            known = read.get(position.tp)
-            ours = self._place(position)
-            if known is None:
-                gone[position] = _UNREADABLE
-            elif ours is None:
-                self._owned.begin_anew({position: known})  # nothing was read of it: nothing to insist on
-            else:
-                self._overwrite_or_stop(position, known, ours, known.offset)
-        self._commit_overwritten(positions)
-        return gone
+        known = {position: read[position.tp] for position in positions if position.tp in read}
+        # nothing was read of these: nothing to insist on
+        self._owned.begin_anew({p: node for p, node in known.items() if self._place(p) is None})
+        self._insist([(p, node, node.offset) for p, node in known.items() if self._place(p) is not None])
+        return {position: _UNREADABLE for position in positions if position not in known}
 
     def _resolve_elsewhere(self, offsets: Mapping[PartitionPosition, int]) -> None:
         """Deal with offsets that somebody else wrote outside ZooKeeper, as they were read there."""
@@ -183,13 +176,7 @@ class OffsetConflicts:
             _tell(ours)
             self._owned.adopt_elsewhere({position.tp: theirs for position, theirs in ours.items()})
             return
-        for position, theirs in ours.items():
-            self._overwrite_or_stop(position, None, self._place(position), theirs)
-        self._commit_overwritten(ours)
-
-    def _commit_overwritten(self, positions: Collection[PartitionPosition]) -> None:
-        if positions and self._policy == "overwrite":
-            self._owned.commit_soon()
+        self._insist([(position, None, theirs) for position, theirs in ours.items()])
 
     def _place(self, position: PartitionPosition) -> int | None:
         """Return where we are. A stopped position stays where it was: that somebody writes again decides nothing."""
@@ -197,18 +184,20 @@ class OffsetConflicts:
             return self._stopped[position].ours
         return position.consumed
 
-    def _overwrite_or_stop(
-        self, position: PartitionPosition, known: KnownOffset | None, ours: int | None, theirs: int | None
-    ) -> None:
-        if self._policy == "overwrite":
-            log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
-            self._owned.insist(position, known)
-        else:
-            error = OffsetConflictError(position.tp, ours, theirs)
-            log.error("%s", error)
-            stopped = self._owned.stop_at(position, known, error)
-            still = {p: told for p, told in self._stopped.items() if self._owned.holds(p)}
-            self._stopped = {**still, stopped: error}
+    def _insist(self, conflicts: Sequence[tuple[PartitionPosition, KnownOffset | None, int | None]]) -> None:
+        """Overwrite these offset nodes and offsets, or stop the partitions, by the policy."""
+        for position, known, theirs in conflicts:
+            if self._policy == "overwrite":
+                log.warning("%s: somebody else wrote offset %s; it is overwritten with ours", position.tp, theirs)
+                self._owned.insist(position, known)
+            else:
+                error = OffsetConflictError(position.tp, self._place(position), theirs)
+                log.error("%s", error)
+                stopped = self._owned.stop_at(position, known, error)
+                still = {p: told for p, told in self._stopped.items() if self._owned.holds(p)}
+                self._stopped = {**still, stopped: error}
+        if conflicts and self._policy == "overwrite":
+            self._owned.commit_soon()
 
 
 def _tell(moves: Mapping[PartitionPosition, int | None]) -> None:
