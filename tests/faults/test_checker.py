@@ -1,4 +1,4 @@
-"""The checker on logs made by hand: a good one passes, and for each invariant one that breaks it is told."""
+"""The checker on hand-made logs: a good log passes, and a log that breaks an invariant is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = Rules(commit=1.0, bound=4.0)
 
 
 class Log:
-    """Writes what several processes would; times in seconds."""
+    """The logs of several processes, made by hand. Times are in seconds."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -69,7 +69,7 @@ class Log:
 
 
 def takeover(*, first_of_b: int = 5, late: float | None = None) -> Log:
-    """``a`` hands out 0 to 9, commits 5 and is killed at 2; ``b`` claims at 4 and goes on to 14."""
+    """Log a good run: ``a`` hands out 0 to 9, commits 5 and is killed at 2; ``b`` claims at 4 and goes on to 14."""
     log = Log().member("a", 11).member("b", 12).produced(range(15))
     log.committed(0, 0.9)
     owned = log.owns("a", 11, 1.0)
@@ -358,7 +358,7 @@ def test_a_recovery_beside_another_fault_is_told_apart() -> None:
 
 
 def test_after_an_unanswered_commit_either_offset_is_possible() -> None:
-    """The watcher was away, and the last that was written before the claim is what nobody knows the outcome of."""
+    """The watcher was away, and the outcome of the last commit before the claim is unknown."""
     log = takeover(first_of_b=7)
     log.add("a", 1.17, "commit", tps={TP: 7}, refused={})
     log.add("a", 1.9, "commit", tps={TP: 10}, error="no answer")
@@ -370,7 +370,7 @@ def test_after_an_unanswered_commit_either_offset_is_possible() -> None:
 
 
 def test_a_session_that_another_client_ends_lives_until_then() -> None:
-    """What it hands out until then is no late hand-out, and may come again."""
+    """Its hand-outs until then are not late, and may be repeated."""
     log = Log().member("a", 11).member("b", 12).produced(range(3)).committed(0, 0.9)
     fault = log.fault("expiry", 0.95, "a")
     owned = log.owns("a", 11, 1.0)
@@ -385,7 +385,7 @@ def test_a_session_that_another_client_ends_lives_until_then() -> None:
 
 
 def test_a_missed_claim_is_not_taken_for_the_members_next() -> None:
-    """A session that ended right after it: the member claimed again before half a second was over."""
+    """The session ended right after the claim, and the member claimed again within half a second."""
     log = Log().member("a", 11).member("b", 12).produced(range(4)).committed(0, 0.9)
     log.gone(log.owns("b", 12, 1.0), 1.5)
     log.got("b", 1.1, 0)
@@ -405,7 +405,7 @@ def test_a_missed_claim_is_not_taken_for_the_members_next() -> None:
 
 
 def test_i7_a_missed_claim_ends_with_its_release() -> None:
-    """Claimed, released and closed within what the watcher needs for a look."""
+    """The member claimed, released and closed between two looks of the watcher."""
 
     def closing(**release: object) -> Log:
         log = Log().member("a", 11).produced(range(1)).committed(0, 0.9)

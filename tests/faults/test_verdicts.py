@@ -1,4 +1,4 @@
-"""What rows and soaks count as failed. No servers."""
+"""The conditions under which rows and soaks fail. No servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.verdict import Recovery, Verdict
 
 
 def test_a_row_with_a_slow_recovery_has_failed() -> None:
-    """It was told as slow, and ``scripts/faults`` ended with 0."""
+    """The report called it slow, but ``scripts/faults`` ended with 0."""
     report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]), load=1.5)
     assert (report.ok, report.sound) == (False, True)
     assert "FAILED: slow (load 1.5)" in table([report])
