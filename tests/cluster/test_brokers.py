@@ -369,6 +369,7 @@ def test_a_broker_that_dies_and_comes_back() -> None:
             assert [r.value for r in read(channel, topic, 1)] == [b"x"]
 
 
-def test_the_newest_version_we_write_is_known_to_the_newest_broker(cluster: DevCluster) -> None:
+def test_the_newest_broker_knows_our_newest_versions(cluster: DevCluster) -> None:
+    """The newest broker knows the newest version of each request that the client writes."""
     with connected(registered(cluster)) as channel:
         assert channel.versions["Fetch"] == len(FETCH.classes) - 1

@@ -403,7 +403,7 @@ def test_an_expression_of_the_original_is_understood_by_us(
     eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
 
 
-def test_a_frozen_member_of_ours_does_not_write_over_the_progress_of_the_original(
+def test_a_frozen_member_does_not_overwrite_newer_offsets(
     legacy_member: Callable[..., LegacyMember],
     our_member: Callable[..., OurMember],
     new_topic: NewTopic,
@@ -411,6 +411,7 @@ def test_a_frozen_member_of_ours_does_not_write_over_the_progress_of_the_origina
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A frozen member of ours does not overwrite the offsets of the original."""
     topic, name = new_topic(4), new_group()
     produce(topic, [b"%d" % n for n in range(2000)], partitions=4)
     quick = {"zookeeper.session.timeout.ms": 1500, "auto.commit.interval.ms": 50, "consumer.id": "ours"}

@@ -86,7 +86,8 @@ def test_of_a_group_that_never_had_members_each_offset_dies_by_its_own_time(forg
 
 
 @either
-def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die(forgetful: Target, says: str) -> None:
+def test_a_stable_group_loses_offsets_of_unsubscribed_topics(forgetful: Target, says: str) -> None:
+    """A stable group loses only the offsets of topics that no member subscribes to."""
     member = stable(forgetful)
     assert member.commit({("t", 0): 5, ("u", 0): 6}, **outdated(says)) == [0, 0]
     expected = [5, -1] if forgetful.modern else [-1, -1]

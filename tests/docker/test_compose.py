@@ -67,7 +67,8 @@ def consume(cluster: Compose, topic: str, group: str, count: int) -> list[bytes]
     return values
 
 
-def test_the_images_are_the_public_ones_and_ports_are_for_this_machine_only() -> None:
+def test_images_are_public_and_ports_are_local() -> None:
+    """The images are the public ones, and the ports are open to this machine only."""
     assert default_images() == ["zookeeper:3.9", "confluentinc/cp-kafka:7.9.2"]
     published = re.findall(r'^ *- "(\S+:\S+)"$', COMPOSE_FILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(published) == 2

@@ -1,6 +1,6 @@
-"""The processes of a run as the driver sees them: started, told, frozen, killed, and read while they write.
+"""The processes of a run: the driver starts, commands, freezes and kills them, and reads their logs.
 
-Each runs under the launcher of the embedded servers, so none outlives the driver. Used by one thread at a time.
+Each runs under the launcher of the embedded servers, so none outlives the driver. One thread at a time uses them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Recorded:
     module = ""
 
     def __init__(self, directory: Path, name: str, life: int = 0, **config: Any) -> None:
-        """Arguments: ``directory`` of the run; ``life`` tells the lives of one name apart."""
+        """Arguments: ``directory`` of the run; ``life``, the number of the process among those with the same name."""
         self.name = name
         self.base = f"{name}-{life}"
         self.log_path = directory / f"{self.base}{SUFFIX}"
@@ -46,22 +46,22 @@ class Recorded:
 
     @property
     def running(self) -> bool:
-        """Whether the process exists; a frozen one does."""
+        """Whether the process exists. A frozen process does."""
         return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int:
-        """The process id, also of one that has ended."""
+        """The process id, also after the end."""
         assert self._process is not None, "not started"
         return self._process.pid
 
     @property
     def events(self) -> list[Event]:
-        """What it wrote down so far."""
+        """Return the events so far."""
         return self.tail.look()
 
     def wait_for(self, kind: str, seconds: float = READY_S) -> Event:
-        """Wait until it has written down an event of a kind, and return the latest."""
+        """Wait for an event of a kind and return the latest."""
         found = eventually(lambda: self._last_or_dead(kind), seconds, f"{kind} of {self.name}")
         assert found is not None
         return found
@@ -74,7 +74,7 @@ class Recorded:
         return found
 
     def errors_text(self, lines: int = 60) -> str:
-        """The end of what it said on its standard error."""
+        """Return the last lines of its standard error."""
         try:
             return "\n".join(self.errors.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
@@ -86,11 +86,11 @@ class Recorded:
         self._process.send(number)
 
     def wait_end(self, seconds: float = END_S) -> bool:
-        """Whether the process ended in time."""
+        """Wait for the end. Return whether it came in time."""
         return self._process is None or self._process.wait(scaled(seconds))
 
     def end(self, seconds: float = END_S) -> None:
-        """End the process cleanly, and by force where that does not work."""
+        """End the process cleanly, and kill it if that fails."""
         if self.running:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
@@ -106,7 +106,7 @@ class Recorded:
 
 
 class Member(Recorded):
-    """A member that our connector plays."""
+    """A member process of our connector."""
 
     module = "member"
 
@@ -119,32 +119,32 @@ class Member(Recorded):
 
     @property
     def consumer(self) -> str:
-        """Its consumer id."""
+        """The consumer id."""
         properties = self.config["properties"]
         return f"{properties['group.id']}_{properties['consumer.id']}"
 
     @property
     def session(self) -> tuple[int, bytes]:
-        """The id and password of its ZooKeeper session as last seen."""
+        """The id and password of its last known ZooKeeper session."""
         event = self.wait_for("session")
         return event["id"], bytes.fromhex(event["password"])
 
     @property
     def state(self) -> str:
-        """What ``connector.state`` said last."""
+        """Return the last text of ``connector.state``."""
         event = self.tail.last("state")
         return "" if event is None else str(event["text"])
 
     def terminate(self) -> None:
-        """Have it end cleanly (SIGTERM)."""
+        """Ask it to end cleanly (SIGTERM)."""
         self.signal(signal.SIGTERM)
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """Give it a command."""
+        """Send it a command."""
         os.write(self._control, json.dumps({"do": do, **arguments}).encode() + b"\n")
 
     def hand_outs(self, since_ns: int = 0) -> list[Event]:
-        """The messages that it got since then."""
+        """Return its hand-outs since that time."""
         return [event for event in self.events if event["e"] == "h" and event["t"] >= since_ns]
 
     def kill(self) -> None:
@@ -155,17 +155,17 @@ class Member(Recorded):
 
 
 class Watcher(Recorded):
-    """The witness."""
+    """The watcher process."""
 
     module = "watcher"
 
 
 class Producer(Recorded):
-    """The load."""
+    """The producer process."""
 
     module = "producer"
 
 
 def driver_log(directory: Path) -> EventLog:
-    """Where the driver writes down what it does."""
+    """Return the driver's event log."""
     return EventLog(directory / f"driver{SUFFIX}", "driver", role="driver")

@@ -1,4 +1,4 @@
-"""``close()`` in any state: whatever is broken, a shutdown returns within five seconds and leaves nothing behind."""
+"""Rows about ``close()``: in every state a shutdown returns within five seconds and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def everywhere(lab: Lab, report: Report) -> None:
 
 
 def _close_all(group: Group) -> int:
-    """Everybody but ``a`` is told to end, each in another way and at a moment of its own."""
+    """End all members except ``a``, each in another way and at another moment."""
     leaving = [group.members[name] for name in NAMES[1:]]
     for member in leaving:
         how = "handler" if member.name == "d" else group.random.choice(HOW[:4])

@@ -196,7 +196,7 @@ def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksu
 
 
 class _IvyLines:
-    """Turns Ivy's chatter into progress, and keeps what explains a failure."""
+    """The output of Ivy: reports progress, and keeps the last lines to explain a failure."""
 
     def __init__(self, report: Progress) -> None:
         self.report = report

@@ -16,7 +16,8 @@ from zkconsumer.cli.demo.spark_process import CarrierReport, compare
 PERFECT = AccountTotals(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
 
 
-def test_the_books_tell_lost_repeated_altered_and_unknown_messages_apart() -> None:
+def test_the_account_counts_each_kind_of_message() -> None:
+    """The account distinguishes lost, repeated, altered and unknown messages."""
     account = MessageAccount()
     for offset in range(4):
         account.produced((0, offset), 100 + offset)
@@ -34,7 +35,8 @@ def test_the_books_tell_lost_repeated_altered_and_unknown_messages_apart() -> No
     assert account.consumed_of(0) == 3
 
 
-def test_a_message_may_be_consumed_before_the_producer_hears_of_it() -> None:
+def test_a_message_may_be_consumed_before_its_acknowledgement() -> None:
+    """A message may be consumed before the producer hears of it."""
     account = MessageAccount()
     account.consumed("ann", [((0, 0), 5)])
     account.produced((0, 0), 5)

@@ -47,7 +47,8 @@ def fetch(target: Target, offset: int = 0, wait: int = 0) -> Any:
     return topic["partitions"][0]
 
 
-def test_every_request_that_is_told_of_has_a_handler_and_can_be_refused() -> None:
+def test_every_listed_request_has_a_handler_and_a_refusal() -> None:
+    """Every request in the list of versions has a handler, and can be answered with an error."""
     assert {*LOG_HANDLERS, *GROUP_HANDLERS} == set(APIS)
 
 
@@ -61,7 +62,8 @@ def test_nothing_is_left_of_a_cluster_that_stopped() -> None:
     assert set(threading.enumerate()) == before
 
 
-def test_a_version_that_the_broker_does_not_know_ends_the_connection(cluster: FakeCluster) -> None:
+def test_an_unknown_version_ends_the_connection(cluster: FakeCluster) -> None:
+    """A version that the broker does not know ends the connection."""
     connection = Connection(cluster.address(0), NEWEST)
     with pytest.raises(AssertionError, match="closed the connection"):
         connection.ask("Heartbeat", {"group_id": "g"}, version=9)
@@ -135,9 +137,9 @@ def test_a_slow_member_is_waited_for_and_a_stale_one_fenced(targets: list[Target
     assert slow.commit({("t", 0): 1}) == [UNKNOWN]
 
 
-def test_nobody_serves_a_connection_whose_client_went_away_while_it_waited(
-    cluster: FakeCluster, targets: list[Target]
-) -> None:
+def test_no_thread_serves_a_client_that_went_away(cluster: FakeCluster, targets: list[Target]) -> None:
+    """No thread serves a connection whose client went away while it waited."""
+
     def serving() -> int:
         return sum("-connection-" in thread.name for thread in threading.enumerate())
 
@@ -287,7 +289,8 @@ def test_the_connector_works_on_it_and_survives_a_lost_session(
 
 
 @pytest.mark.parametrize("version", ["3.9", "1.1"])
-def test_the_connector_works_on_it_in_a_group_that_the_brokers_coordinate(version: str) -> None:
+def test_the_connector_works_with_the_fake_coordinator(version: str) -> None:
+    """The connector works on the fake cluster in a group that the brokers coordinate."""
     with FakeCluster(2, version=version) as cluster:
         cluster.create_topic("t", 4)
         for number in range(4):

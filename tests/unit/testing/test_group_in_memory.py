@@ -98,7 +98,8 @@ def test_every_state_can_be_reached_and_only_death_is_for_ever() -> None:
     assert [state for state in GroupState if not MOVES[state]] == [GroupState.DEAD]
 
 
-def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
+def test_the_first_join_waits_while_members_arrive() -> None:
+    """The first join of a group waits for other members as long as they arrive."""
     house = House(CoordinatorRules(initial_delay=3.0))
     house.join("a")
     house.clock.advance(2.9)
@@ -111,7 +112,8 @@ def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
     assert len(house.answers.of["a"].members) == 2
 
 
-def test_the_first_join_waits_no_longer_than_the_longest_rebalance_timeout() -> None:
+def test_the_first_join_ends_with_the_longest_timeout() -> None:
+    """The first join waits no longer than the longest rebalance timeout."""
     house = House(CoordinatorRules(initial_delay=3.0))
     for number in range(4):
         house.join(str(number), rebalance=7.0)
@@ -119,7 +121,7 @@ def test_the_first_join_waits_no_longer_than_the_longest_rebalance_timeout() -> 
     assert set(house.answers.of) == {"0", "1", "2", "3"}
 
 
-def test_whatever_falls_due_in_one_long_step_happens_in_its_order() -> None:
+def test_timeouts_in_one_long_step_run_in_their_order() -> None:
     """Within ten minutes: the silent member goes, and the group is empty."""
     house = House()
     house.join("a", session=10.0)
@@ -164,7 +166,8 @@ def test_a_new_member_that_waits_too_long_is_given_up() -> None:
     assert house.state == "PreparingRebalance"
 
 
-def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_longer() -> None:
+def test_offsets_live_while_the_group_has_members() -> None:
+    """Offsets live as long as the group has members, and the retention after that."""
     house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
@@ -179,7 +182,8 @@ def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_lon
     assert (house.committed(), house.state) == (None, "Dead")
 
 
-def test_in_1_1_offsets_die_by_their_own_age_even_of_a_group_that_lives() -> None:
+def test_in_1_1_offsets_of_a_live_group_expire_by_age() -> None:
+    """In Kafka 1.1 offsets expire by their own age, even in a group with members."""
     house = House(CoordinatorRules(modern=False, retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
@@ -200,7 +204,7 @@ def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
     assert house.committed() is None
 
 
-def test_a_group_that_became_empty_loses_its_newest_offsets_with_its_oldest() -> None:
+def test_an_empty_group_loses_all_offsets_at_once() -> None:
     """Seen on 3.9.1: what was committed while a group was nearly as long empty as offsets are kept, by whoever wrote
     them there for later, was gone a moment after.
     """
@@ -236,7 +240,8 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
     assert house.committed() == 6
 
 
-def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die() -> None:
+def test_a_stable_group_loses_offsets_of_unsubscribed_topics() -> None:
+    """A stable group loses only the offsets of topics that no member subscribes to."""
     house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t", "u"))))
     house.sync("a")
@@ -263,7 +268,7 @@ def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
     assert house.committed("gone") == 5
 
 
-def test_an_offset_that_was_too_old_on_the_way_is_gone_after_one_long_step() -> None:
+def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     """At its time the group was Stable and nobody subscribed to the topic; afterwards it is empty, and counts anew."""
     house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=105.0, metadata=encode_subscription(MemberSubscription(("t",))))
@@ -317,7 +322,8 @@ def test_an_empty_group_goes_with_the_topic_of_its_last_offsets() -> None:
     assert (house.state, house.groups.views(), house.journal.last("g")) == ("Dead", [], (None, {}))
 
 
-def test_another_coordinator_counts_from_when_the_group_became_empty() -> None:
+def test_a_new_coordinator_counts_since_the_group_was_empty() -> None:
+    """Another coordinator counts the retention from the moment at which the group became empty."""
     house = House(CoordinatorRules(retention=100.0))
     house.join("a")
     house.sync("a")
@@ -373,7 +379,8 @@ def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
     assert other.state == "Empty"
 
 
-def test_who_waits_while_the_group_moves_is_sent_to_the_new_coordinator() -> None:
+def test_waiting_requests_learn_that_their_group_moved() -> None:
+    """A member that waits while its group moves is sent to the new coordinator."""
     house = House()
     house.join("a")
     house.sync("a")

@@ -56,7 +56,8 @@ def test_an_offset_dies_as_its_group_stands(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", SINCE_2_1, ids=name)
-def test_in_1_1_an_offset_dies_by_its_own_time_however_its_group_stands(case: Case) -> None:
+def test_in_1_1_an_offset_expires_by_its_own_age(case: Case) -> None:
+    """In Kafka 1.1 an offset expires by its own age, whatever the state of its group."""
     rules = CoordinatorRules(modern=False, retention=1000.0)
     group = ExpiryBasis(case.state, 30.0, case.protocol_type, case.subscribed)
     assert end_of(rules, group, "t", CommittedOffset(5, -1, "", 50.0)) == AGE

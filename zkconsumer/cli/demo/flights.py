@@ -35,11 +35,11 @@ _SLICE_S = 0.02
 _FLUSH_S = 30.0
 _ANSWER_S = 20.0
 _POLL_EVERY = 100
-_HELD_BACK = 0.1  # of all flights: kept until the last step is done, so that every step happens to a running stream
+_HELD_BACK = 0.1  # share of the flights that waits for the last step; otherwise a late step would find no stream
 
 
 class Flight(NamedTuple):
-    """One row: its carrier's code (the key), all of it as JSON (the value), its departure delay in minutes."""
+    """One flight: its carrier's code (the key), its row as JSON (the value), its departure delay in minutes."""
 
     carrier: str
     json: bytes
@@ -47,9 +47,7 @@ class Flight(NamedTuple):
 
 
 class Delays(NamedTuple):
-    """Departures of one carrier. ``delayed`` of its ``flights`` have a delay noted (the others were cancelled), in sum
-    ``minutes``.
-    """
+    """The delays of one carrier: ``minutes`` in sum, of ``delayed`` flights. The other ``flights`` were cancelled."""
 
     flights: int = 0
     delayed: int = 0
@@ -57,11 +55,11 @@ class Delays(NamedTuple):
 
     @property
     def mean(self) -> float | None:
-        """Minutes; None where no delay is noted."""
+        """The mean delay in minutes, None without any."""
         return self.minutes / self.delayed if self.delayed else None
 
     def plus(self, delay: int | None) -> Delays:
-        """With one more flight."""
+        """Return the delays with one more flight."""
         if delay is None:
             return self._replace(flights=self.flights + 1)
         return Delays(self.flights + 1, self.delayed + 1, self.minutes + delay)
@@ -69,12 +67,12 @@ class Delays(NamedTuple):
 
 @dataclass
 class FlightTotals:
-    """The file's own totals, added up row by row as it is read."""
+    """The totals of the file."""
 
     by_carrier: dict[str, Delays] = field(default_factory=dict)
 
     def add(self, flight: Flight) -> None:
-        """Count one row."""
+        """Add one flight."""
         self.by_carrier[flight.carrier] = self.by_carrier.get(flight.carrier, Delays()).plus(flight.delay)
 
 
@@ -86,7 +84,7 @@ def _data() -> Path:
 
 
 def flights(limit: int | None = None) -> Iterator[Flight]:
-    """The rows in the file's order, all or the first ``limit``."""
+    """Yield the flights in the file's order, all or the first ``limit``."""
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         rows = csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
         for row in islice(rows, limit):
@@ -101,16 +99,16 @@ def _flight(row: dict[str, str]) -> Flight:
 
 
 def airlines() -> dict[str, str]:
-    """Carrier code -> name."""
+    """Return the airlines' names by carrier code."""
     with (_data() / "airlines.csv").open(encoding="utf-8", newline="") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 
 class FlightProducer:
-    """Writes flights, keyed by carrier, as JSON."""
+    """The producer of the flights, with the carrier as key and JSON as value."""
 
     def __init__(self, bootstrap_servers: str, topic: str, limit: int | None, total: int, seconds: float) -> None:
-        """Arguments: ``limit`` of flights (None: all), which are ``total``; ``seconds`` to spread them over."""
+        """Arguments: ``limit`` of flights (None: all); ``total``, their number; ``seconds``, the time to take."""
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
         self._topic = topic
         self._limit = limit
@@ -124,26 +122,26 @@ class FlightProducer:
         self.totals = FlightTotals()
 
     def start(self, account: MessageAccount) -> None:
-        """Begin; what the broker acknowledges goes to the books."""
+        """Start to write. Acknowledged messages are added to the account."""
         self._account = account
         self._thread.start()
 
     def let_finish(self) -> None:
-        """Also the last flights may be written now."""
+        """Allow the last flights to be written."""
         self._may_finish.set()
 
     @property
     def finished(self) -> bool:
-        """Whether everything is written and acknowledged."""
+        """Whether all flights are written and acknowledged."""
         return self._account is not None and not self._thread.is_alive() and self._failure is None
 
     def check(self) -> None:
-        """Raises: ZkConsumerError when producing failed."""
+        """Raise ZkConsumerError if producing failed."""
         if self._failure is not None:
             raise ZkConsumerError(f"producing the flights failed: {self._failure}")
 
     def stop(self) -> None:
-        """End the thread, wherever it is."""
+        """End the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_FLUSH_S)
@@ -153,7 +151,7 @@ class FlightProducer:
             self._produce_all()
             if not self._stop.is_set() and self._producer.flush(_FLUSH_S):
                 self._failure = self._failure or "the broker did not acknowledge everything in time"
-        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread shall say it
+        except Exception as error:  # noqa: BLE001 - the main thread raises every failure, see ``check``
             self._failure = repr(error)
 
     def _produce_all(self) -> None:
@@ -171,7 +169,7 @@ class FlightProducer:
             self._produce(flight)
             self.totals.add(flight)
             if number % _POLL_EVERY == 0:
-                self._producer.poll(0)  # or what was acknowledged long ago would be told late
+                self._producer.poll(0)  # otherwise acknowledgements would be reported late
 
     def _produce(self, flight: Flight) -> None:
         while not self._stop.is_set():
@@ -193,7 +191,7 @@ class FlightProducer:
 
 
 def log_ends(bootstrap: str, topic: str) -> dict[int, int]:
-    """Partition -> the end of its log, as another client than ours is told by the broker."""
+    """Return the log end offset of each partition, as another client gets it from the broker."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo-ends", "log_level": 0})
     try:
         partitions = consumer.list_topics(topic, _ANSWER_S).topics[topic].partitions

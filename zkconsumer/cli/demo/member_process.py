@@ -36,7 +36,7 @@ _LOG_LINES = 15
 
 
 def main(arguments: list[str]) -> None:
-    """Consume until SIGTERM. Its argument: ``topic``, ``streams`` and the connector's ``properties``."""
+    """Consume until SIGTERM. The argument is JSON: ``topic``, ``streams`` and the connector's ``properties``."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(levelname)s %(name)s %(message)s")
     task = json.loads(arguments[0])
     with ZookeeperConsumerConnector(task["properties"]) as connector:
@@ -54,12 +54,12 @@ def main(arguments: list[str]) -> None:
 def read(stream: KafkaStream[Any, Any]) -> None:
     """Process the messages of one stream until the connector is shut down."""
     for message in stream:
-        # one write of so few bytes is whole or not at all, also when another thread writes or we are killed
+        # a write of so few bytes is atomic, even if another thread writes or the process is killed
         os.write(_OUTPUT, REPORT.pack(message.partition, crc32(message.value or b""), message.offset))
 
 
 class MemberProcess:
-    """One consuming process. Starts with its construction."""
+    """One member process. The constructor starts it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class MemberProcess:
         self._reader: Thread | None = None
 
     def listen(self, account: MessageAccount) -> None:
-        """Begin to read its reports."""
+        """Start to read its reports."""
         self._reader = Thread(target=self._read, args=(account,), name=f"demo-reports-{self.name}", daemon=True)
         self._reader.start()
 
@@ -122,7 +122,7 @@ class MemberProcess:
         return self._process.pid
 
     def check(self) -> None:
-        """Raises: ZkConsumerError when the process ended without being told to."""
+        """Raise ZkConsumerError if the process ended by itself."""
         if not self.gone and not self._process.running:
             raise ZkConsumerError(f"the member {self.name} ended by itself:\n{self._log_tail()}")
 
@@ -133,17 +133,17 @@ class MemberProcess:
             return "(no log)"
 
     def leave(self) -> None:
-        """SIGTERM: it finishes what it has in hand, commits and leaves the group. Returns at once."""
+        """Send SIGTERM: the member finishes its present message, commits and leaves the group. Does not wait."""
         self.gone = True
         self._process.send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: it can do nothing any more, and ZooKeeper learns of it when the session times out."""
+        """Send SIGKILL: the member cannot commit, and ZooKeeper notices when the session times out."""
         self.gone = True
         self._process.send(signal.SIGKILL)
 
     def join(self) -> None:
-        """Wait until the process has ended and all it reported is in the books."""
+        """Wait until the process has ended and all its reports are in the account."""
         if not self._process.wait(_END_S):
             self.kill()
             self._process.wait(_END_S)
@@ -152,7 +152,7 @@ class MemberProcess:
             self._reader.join(_END_S)
 
     def close(self) -> None:
-        """End the process if it runs."""
+        """Kill the process if it runs, and wait for its end."""
         if self._process.running:
             self.kill()
         self.join()

@@ -1,8 +1,8 @@
-"""The books: which message was produced, and which member read it how often. Pure but for a lock.
+"""The account of the demo's messages: produced, consumed, lost and repeated ones. Pure except for a lock.
 
-Written to by the producer's thread and by one thread for each member's reports, read by the main thread; one lock
-guards all of it. A message is known by its partition and offset, and its content by a checksum, so that "consumed"
-means: just as it was produced.
+The producer's thread and one thread for each member add messages; the main thread reads the account. One lock guards
+it. A message is known by its partition and offset, and its content by a checksum. So "consumed" means: exactly as it
+was produced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MessagePosition = tuple[int, int]  # partition, offset
 
 
 class Repeat(NamedTuple):
-    """Why a message was read more than once: who had it ``first``, who ``again``, during which ``step``."""
+    """A repeated message: the member that read it ``first``, the one that read it ``again``, and the ``step``."""
 
     first: str
     again: str
@@ -26,8 +26,9 @@ class Repeat(NamedTuple):
 
 @dataclass(frozen=True)
 class AccountTotals:
-    """What the books say. ``consumed`` counts different messages; ``altered`` those that came otherwise than they were
-    produced, ``unknown`` those that nobody produced.
+    """The numbers of messages. ``consumed`` counts different messages.
+
+    ``altered`` messages differ from the produced ones, and ``unknown`` messages were never produced.
     """
 
     produced: int
@@ -40,7 +41,7 @@ class AccountTotals:
 
 
 class MessageAccount:
-    """Counts from the first message on."""
+    """The account of all messages so far."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -52,17 +53,17 @@ class MessageAccount:
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """From now on, what is read again is put down to this step."""
+        """Attribute repeated messages to this step from now on."""
         with self._lock:
             self._step = step
 
     def produced(self, position: MessagePosition, checksum: int) -> None:
-        """The broker has acknowledged a message."""
+        """Add a message that the broker has acknowledged."""
         with self._lock:
             self._produced[position] = checksum
 
     def consumed(self, member: str, messages: Iterable[tuple[MessagePosition, int]]) -> None:
-        """A member has processed these messages."""
+        """Add messages that a member has processed."""
         with self._lock:
             for position, checksum in messages:
                 self._by_member[member] += 1
@@ -75,20 +76,20 @@ class MessageAccount:
 
     @property
     def produced_count(self) -> int:
-        """How many were acknowledged."""
+        """The number of acknowledged messages."""
         return len(self._produced)
 
     @property
     def consumed_count(self) -> int:
-        """How many different ones were processed."""
+        """The number of different processed messages."""
         return len(self._consumed)
 
     def consumed_of(self, partition: int) -> int:
-        """How many different ones of a partition were processed."""
+        """Return the number of different processed messages of a partition."""
         return self._by_partition[partition]
 
     def ends(self) -> dict[int, int]:
-        """Partition -> one past the highest offset produced."""
+        """Return the next offset after the last produced message of each partition."""
         with self._lock:
             ends: dict[int, int] = {}
             for partition, offset in self._produced:
@@ -96,7 +97,7 @@ class MessageAccount:
             return ends
 
     def totals(self) -> AccountTotals:
-        """The balance. Meant for the end, when nothing is under way."""
+        """Return the totals. Call it when all threads are done."""
         with self._lock:
             produced, consumed = self._produced, self._consumed
             return AccountTotals(

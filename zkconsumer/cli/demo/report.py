@@ -1,4 +1,4 @@
-"""The sums at the end: shown, written down, and what to try next. Used by the main thread."""
+"""The final report of the demo: the table of the totals, the JSON file, and the hints for ``--keep``. Main thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KILLED = "ben"
 
 
 def show_account(screen: Screen, totals: AccountTotals, committed: dict[int, int], total: int) -> bool:
-    """Print the books. Returns: whether all is well; duplicates are, after a kill."""
+    """Print the totals. Return whether they are good. Duplicates are no failure."""
     screen.say("")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column()
@@ -40,13 +40,13 @@ def show_account(screen: Screen, totals: AccountTotals, committed: dict[int, int
 
 
 def is_good(totals: AccountTotals, committed: dict[int, int], total: int) -> bool:
-    """Everything was produced, and all of it consumed, nothing else, and committed."""
+    """Return whether all flights were produced, consumed and committed, and no other message."""
     wrong = totals.lost or totals.altered or totals.unknown
     return totals.produced == totals.consumed == total == sum(committed.values()) and not wrong
 
 
 def cause(again: Repeat) -> str:
-    """Where duplicates come from, in words."""
+    """Return the cause of a repeated message as text."""
     if again.first == _KILLED:
         return f"step 4: {again.first} was killed before committing; again by {again.again}"
     if again.first == again.again:
@@ -62,7 +62,7 @@ def write(
     shared: SharedGroupResult | None,
     good: bool,
 ) -> None:
-    """The same as JSON."""
+    """Write the totals as JSON."""
     duplicates = [
         {"first": again.first, "again": again.again, "step": again.step, "count": count}
         for again, count in sorted(totals.duplicates.items())
@@ -86,7 +86,7 @@ def write(
 
 
 def what_next(screen: Screen, step: int, zookeeper: str, topic: str) -> None:
-    """For ``--keep``: the cluster is up, and there is a topic full of flights."""
+    """Print the hints for ``--keep``: the cluster is up, with a topic full of flights."""
     folder = Path(sys.executable).parent
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())

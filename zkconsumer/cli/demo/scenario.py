@@ -1,7 +1,8 @@
-"""The play: brings up the cluster, lets members come, crash and go while flights are produced, does the sums, and
-leaves nothing running. Everything happens in the main thread but for what ``producing`` and ``members`` say.
+"""The scenario of the demo: it starts the cluster, lets members join, crash and leave during the production of flights,
+and checks the totals. At the end it stops all processes.
 
-Every wait has a deadline and looks, each time, whether all processes are as they should be.
+All steps run in the main thread; ``flights`` and ``member_process`` have threads of their own. Every wait has a
+deadline and checks that no process has ended by itself.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _THIRD_JOINS, _ONE_IS_KILLED, _ONE_LEAVES = 0.15, 0.35, 0.75
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the person asked for."""
+    """The options of the command."""
 
     flights: int | None = None
     keep: bool = False
@@ -57,17 +58,17 @@ class DemoSettings:
 
     @property
     def total(self) -> int:
-        """How many flights there will be."""
+        """The number of flights."""
         return min(self.flights or ALL_FLIGHTS, ALL_FLIGHTS)
 
     @property
     def production_seconds(self) -> float:
-        """A few flights need not take as long as many."""
+        """The time to produce them in seconds. Fewer flights take less time."""
         return max(_PRODUCE_LEAST_S, _PRODUCE_S * self.total / ALL_FLIGHTS)
 
 
 def play(settings: DemoSettings) -> int:
-    """Plays it. Returns: the exit code, 0 only if all numbers agree. Raises: ZkConsumerError when something fails."""
+    """Run the demo. Return the exit code, 0 only if all numbers agree. Raises: ZkConsumerError."""
     began = monotonic()
     with ExitStack() as stack:
         stack.enter_context(_calm_end())
@@ -98,7 +99,7 @@ def play(settings: DemoSettings) -> int:
 
 @contextlib.contextmanager
 def _calm_end() -> Iterator[None]:
-    """Being terminated is like Ctrl-C, and while we clean up neither interrupts again."""
+    """Treat SIGTERM as Ctrl-C, and ignore both during the clean-up."""
     interrupted = Event()
 
     def interrupt(*_: object) -> None:
@@ -114,7 +115,7 @@ def _calm_end() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if interrupted.is_set():  # what fails because everything is being stopped is no failure of its own
+        if interrupted.is_set():  # an error during the interrupted clean-up is a result of the interruption
             raise KeyboardInterrupt from error
         raise
     finally:
@@ -123,7 +124,10 @@ def _calm_end() -> Iterator[None]:
 
 
 def _cluster(settings: DemoSettings, screen: Screen, stack: ExitStack) -> tuple[DemoTopic, ExitStack | None]:
-    """Brings it up; whatever is to be taken down at the end goes on the stack. Returns also what is to be kept."""
+    """Start the cluster and create the topic. The ``stack`` stops it at the end.
+
+    With ``--keep``, also return the part of the stack that stops the cluster, so that the caller can drop it.
+    """
     screen.step(1, f"ZooKeeper and Kafka {DEFAULT_KAFKA} start on this machine")
     kafka_jars(DEFAULT_KAFKA, screen.progress)  # downloaded the first time
     began = monotonic()
@@ -150,7 +154,7 @@ def _cluster(settings: DemoSettings, screen: Screen, stack: ExitStack) -> tuple[
 
 
 class GroupSteps:
-    """Steps 2 to 6: the group and its members."""
+    """Steps 2 to 6 of the demo: the group and its members."""
 
     def __init__(self, settings: DemoSettings, place: DemoTopic, screen: Screen, folder: Path) -> None:
         self._settings = settings
@@ -167,7 +171,7 @@ class GroupSteps:
         self._zookeeper = GroupInZooKeeper(place.zookeeper, place.group, place.topic, PARTITIONS)
 
     def play(self) -> tuple[AccountTotals, dict[str, Delays], dict[int, int]]:
-        """Returns: the books, the file's own totals, the offsets in ZooKeeper."""
+        """Return the account, the totals of the file, and the offsets in ZooKeeper."""
         with ExitStack() as stack:
             stack.enter_context(self._zookeeper)
             stack.callback(self._producer.stop)
@@ -239,7 +243,7 @@ class GroupSteps:
         self._screen.say(f"{name} is process {member.pid}")
 
     def _settled(self, members: set[str]) -> float:
-        """Wait until they share all partitions. Returns: after how many seconds."""
+        """Wait until these members own all partitions. Return the time in seconds."""
         began = monotonic()
         self._until(lambda: self._view.settled(members, PARTITIONS, STREAMS), f"{', '.join(sorted(members))} own all")
         return monotonic() - began
@@ -249,7 +253,7 @@ class GroupSteps:
         self._until(lambda: self._account.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Look again and again, and shows what it sees."""
+        """Wait until ``done``. Show the owners meanwhile."""
         end = monotonic() + _STEP_S
         while True:
             self._producer.check()
@@ -265,20 +269,20 @@ class GroupSteps:
 
     def _close_members(self) -> None:
         self._screen.settle()
-        with ExitStack() as last:  # each is closed even if another one fails
+        with ExitStack() as last:  # a failure of one does not prevent the others
             for member in self._members.values():
                 last.callback(member.close)
 
 
 def _brief(seconds: float) -> str:
-    """It is looked at twenty times a second, so there is no saying how much less it was."""
+    """Return a time as text. The demo looks twenty times a second, so it cannot measure less than two looks."""
     return f"{seconds:.1f} s" if seconds >= 2 * _LOOK_S else f"less than {2 * _LOOK_S:.1f} s"
 
 
 def _spark(
     settings: DemoSettings, place: DemoTopic, wanted: dict[str, Delays], screen: Screen, folder: Path
 ) -> tuple[dict[str, CarrierReport], SharedGroupResult, bool]:
-    """Steps 7 and 8. Returns also whether all agrees."""
+    """Run steps 7 and 8. Also return whether all numbers agree."""
     options = {
         "zookeeper.connect": place.zookeeper,
         "group.id": f"{place.group}-spark",

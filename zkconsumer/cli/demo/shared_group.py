@@ -28,7 +28,7 @@ _LOOK_S = 0.05
 
 
 class DemoTopic(NamedTuple):
-    """Where it happens."""
+    """The cluster, topic and group of the demo."""
 
     zookeeper: str
     bootstrap: str
@@ -37,7 +37,7 @@ class DemoTopic(NamedTuple):
 
 
 class SharedGroupResult(NamedTuple):
-    """What each of both read, and whether the group's ``offsets`` are the topic's ``ends``."""
+    """The messages that each member read, the group's committed ``offsets`` and the topic's ``ends``."""
 
     spark: int
     other: int
@@ -48,17 +48,17 @@ class SharedGroupResult(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Nothing lost, nothing twice, everything committed."""
+        """Whether nothing is lost, nothing is repeated and everything is committed."""
         return self.spark + self.other == self.total and not self.again and self.offsets == self.ends
 
 
 def options(total: int) -> dict[str, str]:
-    """Of the stream: batches small enough for something to happen between them."""
+    """Return the stream's options. Its batches are small, so that the group can change between them."""
     return {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max(50, total // _BATCHES))}
 
 
 class SharedGroup:
-    """The group that the stream is a member of."""
+    """The group of the Spark stream and the other member."""
 
     def __init__(self, spark: SparkProcess, group: GroupInZooKeeper, screen: Screen, folder: Path) -> None:
         self._spark = spark
@@ -71,7 +71,7 @@ class SharedGroup:
         self._view = GroupOwners()
 
     def play(self, name: str, place: DemoTopic, total: int, picture: Path | None) -> SharedGroupResult:
-        """Return the sums. Raises: ZkConsumerError where something does not happen in time."""
+        """Run step 8 and return its result. Raises: ZkConsumerError if a wait is too long."""
         self._screen.step(8, f'Spark as a live member of "{name}": flights by week, as they come')
         for line in ('spark.readStream.format("zkconsumer")...', '     .groupBy(window("time", "7 days"))'):
             self._screen.say(line, "green")
@@ -137,7 +137,7 @@ class SharedGroup:
             self._screen.say(f"the weeks as a picture:\n{picture}")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Look again and again, and shows what it sees."""
+        """Wait until ``done``. Show the owners meanwhile."""
         end = monotonic() + _STEP_S
         while True:
             self._spark.check()
@@ -152,7 +152,7 @@ class SharedGroup:
             self._pause.wait(_LOOK_S)
 
     def _named(self, view: GroupOwners) -> GroupOwners:
-        """With a name for the query, whose own is long."""
+        """Return the view with a short name for the query."""
 
         def short(member: str) -> str:
             return member if member == _OTHER else "Spark"
@@ -162,7 +162,7 @@ class SharedGroup:
 
 
 def draw(whole: Weeks, read: Weeks, file: Path) -> None:
-    """Write a PNG: what the stream read of all flights of each week, and the mean delay that it found."""
+    """Write a PNG with the stream's share of the flights of each week, and their mean delay."""
     import matplotlib as mpl
 
     mpl.use("Agg")

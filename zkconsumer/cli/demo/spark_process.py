@@ -38,13 +38,15 @@ Weeks = dict[str, tuple[int, float | None]]
 
 
 def main(arguments: list[str]) -> None:
-    """Its argument: ``options`` of the source, and those of the ``stream`` besides; ``java_home``; ``folder`` for what
-    Spark leaves; the files ``result``, ``whole`` (all flights by week), ``windows`` (those of the stream) and ``end``.
+    """Run Spark. The argument is JSON:
+
+    ``options`` of the source, further ones of the ``stream``, ``java_home``, ``folder`` for Spark's own files, and the
+    files ``result``, ``whole`` (all flights by week), ``windows`` (those of the stream) and ``end``.
     """
     task = json.loads(arguments[0])
-    # Workers are started with whatever python3 is in PATH unless told otherwise.
+    # Otherwise Spark starts its workers with the python3 in PATH.
     os.environ |= {"JAVA_HOME": task["java_home"], "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    Path(task["folder"]).mkdir(exist_ok=True)  # whatever Spark leaves behind when it is interrupted is in there
+    Path(task["folder"]).mkdir(exist_ok=True)  # all files of an interrupted Spark are in here
     spark = session(task["folder"])
     try:
         messages = spark.read.format("zkconsumer").options(**task["options"]).load()
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> None:
 
 
 def session(folder: str) -> Any:
-    """A Spark session that leaves nothing outside its folder."""
+    """Return a Spark session that writes no file outside its folder."""
     from pyspark.sql import SparkSession
 
     from zkconsumer.spark import register
@@ -77,7 +79,7 @@ def session(folder: str) -> Any:
 
 
 def flights(messages: Any) -> Any:
-    """Carrier, delay and time of each message."""
+    """Return a DataFrame with the carrier, delay and time of each message."""
     from pyspark.sql.functions import col, from_json
 
     flight = from_json(col("value").cast("string"), "dep_delay int, time_hour timestamp").alias("flight")
@@ -87,7 +89,7 @@ def flights(messages: Any) -> Any:
 
 
 def report(flights: Any) -> list[list[Any]]:
-    """Rows of: carrier, flights, flights with a delay noted, sum of the delays, their mean."""
+    """Return rows of: carrier, flights, flights with a delay, sum of the delays, mean delay."""
     from pyspark.sql.functions import avg, count, lit
     from pyspark.sql.functions import sum as total
 
@@ -96,7 +98,7 @@ def report(flights: Any) -> list[list[Any]]:
 
 
 def by_week(flights: Any) -> Any:
-    """A windowed aggregate: the week's first day, flights, mean delay."""
+    """Return a windowed aggregate: first day of the week, flights, mean delay."""
     from pyspark.sql.functions import avg, col, count, date_format, lit, window
 
     weeks = flights.groupBy(window("time", WEEK)).agg(count(lit(1)).alias("flights"), avg("delay").alias("delay"))
@@ -104,7 +106,7 @@ def by_week(flights: Any) -> Any:
 
 
 def stream(spark: Any, task: dict[str, Any]) -> None:
-    """The same aggregate over the flights as they are consumed by a member of a group."""
+    """Run the same aggregate over the stream of a group's member, until the file ``end`` exists."""
     messages = spark.readStream.format("zkconsumer").options(**task["options"]).options(**task["stream"]).load()
     query = (
         by_week(flights(messages))
@@ -120,20 +122,20 @@ def stream(spark: Any, task: dict[str, Any]) -> None:
 
 
 def _write(file: str, content: Any) -> None:
-    """Whole or not at all."""
+    """Write a file atomically, by a rename."""
     new = Path(f"{file}.new")
     new.write_text(json.dumps(content))
     new.rename(file)
 
 
 class CarrierReport(NamedTuple):
-    """What Spark found of one carrier."""
+    """Spark's results for one carrier."""
 
     delays: Delays
     mean: float | None
 
     def agrees_with(self, wanted: Delays) -> bool:
-        """Whether it is what the file says."""
+        """Return whether the result agrees with the file."""
         if self.delays != wanted:
             return False
         if self.mean is None or wanted.mean is None:
@@ -178,7 +180,7 @@ class SparkProcess:
         return self._folder / f"spark-{name}"
 
     def rows(self) -> dict[str, CarrierReport]:
-        """Carrier -> what the DataFrame finds in the topic. Raises: ZkConsumerError with the end of Spark's log."""
+        """Return the DataFrame's results by carrier. Raises: ZkConsumerError with the end of Spark's log."""
         began, deadline, pause = monotonic(), Deadline(_PATIENCE_S), Event()
         while not self._file("result").exists():
             self.check()
@@ -192,19 +194,19 @@ class SparkProcess:
         }
 
     def weeks(self, *, whole: bool) -> Weeks:
-        """The first day of each week -> flights and mean delay: of the whole topic, or of the stream up to now."""
+        """Return flights and mean delay by week: of the whole topic, or of the stream so far."""
         rows = self._read("whole" if whole else "windows")
         return {week: (flights, delay) for week, flights, delay in sorted(rows)}
 
     def check(self) -> None:
-        """Raises: ZkConsumerError with the end of Spark's log when it ended by itself."""
+        """Raise ZkConsumerError with the end of Spark's log if Spark ended by itself."""
         assert self._process is not None
         if not self._process.running:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
             raise ZkConsumerError(f"Spark failed:\n{tail}")
 
     def end(self) -> None:
-        """The stream is stopped cleanly. Returns at once."""
+        """Stop the stream cleanly. Does not wait."""
         self._file("end").touch()
 
     def _read(self, name: str) -> Any:
@@ -213,7 +215,7 @@ class SparkProcess:
 
 
 def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple[Table, bool]:
-    """A table of both, and whether they agree."""
+    """Return a table of both results, and whether they agree."""
     names = airlines()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("carrier")

@@ -1,7 +1,7 @@
-"""Carrying out what ``zkconsumer migrate`` was asked for: look, plan, keep what was there, write, look again.
+"""The steps of ``zkconsumer migrate``: read, plan, save the old offsets, write, read again, and print the result.
 
-Runs in the main thread. The order is what makes it safe to stop anywhere: what is written over is in a file, complete,
-before the first write; what became of each partition is read back and said, also after Ctrl-C.
+Runs in the main thread. The order makes it safe to stop anywhere. Before the first write, the old offsets are complete
+in a file. At the end, also after Ctrl-C, each partition is read back and its result is printed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOOK_AGAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MigrationOptions:
-    """How to write; see the command's help."""
+    """The options of writing; see the command's help."""
 
     dry_run: bool
     rolling: bool
@@ -55,15 +55,14 @@ class MigrationOptions:
     ahead: Ahead
 
 
-# ---- looking ----
+# ---- reading ----
 
 
 def verify(group: MigratedGroup, selection: Selection, wait: float) -> int:
-    """Compare the stores, again for ``wait`` seconds while they differ. Returns 0 where they agree, else 4; 3 where
-    neither holds anything.
+    """Compare the stores. Repeat it for ``wait`` seconds while they differ.
 
-    With live members that write both, the two are hardly ever written at the same moment: each partition counts as the
-    same once it was seen so.
+    Return 0 if they agree, 4 if they differ, 3 if both are empty. Live members that write both stores hardly ever write
+    them at the same moment. So a partition counts as equal once it was seen equal.
     """
     until = monotonic() + wait
     agreed: dict[TopicPartition, Compared] = {}
@@ -93,7 +92,7 @@ def _compared(group: MigratedGroup, selection: Selection) -> list[Compared]:
 
 
 def export(group: MigratedGroup, store: Store, selection: Selection, output: Path | None, *, with_group: bool) -> int:
-    """Write the offsets of a store as CSV. Returns 0; 1 where one cannot be read, 3 where there is none."""
+    """Write the offsets of a store as CSV. Return 0, 1 if an offset cannot be read, 3 if there is none."""
     held = selection.of(group.side(store).read(group.deadline()))
     for tp, entry in held.items():
         if entry.offset is None:
@@ -119,11 +118,12 @@ def export(group: MigratedGroup, store: Store, selection: Selection, output: Pat
 def move(
     group: MigratedGroup, target: Store, source: Path | None, selection: Selection, options: MigrationOptions
 ) -> int:
-    """Have ``target`` hold what the other store, or a CSV file, says. Returns the exit code.
+    """Write the offsets of the other store, or of a CSV file, to ``target``. Return the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
-    live = _live(group, target, options)  # before anything is read: who leaves after that has committed before
+    # before the first read; otherwise a member could commit and leave after the read, and its commit would be missed
+    live = _live(group, target, options)
     held = group.side(target).read(group.deadline())
     wanted: Entries
     if source is None:
@@ -149,7 +149,7 @@ def move(
 
 
 def rollback(group: MigratedGroup, file: Path, selection: Selection, options: MigrationOptions) -> int:
-    """Put back what stood there before the run that made the file. Returns the exit code.
+    """Restore the offsets from before the run that made the file. Return the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
@@ -169,7 +169,7 @@ def rollback(group: MigratedGroup, file: Path, selection: Selection, options: Mi
 
 
 def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, lived: list[str]) -> int:
-    """Refuse, or carry it out. ``lived``: who stood in the way when the plan was begun."""
+    """Refuse the plan, or perform it. ``lived`` are the live members before the plan was made."""
     code = 0
     live = lived or _live(group, plan.target, options)
     if live:
@@ -189,7 +189,7 @@ def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, liv
 
 
 def _live(group: MigratedGroup, target: Store, options: MigrationOptions) -> list[str]:
-    """Who stands in the way. The rolling way needs nobody on the side that is written."""
+    """Return the live members. A rolling migration allows members on the side that is not written."""
     sides = [target] if options.rolling else list(Store)
     return [f"{who} ({store})" for store in sides for who in group.side(store).members(group.deadline())]
 
@@ -224,7 +224,7 @@ def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) 
 
 
 def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartition, str]) -> int:
-    """Put into ``outcomes`` what stands there now; returns how many are as they should be."""
+    """Read the written partitions again and complete their ``outcomes``. Return the number of correct ones."""
     try:
         held = group.side(plan.target).read(group.deadline())
     except (RegistryError, BrokerError) as error:
@@ -247,7 +247,7 @@ def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartiti
 
 
 def _keep(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> Path:
-    """Write down what is written over. Returns where. Raises ConfigException where that cannot be."""
+    """Save the offsets that will be overwritten. Return the file. Raises ConfigException."""
     when = datetime.now(UTC)
     default = f"{group.group}-{plan.target.value}-{when:%Y%m%dT%H%M%S.%f}.rollback.json"
     path = options.backup or Path(default)
@@ -258,7 +258,7 @@ def _keep(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> Pa
 
 
 def write_new(path: Path, text: str) -> None:
-    """A new file, whole or not at all, and on the disk. Raises ConfigException where there is one, or none can be."""
+    """Write a new file atomically and sync it to disk. Raises ConfigException, also for an existing file."""
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -266,7 +266,7 @@ def write_new(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # in place of a rename, which would write over a file of this name
+            os.link(temporary, path)  # a rename would overwrite an existing file
         finally:
             Path(temporary).unlink()
         folder = os.open(path.parent, os.O_RDONLY)
@@ -283,7 +283,7 @@ T = TypeVar("T")
 
 def _from_file(path: Path, parse: Callable[..., T], *arguments: str) -> T:
     try:
-        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors put a mark before it
+        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors write a byte order mark
     except OSError as error:
         raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:
@@ -294,17 +294,17 @@ def _from_file(path: Path, parse: Callable[..., T], *arguments: str) -> T:
 
 
 def say(text: str = "") -> None:
-    """A line for the user, at once: a run that hangs has said what it did before."""
+    """Print a line and flush it, so that the output of a hanging run is complete."""
     print(text, flush=True)
 
 
 def complain(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     print(f"zkconsumer migrate: {text}", file=sys.stderr, flush=True)
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Rows as text with aligned columns."""
+    """Return rows as text with aligned columns."""
     lines = [tuple(row) for row in rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
     return "\n".join(
@@ -313,7 +313,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def plan_table(steps: Sequence[Step], source: str, target: Store) -> str:
-    """A plan, partition by partition."""
+    """Return a plan as text, with a row for each partition."""
     rows = [("partition", source, str(target), "log", "what")]
     rows += [
         (str(s.partition), shown(s.source), shown(s.before), "-" if s.log is None else str(s.log), _what(s))
@@ -334,12 +334,12 @@ def _what(step: Step) -> str:
 
 
 def outcome_table(outcomes: Mapping[TopicPartition, str]) -> str:
-    """What became of each partition that was to be written."""
+    """Return the outcome of each partition of the plan as text."""
     return table([("partition", "outcome"), *((str(tp), outcomes[tp]) for tp in sorted(outcomes))])
 
 
 def comparison_table(compared: Sequence[Compared]) -> str:
-    """The two stores side by side."""
+    """Return the comparison of the two stores as text."""
     rows = [("partition", str(Store.ZOOKEEPER), str(Store.KAFKA), "log", "")]
     rows += [
         (
