@@ -1,8 +1,8 @@
-"""What every strategy is given, and what it answers. Pure; any thread.
+"""The interface of assignment strategies: their arguments and their result. Pure; any thread.
 
-A strategy is a function of the whole group, run by every member for itself; there is no leader. It must therefore
-depend on nothing but its arguments: no clock, no randomness, no order of sets. Whatever it raises leaves the old
-assignment in force and is reported.
+Every member computes the assignment of the whole group by itself; there is no leader. So a strategy must depend on its
+arguments alone: no clock, no randomness, no order of sets. If it raises an error, the old assignment stays in force,
+and the error is reported.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, utf16_key
 
 Partitions = Mapping[str, Sequence[int]]
-"""The partition numbers of every topic that exists, ascending; gaps are legal."""
+"""The partition numbers of every existing topic, ascending; gaps are legal."""
 
 Racks = Mapping[TopicPartition, str]
-"""The rack of the broker that leads a partition, where it has one."""
+"""The rack of each partition's leader. Partitions whose leader has no rack are missing."""
 
 NO_RACKS: Racks = {}
 
 
 class AssignmentError(ZkConsumerError):
-    """A strategy cannot assign this group; the message says why."""
+    """A strategy cannot make an assignment; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of the group, as its registration shows it.
+    """One member of the group, from its registration.
 
-    ``threads`` are its thread ids for each topic it takes part in, in the order of their numbers. The rest is what it
-    advertises, None where it does not (Scala members advertise nothing): ``host`` name, IP ``address``, machine
-    ``room``, the ``strategy`` it is configured for and the ``version`` of its software. ``extra`` holds all further
-    keys of its registration.
+    ``threads`` are its thread ids for each subscribed topic, in the order of their numbers. All other fields are
+    advertised by the member, and None otherwise; Scala members advertise nothing. They are the ``host`` name, the IP
+    ``address``, the machine ``room``, the configured ``strategy`` and the ``version`` of this package. ``extra`` holds
+    all further keys of the registration.
     """
 
     threads: Mapping[str, Sequence[ThreadId]]
@@ -51,28 +51,27 @@ Members = Mapping[ConsumerId, Member]
 
 @runtime_checkable
 class Assignor(Protocol):
-    """A strategy; register a class of this shape under the entry point group ``zkconsumer.assignors``.
+    """An assignment strategy. Declare your class under the entry point group ``zkconsumer.assignors``.
 
-    It is constructed without arguments, or by a class method ``from_config(config)`` where it has one. The racks of
-    the partitions' leaders are looked up only for a strategy with the attribute ``wants_racks = True``; others are
-    given none, and no rebalance when a leader moves.
+    The member calls its class method ``from_config(config)``, if there is one, or else its constructor without
+    arguments. Only a strategy with ``wants_racks = True`` gets the racks of the partitions' leaders, and a rebalance
+    when a leader moves to another rack.
     """
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Who shall own what. Partitions that are left out are owned by nobody.
+        """Return the assignment: for each partition a thread that some member has for its topic.
 
-        Each partition goes to one of the threads that some member brings to its topic. Raises whatever it likes, best
-        AssignmentError: the old assignment stays in force then.
+        No thread owns a missing partition. After any error, best an AssignmentError, the old assignment stays in force.
         """
         ...  # pragma: no cover
 
 
 def threads_by_topic(members: Members) -> dict[str, list[ThreadId]]:
-    """For each topic that anybody takes part in all threads of all members, in the order of Java's String.compareTo.
+    """Return all members' threads for each subscribed topic, topics and threads in the order of Java's text.
 
-    Threads are ordered as text, so that thread 10 comes before thread 2.
+    So thread 10 comes before thread 2.
     """
     found: dict[str, list[ThreadId]] = {}
     for member in members.values():
@@ -84,9 +83,7 @@ def threads_by_topic(members: Members) -> dict[str, list[ThreadId]]:
 
 
 def java_hash(text: str, start: int = 0) -> int:
-    """Java's ``String.hashCode``: a signed 32-bit number over the UTF-16 units. ``start`` continues from a prefix's
-    hash.
-    """
+    """Return Java's ``String.hashCode``, a signed 32-bit number. ``start`` is the hash of a prefix."""
     value = start
     units = map(ord, text) if text.isascii() else _units(text)
     for unit in units:

@@ -1,8 +1,7 @@
-"""Strategies by name. Any thread.
+"""Lookup of strategies by name. Any thread.
 
-The only thing in ``core`` that looks outside: at the entry points of the installed packages. Our own strategies are in
-the same group, and in a table besides, so that they are found where the package runs without its metadata (from a zip,
-say).
+Reads the entry points of the installed packages. The strategies of this package are entry points too. They are also in
+a table, so that they are found without the package's metadata, for example in a zip file.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from zkconsumer.assignors.assignor import Assignor
 from zkconsumer.errors import UnknownAssignorError
 
 ENTRY_POINT_GROUP = "zkconsumer.assignors"
-"""Where packages announce strategies: ``name = package.module:Class``."""
+"""The entry point group in which packages declare strategies: ``name = package.module:Class``."""
 
 OURS = {
     "range": "zkconsumer.assignors.range:RangeAssignor",
@@ -30,16 +29,16 @@ OURS = {
 
 
 def known_assignors() -> dict[str, str]:
-    """Every strategy that can be had here: its name and where it lives. Ours win over others of the same name."""
+    """Return all installed strategies: their names and places. This package's win over others of the same name."""
     return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)} | OURS
 
 
 def assignor(name: str, config: object = None) -> Assignor:
-    """The strategy called ``name``, set up for ``config`` where its class knows how (``from_config``).
+    """Return the strategy ``name``, made by its ``from_config(config)`` if it has one.
 
-    Raises UnknownAssignorError, which names the known ones, also for a plug-in that cannot be loaded or is no strategy.
+    Raises UnknownAssignorError for an unknown name, and for a plug-in that cannot be loaded or is no strategy.
     """
-    known = OURS if name in OURS else known_assignors()  # looking around in all packages takes a while
+    known = OURS if name in OURS else known_assignors()  # reading the entry points of all packages takes a while
     if name not in known:
         raise UnknownAssignorError(f"no strategy is called {name!r}; known are {', '.join(sorted(known))}")
     made = _made(_loaded(name, known[name]), config)
