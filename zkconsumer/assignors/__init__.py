@@ -13,6 +13,7 @@ strategies.
 from __future__ import annotations
 
 from zkconsumer.assignors.assignor import (
+    ENTRY_POINT_GROUP,
     NO_RACKS,
     AssignmentError,
     Assignor,
@@ -20,13 +21,14 @@ from zkconsumer.assignors.assignor import (
     Members,
     Partitions,
     Racks,
+    assignor,
     java_hash,
+    known_assignors,
     threads_by_topic,
 )
 from zkconsumer.assignors.configured import OnlyAssignor, machines
 from zkconsumer.assignors.group_strategy import ADVERTISED, advertisement, assignment_strategy
 from zkconsumer.assignors.group_strategy import strategy_conflict as concern
-from zkconsumer.assignors.lookup import ENTRY_POINT_GROUP, assignor, known_assignors
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks
-from zkconsumer.assignors.lookup import assignor
+from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks, assignor
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.registration import Registration
 from zkconsumer.core.wording import first_of

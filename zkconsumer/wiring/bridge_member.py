@@ -11,7 +11,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from zkconsumer.assignors.lookup import known_assignors
+from zkconsumer.assignors.assignor import known_assignors
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
