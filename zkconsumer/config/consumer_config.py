@@ -30,11 +30,15 @@ from zkconsumer.config.coordination_properties import (
 )
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import (
+    ALIASES,
+    GIVEN_OTHERWISE,
     Key,
     Value,
     boolean,
     choice,
+    closest_name,
     integer,
+    is_unused,
     keys_of,
     legal_name,
     node_name,
@@ -44,7 +48,6 @@ from zkconsumer.config.property_keys import (
 )
 from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig, check_security
-from zkconsumer.config.unknown_properties import ALIASES, GIVEN_OTHERWISE, closest_name, is_unused
 from zkconsumer.errors import ConfigException
 
 _PACKAGE = __name__.partition(".")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from configparser import ConfigParser
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,8 +22,8 @@ from zkconsumer.assignors import (
     assignment_strategy,
     assignor,
     known_assignors,
-    lookup,
 )
+from zkconsumer.assignors.assignor import OURS
 from zkconsumer.core.registration import Registration
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
@@ -59,17 +60,21 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> None:
             "absent": "no_such_package:X",
         }.items()
     ]
-    monkeypatch.setattr(lookup, "entry_points", lambda group: points if group == ENTRY_POINT_GROUP else [])
+    monkeypatch.setattr(
+        import_module("zkconsumer.assignors.assignor"),
+        "entry_points",
+        lambda group: points if group == ENTRY_POINT_GROUP else [],
+    )
 
 
 def test_ours_are_announced_in_the_package_s_metadata() -> None:
     parsed = ConfigParser()
     parsed.read(Path(__file__).parents[3] / "setup.cfg")
     lines = parsed["options.entry_points"][ENTRY_POINT_GROUP].strip().splitlines()
-    assert dict(line.split(" = ") for line in lines) == lookup.OURS
+    assert dict(line.split(" = ") for line in lines) == OURS
 
 
-@pytest.mark.parametrize("name", [name for name in lookup.OURS if name not in ("machine-room", "configured")])
+@pytest.mark.parametrize("name", [name for name in OURS if name not in ("machine-room", "configured")])
 def test_ours_are_found_by_name(name: str) -> None:
     assert assignor(name).assign(group({"g_a": {"t": 1}}), {}) == {}
 
