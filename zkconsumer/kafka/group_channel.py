@@ -138,7 +138,7 @@ class GroupChannel:
 
         Arguments: ``protocols`` are the strategies' names and subscriptions, the preferred one first; the timeouts are
         in seconds; ``reason`` is for the broker's log. The broker's wait depends on the rebalance timeouts of other
-        members too, so ``deadline`` alone ends it. Raises MemberIdRequiredError with the ``member_id`` for the next try.
+        members too, so ``deadline`` alone ends it. Raises MemberIdRequiredError, which has the ``member_id`` to use.
         """
         values = {
             **self._values(who),
