@@ -142,7 +142,7 @@ class KafkaMember(MemberParts):
             lambda: {} if self.rebalancer is None else self.rebalancer.positions(),
         )
         return DualStore(
-            EpochFence(self._generation),
+            EpochFence(lambda: self._generation.held),
             elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),

@@ -16,11 +16,12 @@ from time import sleep
 from typing import Any, Self
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import KazooException
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError, RegistryUnavailableError
+from zkconsumer.zookeeper.requests import Requests
+from zkconsumer.zookeeper.security import RegistrySecurity
 
 _POLL_S = 0.02
 _SESSION_S = 10.0
@@ -32,12 +33,12 @@ _TOPICS = "/brokers/topics"
 DEFAULT_TIMEOUT_S = 30.0
 
 
-class Admin:
+class Admin(Requests):
     """A session for administration. ``open`` it, or use it as a context manager."""
 
     def __init__(self, connect: str) -> None:
         """Argument: ``connect`` as in ``zookeeper.connect``, with a chroot or without. No I/O happens here."""
-        self.connect = connect
+        super().__init__(connect, RegistrySecurity())
         self._client: KazooClient = KazooClient(hosts=connect, timeout=_SESSION_S, read_only=False)
 
     def open(self, deadline: Deadline) -> Self:
@@ -45,7 +46,7 @@ class Admin:
         # Not start(): it warns about a missing chroot, which the first broker is still to create here.
         if not self._client.start_async().wait(deadline.bounded(DEFAULT_TIMEOUT_S)):
             self.close()
-            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time")
+            raise RegistryUnavailableError(f"ZooKeeper at {self.hosts} did not answer in time")
         return self
 
     def close(self) -> None:
@@ -64,7 +65,7 @@ class Admin:
 
     def brokers(self) -> tuple[int, ...]:
         """Return the ids of the registered brokers, in order."""
-        return tuple(sorted(int(name) for name in self._children(_BROKER_IDS) if name.isdigit()))
+        return tuple(sorted(int(name) for name in self._names(_BROKER_IDS) if name.isdigit()))
 
     def registered_port(self, broker_id: int) -> int | None:
         """Return the port that a broker is registered with; None if it is not registered or has no plain endpoint.
@@ -87,7 +88,7 @@ class Admin:
 
     def topics(self) -> tuple[str, ...]:
         """Return the names of the existing topics, sorted."""
-        return tuple(sorted(self._children(_TOPICS)))
+        return tuple(sorted(self._names(_TOPICS)))
 
     def assignment(self, topic: str) -> dict[int, list[int]]:
         """Return partition -> broker ids of a topic; empty if there is no such topic."""
@@ -138,8 +139,8 @@ class Admin:
         replication = max((len(ids) for ids in present.values()), default=1)
         added = _spread(range(len(present), total), self.brokers(), replication)
         node["partitions"] = {**node["partitions"], **_named(added)}
-        data = json.dumps(node, separators=(",", ":")).encode()
-        self._do(self._client.set_async, _topic_path(topic), data)
+        if not self.write(_topic_path(topic), _encoded(node), Deadline(_ANSWER_S)):
+            raise RegistryError(f"no topic {topic}")
         self._wait_for_leaders(topic, added, deadline)
 
     def delete_topic(self, topic: str, *, deadline: Deadline | None = None) -> None:
@@ -151,8 +152,7 @@ class Admin:
         if self._data(_topic_path(topic)) is None:
             raise RegistryError(f"no topic {topic}")
         request = f"/admin/delete_topics/{topic}"
-        with contextlib.suppress(NodeExistsError):
-            self._do(self._client.create_async, request, b"", makepath=True)
+        self.ensure([request], Deadline(_ANSWER_S))
         # The controller removes its own request last; a topic created before that would be deleted again.
         gone = _until(lambda: self._data(_topic_path(topic)) is None and self._data(request) is None, deadline)
         if not gone:
@@ -171,28 +171,15 @@ class Admin:
 
     # nodes
 
-    def _do(self, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Run one of the client's ``*_async`` operations; its plain ones would wait for ever for a lost server."""
-        try:
-            return operation(*arguments, **options).get(timeout=_ANSWER_S)
-        except (NoNodeError, NodeExistsError):
-            raise
-        except KazooTimeoutError as late:
-            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time") from late
-        except KazooException as error:
-            raise RegistryError(f"ZooKeeper at {self.connect}: {error!r}") from error
+    def _connected_client(self) -> KazooClient:
+        return self._client
 
     def _data(self, path: str) -> bytes | None:
-        try:
-            return bytes(self._do(self._client.get_async, path)[0])
-        except NoNodeError:
-            return None
+        node = self.read([path], Deadline(_ANSWER_S))[0]
+        return None if node is None else node.data
 
-    def _children(self, path: str) -> list[str]:
-        try:
-            return list(self._do(self._client.get_children_async, path))
-        except NoNodeError:
-            return []
+    def _names(self, path: str) -> tuple[str, ...]:
+        return self.children(path, Deadline(_ANSWER_S)) or ()
 
     def _json(self, path: str) -> dict[str, Any] | None:
         data = self._data(path)
@@ -207,13 +194,17 @@ class Admin:
         return node
 
     def _put(self, path: str, node: Mapping[str, object], *, replace: bool = False) -> None:
-        data = json.dumps(node, separators=(",", ":")).encode()
-        try:
-            self._do(self._client.create_async, path, data, makepath=True)
-        except NodeExistsError:
-            if not replace:
-                raise RegistryError(f"{path} exists") from None
-            self._do(self._client.set_async, path, data)
+        data, deadline = _encoded(node), Deadline(_ANSWER_S)
+        self.ensure([path.rpartition("/")[0]], deadline)
+        if self.create(path, data, deadline):
+            return
+        if not replace:
+            raise RegistryError(f"{path} exists")
+        self.write(path, data, deadline)
+
+
+def _encoded(node: Mapping[str, object]) -> bytes:
+    return json.dumps(node, separators=(",", ":")).encode()
 
 
 def _topic_path(topic: str) -> str:

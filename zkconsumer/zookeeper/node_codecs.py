@@ -32,25 +32,6 @@ from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.zookeeper import paths
 
-__all__ = [
-    "MAX_NODE_BYTES",
-    "MAX_REGISTRATION_BYTES",
-    "MAX_STREAMS",
-    "UNREADABLE",
-    "BrokerNode",
-    "PartitionState",
-    "Registration",
-    "decode_broker",
-    "decode_offset",
-    "decode_owner",
-    "decode_partition_state",
-    "decode_registration",
-    "decode_topic",
-    "encode_offset",
-    "encode_owner",
-    "encode_registration",
-]
-
 MAX_NODE_BYTES = 1 << 20
 """ZooKeeper's own limit for one node (jute.maxbuffer)."""
 

@@ -64,6 +64,14 @@ class NodeFailure(Enum):
     OTHER = "refused"
 
 
+_FAILURES = {
+    NoNodeError: NodeFailure.NO_NODE,
+    NodeExistsError: NodeFailure.NODE_EXISTS,
+    BadVersionError: NodeFailure.BAD_VERSION,
+    NoAuthError: NodeFailure.NO_AUTH,
+}
+
+
 class Transaction:
     """The operations of one all-or-nothing request, in order."""
 
@@ -315,12 +323,4 @@ def failure_of(result: Any) -> NodeFailure | None:
     """Return the failure in kazoo's result of one operation; None if it was done, or rolled back with another."""
     if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
         return None
-    if isinstance(result, NoNodeError):
-        return NodeFailure.NO_NODE
-    if isinstance(result, NodeExistsError):
-        return NodeFailure.NODE_EXISTS
-    if isinstance(result, BadVersionError):
-        return NodeFailure.BAD_VERSION
-    if isinstance(result, NoAuthError):
-        return NodeFailure.NO_AUTH
-    return NodeFailure.OTHER
+    return _FAILURES.get(type(result), NodeFailure.OTHER)

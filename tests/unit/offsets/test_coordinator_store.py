@@ -60,7 +60,7 @@ class Coordinator:
 
 def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
     store = CoordinatorOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
-    made = DualStore(EpochFence(identity), elsewhere=store, backoff=0.001)
+    made = DualStore(EpochFence(lambda: identity.held), elsewhere=store, backoff=0.001)
     made.track(TP, ABSENT)
     made.track(KEPT, ABSENT)
     return made
