@@ -19,9 +19,7 @@ IN_TIME = 10.0
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer's member tells of itself. 3.9 reads it, and a group with bytes in it that are none never
-    completes a join again.
-    """
+    """Return the subscription of a member. 3.9 reads it: a group with malformed ones never completes a join again."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
@@ -72,11 +70,11 @@ class Pending:
         self._correlation = correlation
 
     def answer(self) -> Body:
-        """The answer, once it is there."""
+        """Wait for the answer and return it."""
         return self._connection.receive(self._api, self._version, self._correlation)
 
     def waits(self) -> bool:
-        """Whether there is no answer yet (for whoever knows that there would be one)."""
+        """Return whether there is no answer yet. Only for requests that are answered at once or late."""
         return not self._connection.readable()
 
 
@@ -185,7 +183,7 @@ class Target:
         assert self.state() == "Stable"
 
     def described(self) -> Body:
-        """What DescribeGroups says of the group."""
+        """Return the group in the answer to DescribeGroups."""
         (group,) = self.ask("DescribeGroups", {"groups": [self.group]})["groups"]
         return dict(group)
 
@@ -208,7 +206,7 @@ class Target:
         return [told[place] for place in offsets]
 
     def committed(self, topic: str, numbers: Iterable[int]) -> list[int]:
-        """The committed offsets of some partitions of a topic."""
+        """Return the committed offsets of some partitions of a topic."""
         topics = [{"name": topic, "partition_indexes": list(numbers)}]
         answer = self.ask("OffsetFetch", {"group_id": self.group, "topics": topics})
         assert answer["error_code"] == 0
@@ -218,7 +216,7 @@ class Target:
 
 
 def _of_each(fields: Mapping[str, Any]) -> Body:
-    """What is said of each partition."""
+    """Return the fields that stand with each partition."""
     told = {name: fields[name] for name in ("committed_metadata", "commit_timestamp") if name in fields}
     return {"committed_metadata": "", **told}
 

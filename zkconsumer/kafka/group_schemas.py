@@ -1,6 +1,6 @@
-"""The requests of groups, described for every version from 0.9's to those of 3.9 that a consumer's group needs. Pure.
+"""Schemas of the group requests, in all versions from 0.8.2 to 3.9 that a group of consumers needs. Pure.
 
-What later versions than ``highest`` add is for other things: several groups in one request, KIP-848's groups.
+Versions later than ``highest`` serve other purposes: several groups in one request, KIP-848's groups.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ GROUP_MESSAGES = (
     *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH),
     *(DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
 )
-"""All of them."""
+"""All requests of this module."""
 
 OFFSET_MESSAGES = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)
-"""Those of a client that is no member and only reads and writes offsets."""
+"""The requests of a client that is no member and only reads and writes offsets."""

@@ -165,28 +165,22 @@ def _sorted_out(
     return left, refused, unclear
 
 
-class Holding(Protocol):
-    """The partitions we own, by ownership epoch; read by any thread."""
-
-    @property
-    def held(self) -> GenerationEpochs:
-        """Our ownership epochs as of now."""
-
-
 class EpochFence:
     """Tells by ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
 
     The coordinator lets any member of its generation commit any partition. So a commit of a partition that was lost or
     handed over is not tried again: the next try would be in a later generation, which gave it to another member.
+
+    Arguments: ``held`` returns our ownership epochs as of now.
     """
 
-    def __init__(self, holding: Holding) -> None:
-        self._holding = holding
+    def __init__(self, held: Callable[[], Held]) -> None:
+        self._held = held
         self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """Note a partition with its present epoch; with none if the group has gone on since."""
-        self._stays[partition] = self._holding.held.epochs.get(partition)
+        self._stays[partition] = self._held().epochs.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """Forget a partition; return that it has no offset node."""
@@ -197,7 +191,7 @@ class EpochFence:
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
         """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
-        held, stays = self._holding.held, self._stays
+        held, stays = self._held(), self._stays
         return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:

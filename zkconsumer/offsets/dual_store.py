@@ -97,7 +97,15 @@ class DualStore:
         self._fence = fence
         self._nodes = nodes
         self._elsewhere = elsewhere
-        self._expires = expires
+        self.in_zookeeper = nodes is not None
+        """Whether ZooKeeper keeps the offsets too, or alone."""
+        self.asks = elsewhere is not None
+        """Whether a start must be asked for. Otherwise it is in the offset node that was read at the claim."""
+        self.releases = elsewhere is None
+        """Whether the last commit can release the partition as well: ZooKeeper alone keeps its offset and owner."""
+        self.keeps_refused = elsewhere is not None and not zookeeper_first
+        """Whether offsets that ZooKeeper refuses were written elsewhere before."""
+        self.forgets = expires
         self._backoff = backoff
         self._max_retries = max_retries
         self._zookeeper_first = zookeeper_first
@@ -106,26 +114,6 @@ class DualStore:
         """The offsets of tracked partitions elsewhere, as last read or written."""
         self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
         """The lowest and highest offset of tries whose outcome is unknown."""
-
-    @property
-    def in_zookeeper(self) -> bool:
-        """Whether ZooKeeper keeps the offsets too, or alone."""
-        return self._nodes is not None
-
-    @property
-    def asks(self) -> bool:
-        """Whether a start must be asked for. Otherwise it is in the offset node that was read at the claim."""
-        return self._elsewhere is not None
-
-    @property
-    def forgets(self) -> bool:
-        """Whether the store elsewhere forgets unchanged offsets, so that they must be written again."""
-        return self._expires
-
-    @property
-    def keeps_refused(self) -> bool:
-        """Whether offsets that ZooKeeper refuses were written elsewhere before."""
-        return self._elsewhere is not None and not self._zookeeper_first
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """Note a claimed partition, with its offset node as of the claim."""
@@ -166,7 +154,7 @@ class DualStore:
         Arguments: ``unchanged`` are written only to a store that forgets them; ``patient`` repeats failed writes.
         Raises RegistryError if the outcome is unknown.
         """
-        wanted = {**unchanged, **changed} if self._expires else changed
+        wanted = {**unchanged, **changed} if self.forgets else changed
         if self._elsewhere is None:
             return self._write_nodes(changed, deadline)
         if self._zookeeper_first:
@@ -181,11 +169,6 @@ class DualStore:
         if self._nodes is None or not offsets:
             return {}
         return self._nodes.commit(offsets, deadline.bounded(ONE_TRY))
-
-    @property
-    def releases(self) -> bool:
-        """Whether the last commit can release the partition as well: ZooKeeper alone keeps its offset and owner."""
-        return self._elsewhere is None
 
     def release(
         self, changed: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
@@ -220,7 +203,7 @@ class DualStore:
         """
         found = Looked({}, {}, set(), set())
         wanted = [tp for tp in partitions if tp in self._stored]
-        if self._elsewhere is None or not self._expires or self._zookeeper_first or not wanted:
+        if self._elsewhere is None or not self.forgets or self._zookeeper_first or not wanted:
             return found
         stored, untold = self._fetch_what_is_told(wanted, deadline)
         found.untold.update(untold)

@@ -1,8 +1,8 @@
 """Paths of the group and of the cluster in ZooKeeper. Pure; any thread.
 
 Paths are relative to the chroot of ``zookeeper.connect``. They are those of the original (section "Paths" of Kafka's
-own "data structures in ZooKeeper"), partition nodes being bare decimal numbers. Where the original would build an
-invalid or a wrong path from an odd name, we raise ValueError before anything is sent.
+own "data structures in ZooKeeper"); partition nodes are bare decimal numbers. The original builds an invalid or a wrong
+path from an odd name. Here such a name raises ValueError before anything is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BROKER = re.compile(r"/brokers/ids/([0-9]+)", re.ASCII)
 
 
 def element(name: str) -> str:
-    """``name``, if it can be one element of a path. Raises ValueError otherwise."""
+    """Return ``name`` if it can be one element of a path. Raises ValueError otherwise."""
     problem = name_problem(name)
     if problem is not None:
         raise ValueError(problem)
@@ -60,19 +60,19 @@ def owner(group: str, partition: TopicPartition) -> str:
 def broadcast_group(group: str, suffix: str) -> str:
     """The group that a broadcasting member has for itself: ``<group>@<consumer.id>``.
 
-    ``@`` cannot stand in a ``group.id`` (the original refuses it too), so nobody else can join it, and both parts can
-    be told from it. To whatever reads ``/consumers`` it is what it is: a group of one that owns everything.
+    ``@`` is invalid in a ``group.id`` (the original refuses it too), so nobody else can join this group, and both parts
+    can be read from its name. Readers of ``/consumers`` see a group of one member that owns everything.
     """
     return element(f"{group}@{suffix}")
 
 
 def broadcast_members(group: str) -> str:
-    """The parent of what tells that broadcasting members live; not a path of the original's."""
+    """The parent of the nodes of live broadcasting members; not a path of the original."""
     return f"{consumers_group(group)}/broadcast"
 
 
 def broadcast_member(group: str, consumer_id: str) -> str:
-    """The ephemeral node that tells of one broadcasting member."""
+    """The ephemeral node of one live broadcasting member."""
     return f"{broadcast_members(group)}/{element(consumer_id)}"
 
 

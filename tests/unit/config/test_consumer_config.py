@@ -548,9 +548,9 @@ def test_credentials_in_an_address_are_refused_unseen(
 ) -> None:
     """No connect string takes credentials; the refusal and its context must not spread them."""
     caplog.set_level(logging.DEBUG)
+    given: dict[str, Any] = {**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value}
     with pytest.raises(ConfigException) as caught:
-        ConsumerConfig({**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value})  # type:
-        ignore[dict - item]
+        ConsumerConfig(given)
     assert caught.value.key == key
     assert "sasl.username" in caught.value.reason
     error: BaseException | None = caught.value

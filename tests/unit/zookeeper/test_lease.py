@@ -58,7 +58,7 @@ def connected() -> tuple[Session, Answering]:
     return session, client
 
 
-def test_it_is_stamped_with_the_time_of_sending_and_the_negotiated_timeout(
+def test_the_stamp_is_the_send_time_plus_the_negotiated_timeout(
     clock: Clock, connected: tuple[Session, Answering]
 ) -> None:
     """After a pause of the process an answer that has waited in the socket is read long after the session ended."""

@@ -38,7 +38,7 @@ def test_a_path_is_the_original_s(made: str, expected: str) -> None:
     assert made == expected
 
 
-def test_a_broadcasting_member_has_a_group_that_no_group_id_can_name() -> None:
+def test_a_broadcasting_members_group_is_no_valid_group_id() -> None:
     own = paths.broadcast_group("g", "host-1")
     assert paths.offset(own, TP) == "/consumers/g@host-1/offsets/logs/7"
     with pytest.raises(ConfigException, match="'@'"):

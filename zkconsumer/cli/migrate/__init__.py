@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--rolling",
         action="store_true",
-        help='with --to: allow live members that coordinate through the other side; see "Leaving ZooKeeper" in the docs',
+        help='with --to: allow live members that coordinate through the other side (docs: "Leaving ZooKeeper")',
     )
     how.add_argument("--force", action="store_true", help="with --rollback: also restore offsets that changed since")
     how.add_argument(

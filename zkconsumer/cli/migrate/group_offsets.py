@@ -12,15 +12,14 @@ from typing import Self
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration.planning import LogSpan, Store
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.wiring import fetch_settings
+from zkconsumer.wiring.member_parts import registered_endpoints
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session
 
@@ -99,15 +98,4 @@ class MigratedGroup:
         )
 
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        found: list[Endpoint] = []
-        unreachable: NoReachableEndpointError | None = None
-        for broker in registered_brokers(self._session, deadline):
-            try:
-                found.append(
-                    choose_endpoint(broker.endpoints, self._config.security_protocol, self._config.broker_addresses)
-                )
-            except NoReachableEndpointError as e:
-                unreachable = e
-        if not found and unreachable is not None:
-            raise unreachable
-        return found
+        return registered_endpoints(self._session, self._config, deadline)
