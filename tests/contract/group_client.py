@@ -108,7 +108,7 @@ class Connection:
         return self.send(name, message, version).answer()
 
     def receive(self, api: Api, version: int, correlation: int) -> Message:
-        data = self._exactly(int.from_bytes(self._exactly(4), "big"))
+        data = self.exactly(int.from_bytes(self.exactly(4), "big"))
         assert int.from_bytes(data[:4], "big") == correlation
         reader = Reader(data[4:], version, flexible=True)
         if version >= api.flexible and api.name != "ApiVersions":
@@ -124,7 +124,7 @@ class Connection:
         finally:
             self._sock.settimeout(scaled(IN_TIME))
 
-    def _exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
             more = self._sock.recv(count - len(data))

@@ -15,7 +15,6 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.fetch import broker_failures as module
-from zkconsumer.fetch import fetcher_manager as manager_module
 from zkconsumer.fetch.broker_failures import (
     FIRST_LOG_PAUSE,
     KNOWN_FAILURES,
@@ -73,12 +72,18 @@ def test_a_failure_that_comes_and_goes_is_one(clock: ManualClock, caplog: pytest
     assert lines(caplog) == ["it failed: away"], "a new one, after it worked for a while"
 
 
-def test_what_works_is_not_told() -> None:
+def test_what_works_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     failures = FailureLog()
     failures.over("it")
-    for number in range(2 * KNOWN_FAILURES):
+    assert lines(caplog) == []
+    for number in range(KNOWN_FAILURES + 1):
         failures.failed(str(number), "failed")
-    assert len(failures._known) == KNOWN_FAILURES
+    caplog.clear()
+    failures.failed(str(1), "failed")
+    assert lines(caplog) == [], "a known failure"
+    failures.failed(str(0), "failed")
+    assert lines(caplog) == ["failed"], "the oldest one was forgotten"
 
 
 def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +158,7 @@ class Door:
 
 @pytest.fixture
 def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[FetcherManager, list[Any]]]]:
-    monkeypatch.setattr(manager_module, "BrokerChannel", Door)
+    monkeypatch.setattr(FetchSettings, "channel", lambda *_: Door())
     monkeypatch.setattr(Door, "knocks", 0)
     made: list[FetcherManager] = []
 
@@ -201,4 +206,4 @@ def test_a_broker_that_is_away_does_not_hide_that_another_refuses(
     del told[:]
     monkeypatch.setattr(Door, "answers", [REFUSAL, BrokerUnavailableError("away")])
     with pytest.raises(BrokerAuthenticationError):
-        manager._leaders(["t"], [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])
+        manager.find_leaders(["t"], [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])

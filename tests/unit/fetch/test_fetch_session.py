@@ -108,7 +108,7 @@ def test_epochs_begin_again_after_the_last() -> None:
     session = FetchSession()
     session.next({})
     session.answered(7)
-    session._epoch = 2**31 - 1
+    session.epoch = 2**31 - 1
     session.next({})
     session.answered(7)
     assert session.next({})[2:] == (7, 1)
@@ -229,7 +229,7 @@ def test_on_another_connection_everything_is_said_anew() -> None:
             fetcher.step()
             with pytest.raises(BrokerUnavailableError) as lost:
                 fetcher.step()
-            fetcher._lose_connection(str(lost.value))
+            fetcher.lose_connection(str(lost.value))
             fetcher.add(it.returned)
             for _ in range(2):
                 fetcher.step()

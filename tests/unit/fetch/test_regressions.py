@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import enumerate as enumerate_threads
 from time import monotonic
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_kafka_693_an_error_of_the_reset_offset_harms_only_its_partition() -> No
 def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
     """A fetcher stood still in the full queue of a slow stream, and a rebalance waited for the fetcher."""
     it = OnePartition()
-    it.queue = it.stream.queue = StreamQueue(1, it._on_room)
+    it.queue = it.stream.queue = StreamQueue(1, it.on_room)
     slow = it.position
     with it.fetching(log_of(100)) as fetcher:
         fetcher.step()
@@ -247,7 +248,7 @@ def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.M
         closing(cluster.manager()) as manager,
     ):
         brokers = [Endpoint(8, "127.0.0.1", slow.port, 5), quick.endpoint()]
-        assert [manager._leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
+        assert [manager.find_leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
         assert asked == [8, 7, 7]
 
 
@@ -273,9 +274,9 @@ def test_kafka_618_880_914_916_937_nothing_locks_up_and_nothing_stale_is_fetched
         manager.wake()
         again = cluster.start(manager)
         assert monotonic() - began < scaled(2), "the group's thread waits for no broker"
-        assert [fetch.position for fetch in manager._leaderless.values()] == [again]
+        assert manager.leaderless == {again.tp}
         manager.close(Deadline(scaled(5)))
-        assert not manager._thread.is_alive()
+        assert not [thread for thread in enumerate_threads() if "leader-finder" in thread.name]
         assert monotonic() - began < scaled(3)
 
 
@@ -315,7 +316,7 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
     with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
         for number, broker in enumerate([one, two]):
-            fetcher = manager._fetcher((number, 0), broker.endpoint())
+            fetcher = manager.fetcher_for((number, 0), broker.endpoint())
             assert fetcher is not None
             it = OnePartition()
             fetcher.add([_flow(it)])
@@ -335,12 +336,12 @@ def test_a_broker_at_a_new_address_is_followed() -> None:
     """KAFKA-474: a broker that came back elsewhere was asked for at its old address."""
     cluster = Cluster()
     with closing(cluster.manager()) as manager:
-        old = manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 1, 5))
-        new = manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 2, 5))
+        old = manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 1, 5))
+        new = manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 2, 5))
         assert old is not None
         assert new is not old
         assert old.join(Deadline(scaled(5)))
-        assert manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 2, 5)) is new
+        assert manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 2, 5)) is new
 
 
 def test_without_any_broker_the_reason_is_told() -> None:

@@ -85,7 +85,7 @@ def test_a_place_that_cannot_be_read_stays_so_over_a_lost_connection() -> None:
     log = Log(batch(0, size=5000), batch(1))
     with it.fetching(log, log) as fetcher:
         fetcher.step()
-        fetcher._lose_connection("lost")
+        fetcher.lose_connection("lost")
         assert [fetch.tp for fetch in it.returned] == [WHERE]
         fetcher.add(it.returned)
         with pytest.raises(MessageSizeTooLargeException):

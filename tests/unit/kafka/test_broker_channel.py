@@ -495,8 +495,21 @@ def test_a_large_answer_does_not_stay_in_memory(make: Make) -> None:
             len(channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records) for _ in "ab"
         ]
         assert sizes == [20_000_000, 5]
-        assert len(channel._buffer) < 4_300_000
+        assert len(channel.buffer) < 4_300_000
         channel.close()
+
+
+def count_receives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets an entry for each receive on a connection from now on."""
+    calls: list[str] = []
+
+    def count(name: str) -> None:
+        receive = getattr(Connection, name)
+        monkeypatch.setattr(Connection, name, lambda *arguments: calls.append(name) or receive(*arguments))
+
+    count("receive")
+    count("receive_some")
+    return calls
 
 
 def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,22 +525,13 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
     with ScriptedBroker(script) as broker:
         channel = make(broker.endpoint())
         channel.connect(soon())
-        receive_bounded: list[int] = []
-        receive = Connection._receive
-
-        def counted(
-            self: Connection, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float
-        ) -> int:
-            receive_bounded.append(least)
-            return receive(self, view, least, flags, deadline, limit)
-
-        monkeypatch.setattr(Connection, "_receive", counted)
+        receives = count_receives(monkeypatch)
         for _ in range(2):
-            receive_bounded.clear()
+            receives.clear()
             request = FETCH._replace(positions=[*FETCH.positions] * 4)
             answer = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
             assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
-            assert len(receive_bounded) == 2, "its length, and all the rest"
+            assert len(receives) == 2, "its length, and all the rest"
         channel.close()
 
 
@@ -545,14 +549,7 @@ def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch
     with ScriptedBroker(script) as broker:
         channel = make(broker.endpoint())
         channel.connect(soon())
-        calls: list[int] = []
-        receive = Connection._receive
-
-        def counted(self: Connection, *arguments: Any) -> int:
-            calls.append(1)
-            return receive(self, *arguments)
-
-        monkeypatch.setattr(Connection, "_receive", counted)
+        calls = count_receives(monkeypatch)
         for owed, pieces in ((1, 1), (2, 3), (1, 1)):
             calls.clear()
             asked = [channel.send_fetch(FETCH, soon()) for _ in range(owed)]
@@ -591,11 +588,11 @@ def test_close_from_another_thread_wakes_a_blocked_receive(make: Make, elsewhere
         channel.connect(soon())
         waiting = elsewhere(channel.receive_fetch, channel.send_fetch(FETCH, soon()), Deadline(60))
         assert asked.wait(scaled(10))
-        eventually(lambda: channel._connection._busy, 10, "the other thread to wait")
+        eventually(lambda: channel.connection.busy, 10, "the other thread to wait")
         channel.close()
         with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
             waiting.result(scaled(5))
-        assert channel._connection._socket is None
+        assert channel.connection.socket is None
     with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
         channel.connect(soon())
 
@@ -627,7 +624,7 @@ def test_connecting_into_a_black_hole_ends_at_the_deadline(make: Make, black_hol
 def test_close_from_another_thread_wakes_a_connect(make: Make, black_hole: int, elsewhere: Elsewhere) -> None:
     channel = make(Endpoint(7, "127.0.0.1", black_hole), timeout=60)
     waiting = elsewhere(channel.connect, Deadline(60))
-    eventually(lambda: channel._connection._busy, 10, "the other thread to connect")
+    eventually(lambda: channel.connection.busy, 10, "the other thread to connect")
     channel.close()
     with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
         waiting.result(scaled(5))
@@ -706,11 +703,11 @@ def test_a_time_limit_is_told_to_the_system_only_when_it_changes() -> None:
     limits = (30.1, 30.0999, 30.0, 0.1, 0.1, 30.0, 60.0, 30.0)
     for seconds in limits:
         before = len(told)
-        connection._allow(sock, socket.SO_RCVTIMEO, seconds)
+        connection.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
         assert seconds <= told[-1][1] <= seconds * 1.03
         assert len(told) - before <= 1
     assert len(told) == 5, "at first, for less, for more, for much more, for less again"
-    connection._allow(sock, socket.SO_SNDTIMEO, 30.0)
+    connection.set_time_limit(sock, socket.SO_SNDTIMEO, 30.0)
     assert told[-1][0] == socket.SO_SNDTIMEO, "the other way has a limit of its own"
 
 
@@ -720,7 +717,7 @@ def test_close_from_another_thread_wakes_a_blocked_send(elsewhere: Elsewhere) ->
         connection = Connection("broker 7", "127.0.0.1", broker.port)
         connection.connect(soon(), 10)
         waiting = elsewhere(connection.send, bytes(200_000_000), Deadline(60), 60)
-        eventually(lambda: connection._busy, 10, "the other thread to send")
+        eventually(lambda: connection.busy, 10, "the other thread to send")
         connection.close()
         with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
             waiting.result(scaled(10))
@@ -737,7 +734,7 @@ def test_close_leaves_the_descriptor_to_the_thread_that_uses_it() -> None:
         connection = Connection("broker 7", "127.0.0.1", broker.port)
         connection.connect(soon(), 10)
         with ExitStack() as reading:
-            sock = reading.enter_context(connection._using())
+            sock = reading.enter_context(connection.using())
             connection.close()
             assert sock.fileno() >= 0
             with pytest.raises(BrokerUnavailableError, match="closed"):
@@ -746,7 +743,7 @@ def test_close_leaves_the_descriptor_to_the_thread_that_uses_it() -> None:
 
 
 def test_a_login_comes_before_anything_else(make: Make) -> None:
-    class SaslLogin:
+    class Login:
         def wrap(self, sock: socket.socket, host: str) -> socket.socket:
             assert host == "127.0.0.1"
             return sock
@@ -759,7 +756,7 @@ def test_a_login_comes_before_anything_else(make: Make) -> None:
         peer.until_closed()
 
     with ScriptedBroker(script) as broker:
-        channel = make(broker.endpoint(), security=SaslLogin())
+        channel = make(broker.endpoint(), security=Login())
         with pytest.raises(BrokerError, match="wrong password"):
             channel.connect(soon())
         with pytest.raises(BrokerUnavailableError, match="not connected"):

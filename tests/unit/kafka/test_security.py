@@ -94,8 +94,8 @@ def test_plain_in_bare_tokens_on_a_broker_before_1_0() -> None:
     def script(peer: Peer) -> None:
         peer.versions(OLDER)
         handshake(peer, "PLAIN")
-        size = int.from_bytes(peer._exactly(4), "big")
-        assert peer._exactly(size) == b"ann\0ann\0hunter2"
+        size = int.from_bytes(peer.exactly(4), "big")
+        assert peer.exactly(size) == b"ann\0ann\0hunter2"
         peer.send(b"\0\0\0\0")
         peer.until_closed()
 
@@ -110,7 +110,7 @@ def test_a_broker_before_1_0_refuses_by_closing() -> None:
     def script(peer: Peer) -> None:
         peer.versions(OLDER)
         handshake(peer, "PLAIN")
-        peer._exactly(4 + 15)
+        peer.exactly(4 + 15)
 
     with (
         ScriptedBroker(script) as broker,
@@ -260,10 +260,10 @@ def test_a_login_is_renewed_before_it_is_too_old() -> None:
     with ScriptedBroker(script) as broker:
         one = channel(broker, **plain())
         one.connect(soon())
-        assert one._login_until.at is not None
-        one._login_until = Deadline(None)  # however slow this machine is
+        assert one.login_until.at is not None
+        one.login_until = Deadline(None)  # however slow this machine is
         one.metadata(["t"], soon())
-        one._login_until = Deadline(0.0)
+        one.login_until = Deadline(0.0)
         one.metadata(["t"], soon())
         one.close()
 
@@ -371,8 +371,8 @@ def test_kerberos(monkeypatch: pytest.MonkeyPatch, generation: int) -> None:
 
     def bare(peer: Peer) -> None:
         for answer in (b"proof", b"layers", None):
-            size = int.from_bytes(peer._exactly(4), "big")
-            said = peer._exactly(size)
+            size = int.from_bytes(peer.exactly(4), "big")
+            said = peer.exactly(size)
             if answer is not None:
                 peer.send(len(answer).to_bytes(4, "big") + answer)
         assert said == b"\x01\x00\x10\x00kafka@127.0.0.1"
