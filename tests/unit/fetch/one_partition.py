@@ -64,7 +64,7 @@ class OnePartition:
         self.room += 1
 
     def serve(self, log: Log) -> Callable[[Peer], None]:
-        """What a broker with this log does on one connection."""
+        """Return the script of a broker with this log, for one connection."""
 
         def script(peer: Peer) -> None:
             peer.versions()

@@ -1,4 +1,4 @@
-"""What fails again and again takes few lines of the log."""
+"""Broker failures: repeated ones take few log lines, and refused logins are tried at growing intervals."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptur
 REFUSAL = BrokerAuthenticationError("broker 1 at h:1: the login failed")
 
 
-def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_success() -> None:
+def test_login_pauses_grow_and_a_success_resets_them() -> None:
     logins = RefusedLogins()
     pauses = [logins.refused("a", REFUSAL) for _ in range(40)]
     assert 0.3 < pauses[0] <= 0.5
@@ -198,7 +198,7 @@ def test_a_refusal_is_no_storm(manage: Callable[..., tuple[FetcherManager, list[
     assert Door.knocks == 2
 
 
-def test_a_broker_that_is_away_does_not_hide_that_another_refuses(
+def test_a_broker_that_is_away_does_not_hide_a_refusal(
     manage: Callable[..., tuple[FetcherManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, told = manage(REFUSAL)

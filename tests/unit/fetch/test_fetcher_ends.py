@@ -1,4 +1,4 @@
-"""Fetchers that end, or never begin, while partitions are theirs: another one must take over."""
+"""Another fetcher takes over the partitions of a fetcher that ends, or cannot begin."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
 
 
 def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
-    """What happened: brokers that had left the cluster stayed in every report for ever."""
+    """Bug: brokers that had left the cluster stayed in every report for ever."""
     it, metrics = OnePartition(), Metrics()
     manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
 
@@ -67,7 +67,7 @@ def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
         manager.close(Deadline(scaled(10)))
 
 
-def test_a_fetcher_whose_thread_cannot_be_started_gets_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetcher_without_a_thread_gets_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of threads, the manager kept a fetcher without one and gave it partitions at the next try, for ever."""
     begun = OnePartition()
     broker = Endpoint(0, "127.0.0.1", 1)

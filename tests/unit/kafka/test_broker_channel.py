@@ -80,7 +80,7 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> No
         channel.close()
 
 
-def test_other_questions_may_be_asked_while_a_fetch_is_outstanding(make: Make) -> None:
+def test_other_requests_may_be_sent_during_a_fetch(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         fetch, offsets = peer.request(), peer.request()
@@ -145,9 +145,7 @@ def test_old_brokers_are_not_asked_for_their_versions(make: Make, generation: in
         channel.close()
 
 
-def test_a_broker_that_closes_on_the_question_twice_is_taken_for_an_old_one(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_that_closes_twice_on_versions_is_old(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(peer: Peer) -> None:
         peer.request()
 
@@ -160,7 +158,7 @@ def test_a_broker_that_closes_on_the_question_twice_is_taken_for_an_old_one(
         channel.close()
 
 
-def test_a_broker_that_closes_on_the_question_once_is_asked_again(make: Make) -> None:
+def test_a_broker_that_closes_once_on_versions_is_asked_again(make: Make) -> None:
     """One that is just being restarted must not be talked down to version 0: headers would be lost unnoticed."""
 
     def refuse(peer: Peer) -> None:
@@ -177,7 +175,7 @@ def test_a_broker_that_closes_on_the_question_once_is_asked_again(make: Make) ->
         channel.close()
 
 
-def test_a_broker_that_is_silent_on_the_question_is_not_taken_for_an_old_one(make: Make) -> None:
+def test_a_broker_silent_on_versions_is_not_taken_for_old(make: Make) -> None:
     with ScriptedBroker(Peer.until_closed) as broker:
         channel = make(broker.endpoint(), timeout=0.2)
         with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
@@ -195,7 +193,7 @@ def test_no_common_version_is_said_so(make: Make) -> None:
         make(broker.endpoint()).connect(soon())
 
 
-def test_a_wrong_correlation_id_ends_the_connection_but_not_the_channel(make: Make) -> None:
+def test_a_wrong_correlation_id_ends_only_the_connection(make: Make) -> None:
     def wrong(peer: Peer) -> None:
         peer.versions()
         peer.answer(peer.request().correlation_id + 1, fetched(b"of somebody else"))
@@ -244,7 +242,7 @@ def _metadata(channel: BrokerChannel) -> None:
 
 
 def _announced(answered: bytes) -> Callable[[Peer], None]:
-    """Answers the first request after the versions with a length and so many bytes of what it announces."""
+    """Return a script that answers the first request with a length and only the beginning of its bytes."""
 
     def script(peer: Peer) -> None:
         peer.versions()
@@ -341,7 +339,7 @@ def test_an_answer_that_cannot_be_read_ends_the_connection(make: Make) -> None:
             channel.send_fetch(FETCH, soon())
 
 
-def test_a_refused_fetch_is_an_error_that_leaves_the_channel_usable(make: Make) -> None:
+def test_a_refused_fetch_leaves_the_channel_usable(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         peer.answer(peer.request().correlation_id, fetched(error_code=error_codes.FETCH_SESSION_ID_NOT_FOUND))
@@ -371,7 +369,7 @@ def test_a_broker_that_dies_within_an_answer(make: Make, sent: int) -> None:
             channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
 
 
-def test_a_silent_broker_is_waited_for_no_longer_than_the_deadline(make: Make) -> None:
+def test_a_silent_broker_is_waited_for_until_the_deadline(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         peer.until_closed()
@@ -385,7 +383,7 @@ def test_a_silent_broker_is_waited_for_no_longer_than_the_deadline(make: Make) -
         assert 0.09 < monotonic() - begin < scaled(5)
 
 
-def test_a_silent_broker_is_waited_for_no_longer_than_the_socket_timeout(make: Make) -> None:
+def test_a_silent_broker_is_waited_for_until_the_timeout(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         peer.until_closed()
@@ -401,7 +399,7 @@ def test_a_silent_broker_is_waited_for_no_longer_than_the_socket_timeout(make: M
 
 
 @pytest.mark.parametrize("sent", [3, 8, 20, -1])
-def test_the_rest_of_an_answer_that_stops_is_not_taken_for_the_next(make: Make, sent: int) -> None:
+def test_the_rest_of_a_stopped_answer_is_no_other_answer(make: Make, sent: int) -> None:
     def answer(peer: Peer, records: bytes) -> bytes:
         peer.versions()
         body = fetched(records)

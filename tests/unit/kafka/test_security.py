@@ -167,7 +167,7 @@ def test_scram(algorithm: str) -> None:
         one.close()
 
 
-def test_a_wrong_password_is_one_clear_error_without_the_password() -> None:
+def test_a_wrong_password_is_one_error_without_the_password() -> None:
     def script(peer: Peer) -> None:
         peer.versions(MODERN)
         handshake(peer, "SCRAM-SHA-512")
@@ -191,7 +191,7 @@ def test_a_wrong_password_is_one_clear_error_without_the_password() -> None:
         ({"extra": ""}, "added nothing to the nonce"),
     ],
 )
-def test_a_broker_that_does_not_know_the_password_itself_is_not_believed(trick: dict[str, Any], words: str) -> None:
+def test_scram_refuses_a_broker_without_the_password(trick: dict[str, Any], words: str) -> None:
     def script(peer: Peer) -> None:
         peer.versions(MODERN)
         handshake(peer, "SCRAM-SHA-256")
@@ -215,7 +215,7 @@ def test_a_broken_answer_is_a_failed_login_and_nothing_else(answer: bytes) -> No
         channel(broker, **scram("SCRAM-SHA-256")).connect(soon())
 
 
-def test_a_mechanism_that_the_broker_lacks_is_named_with_those_it_has() -> None:
+def test_an_unknown_mechanism_is_named_with_those_offered() -> None:
     def script(peer: Peer) -> None:
         peer.versions(MODERN)
         handshake(peer, "PLAIN", error=33, offered=("SCRAM-SHA-512", "GSSAPI"))
@@ -319,7 +319,7 @@ def test_a_token_may_lie_in_a_file_and_a_refusal_of_it_is_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("provider", ["absent.module:f", "os:absent", "os:sep", "os:path.absent"])
-def test_a_token_provider_that_cannot_be_called_is_refused_at_once(provider: str) -> None:
+def test_a_token_provider_must_be_callable(provider: str) -> None:
     given = {"zookeeper.connect": "zk", "group.id": "g", "sasl.oauthbearer.token.provider": provider}
     config = ConsumerConfig({**given, "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
     with pytest.raises(ConfigException, match="provider"):

@@ -82,9 +82,7 @@ def test_all_is_handed_out_and_each_partition_in_order(three: Several) -> None:
     assert three.held == []
 
 
-def test_a_message_is_finished_when_the_next_is_asked_for_from_whichever_stream(
-    three: Several, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_message_of_any_stream_finishes_the_last(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merged_streams, "TURN", 0.0)  # another stream's turn after each message
     for number in range(3):
         three.put(number, 3)
@@ -117,7 +115,7 @@ def test_a_busy_stream_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None
     some.close()
 
 
-def test_the_order_survives_turns_that_end_inside_compressed_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_that_end_in_compressed_chunks_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merged_streams, "TURN", 0.0)
     some = Several(2)
     for number in range(2):
@@ -148,10 +146,8 @@ def test_whoever_waits_is_woken_by_any_stream(three: Several) -> None:
     assert three.merged._watched == () or not any(s.queue._watcher for s in three.streams)
 
 
-def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
-    three: Several, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What happened: each told the queues once whom to wake, so after ``run()`` the loop over ``messages()`` heard of a
+def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: each told the queues once whom to wake, so after ``run()`` the loop over ``messages()`` heard of a
     chunk only when it looked again, twice a second.
     """
     monkeypatch.setattr(merged_streams, "LOOK_AGAIN", scaled(30))
@@ -176,8 +172,8 @@ def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
     assert monotonic() - begin < scaled(15)
 
 
-def test_streams_are_asked_for_beyond_the_budget_only_while_the_reader_waits() -> None:
-    """What happened: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
+def test_the_budget_is_passed_only_while_the_reader_waits() -> None:
+    """Bug: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
     the budget passed by as many messages.
     """
     budget = QueueBudget(160)
@@ -212,7 +208,7 @@ def test_a_timeout_may_end_the_loop() -> None:
     some.close()
 
 
-def test_a_break_leaves_the_message_in_hand_and_the_next_loop_finishes_it(three: Several) -> None:
+def test_the_next_loop_finishes_the_message_of_a_break(three: Several) -> None:
     three.put(0, 2)
     three.put(1, 1)
     for _ in three.merged:
@@ -222,7 +218,7 @@ def test_a_break_leaves_the_message_in_hand_and_the_next_loop_finishes_it(three:
     assert three.finished == [2, 1, 0]
 
 
-def test_a_stream_that_ends_leaves_the_others_and_the_last_ends_it(three: Several) -> None:
+def test_the_last_stream_to_end_ends_the_iteration(three: Several) -> None:
     three.put(0, 1)
     assert three.merged.get(timeout=0).partition == 0
     three.streams[0].queue.close()
@@ -282,9 +278,7 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     assert len(three.rest()) == 5
 
 
-def test_a_revoked_message_that_was_finished_by_a_turn_is_let_go_at_once(
-    three: Several, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_that_finishes_a_revoked_message_lets_it_go(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
     from zkconsumer.deadline import Deadline
 
     monkeypatch.setattr(merged_streams, "TURN", 0.0)

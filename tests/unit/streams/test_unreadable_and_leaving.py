@@ -1,6 +1,6 @@
 """A place that cannot be read, in a partition that leaves, is paused, or goes on elsewhere.
 
-What happened: a reader decoded before it looked whether the partition was still wanted. The error came again at each
+Bug: a reader decoded before it looked whether the partition was still wanted. The error came again at each
 ask, ``skip()`` refused since the partition had left, and the other partitions of the stream were never read again. With
 ``corrupt.message.policy=skip`` an ordinary rebalance made ``run`` raise ValueError.
 """
