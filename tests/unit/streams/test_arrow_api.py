@@ -199,7 +199,7 @@ def test_a_table_ends_although_messages_never_do(bench: Bench) -> None:
         bench.put(where, next_offset, 2)
         next_offset += 2
 
-    bench.queue._on_room = more
+    bench.on_room = more
     bench.put(where, 0, 2)
     next_offset = 2
     bench.put(where, 2, 2)
@@ -355,14 +355,14 @@ def test_a_table_not_handed_out_keeps_the_order(bench: Bench) -> None:
     bench.put(where, 100, 2)
     bench.queue.jump(where, 7)
     bench.put(where, 7, 1)
-    made = column_reader.ColumnReader._gather
+    made = column_reader.ColumnReader.gather
 
     def gather(*arguments: Any) -> None:
         made(*arguments)
         bench.lease.suspend()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(column_reader.ColumnReader, "_gather", gather)
+        patched.setattr(column_reader.ColumnReader, "gather", gather)
         assert bench.stream.to_arrow(timeout=0).num_rows == 0
     bench.lease.resume(bench.lease.epoch)
     assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [100, 101, 7]
@@ -394,7 +394,7 @@ def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
     bench.put(where, 3, 3)
     if finished:
         next(bench.stream.batches(max_rows=finished))
-    for place in ("_hand_over", "_gather" if ask == "table" else "_next_part"):
+    for place in ("hand_over", "gather" if ask == "table" else "_next_part"):
 
         def interrupted(*_: Any) -> Any:
             raise kind
@@ -411,7 +411,7 @@ def test_an_interrupt_after_the_announcement_takes_it_back(bench: Bench, monkeyp
     where = position()
     bench.put(where, 0, 3)
     bench.put(where, 3, 3)
-    made = column_reader.ColumnReader._hand_over
+    made = column_reader.ColumnReader.hand_over
 
     def interrupted(*arguments: Any) -> bool:
         assert made(*arguments)
@@ -420,7 +420,7 @@ def test_an_interrupt_after_the_announcement_takes_it_back(bench: Bench, monkeyp
 
     for table in (False, True):
         with monkeypatch.context() as patched:
-            patched.setattr(column_reader.ColumnReader, "_hand_over", interrupted)
+            patched.setattr(column_reader.ColumnReader, "hand_over", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 bench.stream.to_arrow(timeout=0) if table else next(bench.stream.batches())
         assert (where.held, where.finished(including_held=True)) == (False, 0)
@@ -557,12 +557,12 @@ def test_an_unreadable_place_ends_a_table(bench: Bench) -> None:
 
 
 def test_with_action_end_a_timeout_ends_only_the_loop(bench: Bench) -> None:
-    bench.stream._ends_on_timeout = True
+    stream = new_stream("s", bench.queue, bench.lease, ends_on_timeout=True)
     where = position()
     bench.put(where, 0, 2)
-    assert [offsets(batch) for batch in bench.stream.batches()] == [[0, 1]]
+    assert [offsets(batch) for batch in stream.batches()] == [[0, 1]]
     bench.put(where, 2, 2)
-    assert [offsets(batch) for batch in bench.stream.batches(timeout=0.01)] == [[2, 3]]
+    assert [offsets(batch) for batch in stream.batches(timeout=0.01)] == [[2, 3]]
 
 
 # ---- what is counted and committed
@@ -627,13 +627,13 @@ class Transactions:
         self.where = position()
         self.end = self.sent = 0
         self.kept: list[list[chunk_batches.ChunkPart]] = []
-        made = column_reader.ColumnReader._hand_over
+        made = column_reader.ColumnReader.hand_over
 
         def hand_over(reader: Any, found: list[chunk_batches.ChunkPart], *arguments: Any) -> bool:
             self.kept.append(list(found))
             return made(reader, found, *arguments)
 
-        monkeypatch.setattr(column_reader.ColumnReader, "_hand_over", hand_over)
+        monkeypatch.setattr(column_reader.ColumnReader, "hand_over", hand_over)
 
     def put(self, *, aborted: int = 0, good: int = 0, where: Any = None) -> None:
         """Chunks of an aborted message each, or one of so many good ones."""

@@ -20,6 +20,7 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -39,10 +40,15 @@ class Watched(PartitionPosition):
 
 
 @pytest.fixture
-def stream() -> Iterator[KafkaStream[bytes, bytes]]:
-    lease = Lease()
-    lease.renew(monotonic(), 3600.0)
-    lease.resume(lease.epoch)
+def lease() -> Lease:
+    made = Lease()
+    made.renew(monotonic(), 3600.0)
+    made.resume(made.epoch)
+    return made
+
+
+@pytest.fixture
+def stream(lease: Lease) -> Iterator[KafkaStream[bytes, bytes]]:
     made: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0)
     yield made
     made.queue.close()
@@ -110,49 +116,51 @@ def test_whenever_one_looks_a_message_is_in_hand_or_counted(
     assert all(finished >= 3 and finished == with_held for finished, with_held, _ in position.seen)
 
 
-def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes]) -> None:
+def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes], lease: Lease) -> None:
     """Bug: with the lease lapsed, an ending stream went on to the next batch and counted the rest as read."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     put(stream, position, 2, 2, 2)
     messages = iter(stream)
     next(messages)
-    stream._lease.suspend()
+    lease.suspend()
     stream.queue.close()
     assert next(messages, None) is None
     assert position.finished(including_held=True) == 1
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05])
-def test_a_closed_gate_keeps_nobody_longer_than_his_patience(stream: KafkaStream[bytes, bytes], seconds: float) -> None:
+def test_a_closed_gate_keeps_nobody_longer_than_his_patience(
+    stream: KafkaStream[bytes, bytes], lease: Lease, seconds: float
+) -> None:
     """Bug: with ZooKeeper away and messages fetched, ``get`` waited for ZooKeeper whatever its timeout."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     put(stream, position, 2, 1)
     assert stream.get(timeout=0).offset == 0
-    stream._lease.suspend()
+    lease.suspend()
     for _ in range(2):
         begin = monotonic()
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=seconds)
         assert seconds <= monotonic() - begin < seconds + scaled(2)
         assert position.finished(including_held=True) == 1
-    stream._lease.resume(stream._lease.epoch)
+    lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
 
 
 def test_a_lease_that_ends_after_the_look_counts_nothing(
-    stream: KafkaStream[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+    stream: KafkaStream[bytes, bytes], lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the message would stay announced, and the next ask, or a shutdown, would count what nobody got."""
+    """Otherwise the message would stay announced, and the next read or a shutdown would count it."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     put(stream, position, 3)
     assert stream.get(timeout=0).offset == 0
-    stream._lease.suspend()
+    lease.suspend()
     with monkeypatch.context() as patched:
         looks = iter([True])  # it was valid a moment ago
-        patched.setattr(stream._reader, "may_hand_out", lambda: next(looks, False))
+        patched.setattr(ChunkReader, "may_hand_out", lambda _: next(looks, False))
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=0)
     assert not position.held
     assert position.finished(including_held=True) == 1
-    stream._lease.resume(stream._lease.epoch)
+    lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event, Thread, get_native_id
 from time import monotonic
 from typing import Any
@@ -45,10 +45,11 @@ class Bench:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
-        self.queue = StreamQueue(capacity, self._on_room)
+        self.on_room: Callable[[], None] = self._count_room
+        self.queue = StreamQueue(capacity, lambda: self.on_room())
         self.stream: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", self.queue, self.lease, timeout=timeout)
 
-    def _on_room(self) -> None:
+    def _count_room(self) -> None:
         self.room += 1
 
     def put(self, where: PartitionPosition, first: int, count: int) -> None:

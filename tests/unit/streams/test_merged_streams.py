@@ -70,6 +70,14 @@ def three() -> Iterator[Several]:
     made.close()
 
 
+@pytest.fixture
+def patient() -> Iterator[Several]:
+    """Return three streams whose reader waits for ever."""
+    made = Several(3, timeout=None)
+    yield made
+    made.close()
+
+
 def test_all_is_handed_out_and_each_partition_in_order(three: Several) -> None:
     for number, count in ((0, 3), (2, 4), (0, 2), (1, 1)):
         three.put(number, count)
@@ -127,23 +135,22 @@ def test_turns_that_end_in_compressed_chunks_keep_the_order(monkeypatch: pytest.
     some.close()
 
 
-def test_whoever_waits_is_woken_by_any_stream(three: Several) -> None:
-    three.merged._timeout = None
+def test_whoever_waits_is_woken_by_any_stream(patient: Several) -> None:
     got: list[int] = []
 
     def read() -> None:
-        got.extend(message.partition for message in three.merged)
+        got.extend(message.partition for message in patient.merged)
 
     reader = Thread(target=read)
     reader.start()
     for count, number in enumerate((2, 0, 1, 1), 1):
-        three.put(number, 1)
+        patient.put(number, 1)
         eventually(lambda wanted=count: len(got) == wanted, 5, "the message")  # type: ignore[misc]
-    three.close()
+    patient.close()
     reader.join(scaled(5))
     assert not reader.is_alive()
     assert got == [2, 0, 1, 1]
-    assert three.merged._watched == () or not any(s.queue._watcher for s in three.streams)
+    assert repr(patient.merged) == "<MergedStreams of 0>", "it watches no queue any more"
 
 
 def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +168,7 @@ def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkey
         stream.queue.withdraw_ask()
 
     def put() -> None:
-        eventually(lambda: all(stream.queue._reader_waits for stream in three.streams), 10, "somebody who waits")
+        eventually(lambda: all(stream.queue.reader_waits for stream in three.streams), 10, "somebody who waits")
         three.put(1, 1)
 
     putting = Thread(target=put)
@@ -172,21 +179,21 @@ def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkey
     assert monotonic() - begin < scaled(15)
 
 
-def test_the_budget_is_passed_only_while_the_reader_waits() -> None:
+def test_the_budget_is_passed_only_while_thereader_waits() -> None:
     """Bug: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
     the budget passed by as many messages.
     """
     budget = QueueBudget(160)
     several = Several(9, budget=budget)
     assert several.rest() == []
-    reader_waits = [stream.queue for stream in several.streams]
-    assert all(queue._reader_waits for queue in reader_waits), "the reader would take whatever comes first"
+    queues = [stream.queue for stream in several.streams]
+    assert all(queue.reader_waits for queue in queues), "the reader would take whatever comes first"
     several.put(4, 1)
     assert several.merged.get(timeout=0).partition == 4
-    assert not any(queue._reader_waits for queue in reader_waits), "it has something to do"
+    assert not any(queue.reader_waits for queue in queues), "it has something to do"
     several.put(5, 2)
     assert several.merged.get(timeout=0).partition == 5
-    assert not any(queue._reader_waits for queue in reader_waits), "none was asked while there was something"
+    assert not any(queue.reader_waits for queue in queues), "none was asked while there was something"
     several.close()
 
 
@@ -332,11 +339,10 @@ def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: p
     assert [offset for _, offset in three.rest()] in ([0, 1, 2], [1, 2])
 
 
-def test_a_signal_handler_sees_that_its_thread_is_asking(three: Several) -> None:
-    three.merged._timeout = None
+def test_a_signal_handler_sees_that_its_thread_is_asking(patient: Several) -> None:
     seen: list[bool] = []
-    three.streams[1].queue.watch = lambda _: seen.append(three.merged.interrupted(get_native_id()))  # type: ignore[method-assign,assignment]
-    three.put(2, 1)
-    assert next(three.merged).partition == 2
+    patient.streams[1].queue.watch = lambda _: seen.append(patient.merged.interrupted(get_native_id()))  # type: ignore[method-assign,assignment]
+    patient.put(2, 1)
+    assert next(patient.merged).partition == 2
     assert seen == [True]
-    assert not three.merged.interrupted(get_native_id())
+    assert not patient.merged.interrupted(get_native_id())
