@@ -106,7 +106,7 @@ class Connection:
         return self.send(name, message, version).answer()
 
     def receive(self, api: Api, version: int, correlation: int) -> Body:
-        data = self._exactly(int.from_bytes(self._exactly(4), "big"))
+        data = self.exactly(int.from_bytes(self.exactly(4), "big"))
         assert int.from_bytes(data[:4], "big") == correlation
         reader = WireReader(data[4:], version, flexible=True)
         if version >= api.flexible and api.name != "ApiVersions":
@@ -122,7 +122,7 @@ class Connection:
         finally:
             self._sock.settimeout(scaled(IN_TIME))
 
-    def _exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
             more = self._sock.recv(count - len(data))

@@ -1,4 +1,4 @@
-"""What members of groups write, byte by byte as the Java client of 3.9.1 does."""
+"""The group protocol: members write the same bytes as the Java client of 3.9.1."""
 
 from __future__ import annotations
 

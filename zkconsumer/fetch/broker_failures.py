@@ -28,7 +28,7 @@ LONGEST_LOGIN_PAUSE = 30.0
 
 
 class _Failure:
-    """A failure that repeats. ``times`` counts it, ``line_at`` is when it may be logged again."""
+    """A failure that repeats, ``times`` so far. It may be logged again at ``line_at``."""
 
     __slots__ = ("is_over", "line_at", "pause", "since", "times", "told_over")
 
@@ -42,7 +42,10 @@ class _Failure:
 
 
 class FailureLog:
-    """Present failures, by their names in the log. Argument: ``clock`` tells seconds, from any beginning."""
+    """Logs failures that repeat in few lines: the first at once, then a summary at growing intervals.
+
+    Argument: ``clock`` returns seconds, from any beginning.
+    """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -50,8 +53,9 @@ class FailureLog:
         self._known: dict[str, _Failure] = {}
 
     def failed(self, what: str, why: str) -> None:
-        """Note that ``what`` failed once more, and log ``why`` where it is time to. One that fails again soon after it
-        worked is the same outage.
+        """Count a failure of ``what``, and log ``why`` if it is time to.
+
+        A failure soon after ``what`` worked again belongs to the same outage.
         """
         now = self._clock()
         with self._lock:
@@ -73,7 +77,7 @@ class FailureLog:
         log.log(level, "%s", line)
 
     def over(self, what: str) -> None:
-        """Note that ``what`` works. That is logged once for an outage."""
+        """Note that ``what`` works. This is logged once for an outage."""
         with self._lock:
             failure = self._known.get(what)
             if failure is None or failure.is_over:
@@ -87,33 +91,37 @@ class FailureLog:
 
 
 class RefusedLogins:
-    """The refused logins of one member, by who tried."""
+    """The refused logins of one member, by the connection that tried.
+
+    Only an operator cures a refused login, and every try costs the broker work and a line in its log. So the pauses
+    between tries grow. The first refusal is logged as an error, the later ones quietly.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._refused: dict[object, tuple[int, str]] = {}
 
     def refused(self, who: object, error: BrokerAuthenticationError) -> float:
-        """A try failed. Returns the seconds to wait before the next: longer each time, up to half a minute."""
+        """Note a refused login; returns the seconds to wait before the next try, longer each time."""
         with self._lock:
             first = not self._refused
             times = self._refused.get(who, (0, ""))[0] + 1
             self._refused[who] = (times, str(error))
-        log.log(logging.ERROR if first else logging.DEBUG, "%s; it is tried again, ever more seldom", error)
+        log.log(logging.ERROR if first else logging.DEBUG, "%s; it is tried again at growing intervals", error)
         return backoff(times, FIRST_LOGIN_PAUSE, LONGEST_LOGIN_PAUSE) * random.uniform(0.75, 1.0)
 
     def accepted(self, who: object) -> None:
-        """A try succeeded."""
+        """Note a login that succeeded."""
         if self.forget(who) and not self.trouble:
             log.info("no broker refuses us any more")
 
     def forget(self, who: object) -> bool:
-        """``who`` tries no more. Returns whether it was refused last."""
+        """Drop ``who``, which tries no more; returns whether its last try was refused."""
         with self._lock:
             return self._refused.pop(who, None) is not None
 
     @property
     def trouble(self) -> str:
-        """Why, in words for the user; empty where nobody is refused."""
+        """The reason of a refusal, for the user; empty if no login is refused."""
         with self._lock:
             return next((told for _, told in self._refused.values()), "")

@@ -1,9 +1,13 @@
-"""One request to one broker and its answer: how much is asked of whom, what need not be said again, which connection.
+"""Sends fetch requests to one broker: how many bytes of which partitions, on which connection, and its metrics.
 
-Threads: the fetcher's thread; ``close`` is anybody's. Nothing is guarded, for nothing else is shared.
+Threads: the fetcher's thread; any thread may call ``close``. Nothing else is shared, so nothing is guarded.
 
-Mirrors the request half of the original's ``AbstractFetcherThread``. Differs on purpose: no more is asked for than may
-come, whatever the broker's generation; where the broker remembers, only what is new is said (``session``).
+Mirrors the request half of the original's ``AbstractFetcherThread``. The original asks every partition for
+``fetch.message.max.bytes``, whatever that adds up to. Here a request never asks for more than may come. Brokers from
+0.10.1 on cap a response themselves, and serve partitions in the order of the request (KIP-74). Older brokers send all
+that is asked for, so the request itself keeps to the limit: each partition gets a share, and if a share is too small
+for its messages, partitions take turns. A broker that remembers earlier requests is sent only the changes
+(:class:`FetchSession`).
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
 from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, UnlimitedBudget
 from zkconsumer.kafka import (
-    BrokerChannel,
     EpochEndResponse,
     FetchRequest,
     FetchResponse,
@@ -26,7 +29,6 @@ from zkconsumer.kafka import (
     PartitionResponse,
 )
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
 from zkconsumer.kafka.requests import CAPPED_FETCH
 from zkconsumer.metrics import Backlog, MetricName, Metrics
 from zkconsumer.model import Endpoint, TopicPartition
@@ -37,8 +39,9 @@ _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION
 
 
 class FetchResult(NamedTuple):
-    """What came: each partition's part with its flow and what was asked of it. ``turned`` are those whose turn it was,
-    None: those that got something.
+    """The response to one fetch: each partition with its request and its part of the response.
+
+    ``turned`` are the partitions whose turn it was; None stands for all that got messages.
     """
 
     parts: list[tuple[PartitionFetch, FetchRange, PartitionResponse]]
@@ -46,16 +49,16 @@ class FetchResult(NamedTuple):
 
 
 SMALLEST_SHARE = 16 * 1024
-"""Bytes below which a partition is not asked for less, so that a request is worth its while, whatever is left of
-``queued.max.bytes``. Where ``fetch.max.bytes`` is less, that counts.
+"""The fewest bytes that a partition is asked for, so that a request is worth its cost, whatever is left of
+``queued.max.bytes``. If ``fetch.max.bytes`` is less, it counts instead.
 """
 SHORTEST_POLL = 0.002
 GROWTH = 4
-"""A partition that had no room for so many times as long as a poll may still be looked at that much later."""
+"""A partition whose stream has had no room for ``GROWTH`` times the poll's length may be looked at that much later."""
 
 
 class SizedRequest(NamedTuple):
-    """Which flows to ask for and how many bytes of each; ``turns`` is how many such requests serve all of them."""
+    """The partitions to ask for and the bytes of each; ``turns`` is how many such requests serve all of them."""
 
     asked: list[tuple[PartitionFetch, int]]
     turns: int
@@ -64,11 +67,10 @@ class SizedRequest(NamedTuple):
 def size_request(
     fetches: Sequence[PartitionFetch], limit: int, partition_bytes: int, *, capped: bool, most: int
 ) -> SizedRequest:
-    """What to ask for, of ``flows`` in the order of service.
+    """Return what to ask for, of ``fetches`` in the order of service; at least one of them, whatever the limit.
 
-    Arguments: ``limit`` in bytes for the whole answer, ``most`` what it is at most (``fetch.max.bytes``);
-    ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped`` says that the broker itself keeps to the limit. At
-    least one flow is asked for, whatever the limit.
+    Arguments: ``limit`` in bytes for the whole response, ``most`` its upper bound (``fetch.max.bytes``);
+    ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped`` says that the broker itself keeps to the limit.
     """
     if capped:
         return SizedRequest(
@@ -87,11 +89,11 @@ def size_request(
 
 
 def poll_seconds(max_wait: float, turns: int, full_for: float) -> float:
-    """How long the broker may wait for data, in seconds.
+    """Return how long the broker may wait for data, in seconds.
 
-    Less than ``max_wait`` where others wait for their turn, and where a stream has had no room for ``full_for``
-    seconds (0: all have), since it may have some any moment. The longer it has had none, the less that is hurried: its
-    reader is slow then, and has enough.
+    It is less than ``max_wait`` while partitions wait for their turn. It is also less if a stream has had no room for
+    ``full_for`` seconds (0: all have room), since it may get some at any moment. The longer that lasts, the longer the
+    poll may be: the stream's reader is slow then, and has enough.
     """
     wait = max_wait / turns
     return min(wait, max(SHORTEST_POLL, full_for / GROWTH)) if full_for else wait
@@ -114,14 +116,7 @@ class FetchConnection:
         self.budget = budget or UnlimitedBudget()
         self.metrics = FetchMetrics(metrics or Metrics(), settings.client_id, endpoint)
         self._settings = settings
-        self._channel = BrokerChannel(
-            endpoint,
-            client_id=settings.client_id,
-            socket_timeout=settings.socket_timeout,
-            receive_buffer=settings.receive_buffer,
-            security=settings.security,
-            largest_fetch=max(settings.largest_batch, LARGEST_ANSWER),
-        )
+        self._channel = settings.channel(endpoint)
         self._session = FetchSession()
         self._ends: dict[TopicPartition, int] = {}
         self._capping = False
@@ -138,11 +133,11 @@ class FetchConnection:
         return True
 
     def lost(self) -> None:
-        """The connection is of no use any more; :meth:`connect` makes a fresh one."""
+        """Note that the connection is unusable; :meth:`connect` makes a new one."""
         self._connected = False
 
     def close(self) -> None:
-        """Close for good, from any thread; interrupts what is waited for."""
+        """Close for good, from any thread; interrupts a wait."""
         self._channel.close()
 
     def list_offsets(
@@ -157,10 +152,9 @@ class FetchConnection:
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
     def fetch(self, fetches: Sequence[PartitionFetch], full_for: float) -> FetchResult | None:
-        """Ask for what comes next of these, in the order of service; None where it is all to be said anew.
+        """Fetch the next chunks of these partitions, in the order of service; None if all must be requested anew.
 
-        Arguments: ``full_for`` is since how many seconds some stream has had no room, 0 where all have. Raises
-        BrokerError.
+        Arguments: ``full_for`` is for how many seconds some stream has had no room, 0 if all have. Raises: BrokerError.
         """
         settings = self._settings
         limit = self.budget.reserve(settings.max_bytes)
@@ -188,8 +182,10 @@ class FetchConnection:
         return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
 
     def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:
-        """In a session the broker tells the log's end when it has changed. A position that is new (after a seek) learns
-        it from what was told before.
+        """Store the log ends that the response names.
+
+        In a session the broker names a log's end only when it has changed. A new position, after a seek, takes the end
+        that was named before.
         """
         ends, level = self._ends, self._settings.isolation_level
         for part in answer.partitions:
@@ -199,9 +195,7 @@ class FetchConnection:
                 fetch.position.log_end = ends.get(tp, -1)
 
     def _exchange(self, wanted: Mapping[TopicPartition, FetchRange], limit: int, wait: float) -> FetchResponse | None:
-        """One request and its answer; None where the broker has forgotten what it was told, and all is to be said
-        anew.
-        """
+        """Send one request and return its response; None if the broker lost the session."""
         settings = self._settings
         if not self._session.incremental:
             self._ends.clear()
@@ -217,7 +211,7 @@ class FetchConnection:
         except BrokerResponseError as e:
             if e.code not in _SESSION_ERRORS or not self._session.refused():
                 raise
-            log.debug("%s: everything is said anew", e)
+            log.debug("%s: all partitions are requested anew", e)
             return None
         self.metrics.fetched(monotonic() - began, answer)
         self._session.answered(answer.session_id)
@@ -225,7 +219,11 @@ class FetchConnection:
 
 
 class FetchMetrics:
-    """The instruments of one fetcher: its broker's, and those over all brokers."""
+    """The metrics of fetching from one broker, under the original's names: the broker's own, and those over all
+    brokers.
+
+    Threads: its fetcher calls ``fetched`` once a request, which only notes the values (``metrics.Backlog``).
+    """
 
     def __init__(self, metrics: Metrics, client_id: str, endpoint: Endpoint) -> None:
         client = (("clientId", client_id),)
@@ -247,18 +245,18 @@ class FetchMetrics:
         self._fresh: Backlog[tuple[float, float, int]] = Backlog(metrics, self._tell)
 
     def remove(self) -> None:
-        """Nothing is fetched from this broker any more: what is told of it alone goes."""
+        """Remove the broker's own metrics: nothing is fetched from it any more."""
         self._metrics.remove(self._of_broker)
 
     def fetched(self, seconds: float, answer: FetchResponse) -> None:
-        """A request was answered after so many seconds."""
+        """Note a response that took so many seconds."""
         size = 0
         for part in answer.partitions:
             size += len(part.records)
         self._fresh.add((seconds, answer.throttle, size))
 
     def settle(self) -> None:
-        """Tell the instruments what they have not been told yet; any thread."""
+        """Pass the noted values to the instruments; any thread."""
         self._fresh.settle()
 
     def _tell(self, answers: Sequence[tuple[float, float, int]]) -> None:

@@ -1,13 +1,13 @@
-"""One thread that fetches from one broker: every partition it leads and we own, long-polled, in one request after the
-other.
+"""Fetches from one broker, on one thread: all owned partitions that it leads, one long-polled request after the other.
 
-Threads: :meth:`Fetcher.step` is the thread's; ``add``, ``stop`` and ``wake`` come from the leader finder, the group's
-thread and the streams. The condition guards the list of flows only; nothing is sent or awaited while it is held.
+Threads: the fetcher's thread calls :meth:`Fetcher.step`; the leader finder, the group's thread and the streams call
+``add``, ``stop`` and ``wake``. The condition guards the table of partitions only. The lock is not held during a request
+or another wait.
 
-Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a partition whose stream has no room is left out
-of the request and so holds up nobody (there the thread blocks with all its partitions); an unexpected answer hands the
-partition back to the leader finder and never ends the thread silently; a start position is stored before the first
-message is handed out. How it asks is told in ``exchange``, what it makes of an answer in ``judging``.
+Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a request leaves out a partition whose stream has
+no room, so that partition holds up no other. The original's thread blocks there with all its partitions. An unexpected
+response hands the partition back to the leader finder, and never ends the thread silently. A start position is stored
+before the first message is handed out.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 class Fetcher:
     """Fetches from one broker on a thread of its own.
 
-    Arguments: ``give_back`` takes the flows whose leader must be found again; ``resolved`` is told the start offsets
-    of partitions that had none (a flow waits until its position has begun there). Both are called on the fetcher's
-    thread. ``budget`` is shared with the streams and the other fetchers.
+    Arguments: ``give_back`` takes the partitions whose leader must be found again; ``resolved`` takes the start offsets
+    of partitions that had none, which are fetched once their position has begun there. Both are called on the fetcher's
+    thread.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Fetcher:
         self._give_back = give_back
         self._resolved = resolved
         self._fetches: dict[TopicPartition, PartitionFetch] = {}
-        self._lock = RLock()  # entered as itself, see streams.queue
+        self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._woken = False
         self._stopping = False
@@ -88,7 +88,7 @@ class Fetcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end and interrupt what it waits for; returns at once."""
+        """Tell the thread to end, and interrupt its wait; returns at once."""
         with self._lock:
             self._stopping = True
             self._changed.notify_all()
@@ -102,7 +102,7 @@ class Fetcher:
         return not self._thread.is_alive()
 
     def add(self, fetches: Sequence[PartitionFetch]) -> None:
-        """Fetch these too; one that is fetched already keeps its place."""
+        """Fetch these partitions too; one that is fetched already keeps its place."""
         with self._lock:
             for fetch in fetches:
                 self._fetches[fetch.tp] = fetch
@@ -110,20 +110,20 @@ class Fetcher:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Something changed (a stream has room, a position was resolved): look again."""
+        """Look at the partitions again: a stream has room, or a position was resolved."""
         with self._lock:
             self._woken = True
             self._changed.notify_all()
 
     @property
     def trouble(self) -> str:
-        """Why some partition here could not be fetched when it was tried last; empty where all go well."""
+        """Why the last try for some partition here failed; empty if all are fetched."""
         with self._lock:
             return next((fetch.trouble for fetch in self._fetches.values() if fetch.trouble), "")
 
     @property
     def partitions(self) -> int:
-        """How many partitions are fetched here."""
+        """The number of partitions that are fetched here."""
         with self._lock:
             return len(self._fetches)
 
@@ -150,17 +150,20 @@ class Fetcher:
                 if not self._stopping:
                     self._failures.failed(self._name, f"{self._name} failed: {e}")
                 self._answered = False
-                self._lose_connection(str(e))
+                self.lose_connection(str(e))
             except Exception as e:
-                # whatever it was, the partitions must not stall behind a dead thread
+                # any error: the partitions must not stall behind a dead thread
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
-                self._lose_connection(repr(e))
+                self.lose_connection(repr(e))
         self._broker.close()
         self.metrics.settle()
         self._return_all()
 
     def step(self) -> None:
-        """One round: resolve start positions, fetch what has room, queue the answer; or wait for something to do."""
+        """Do one round: resolve start positions, send a fetch, queue the response.
+
+        If there is nothing to fetch, it waits.
+        """
         with self._lock:
             fetches = list(self._fetches.values())
             self._woken = False
@@ -169,7 +172,7 @@ class Fetcher:
             self._connect()
             self._resolve(unresolved)
             ready, _ = self._sorted(fetches)
-        # looked at again: room that was made before it was known that somebody wants it has woken nobody
+        # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
         welcome = self._welcome(ready) or self._welcome(ready)
         if not welcome:
             self._wait(IDLE_WAIT)
@@ -182,11 +185,14 @@ class Fetcher:
             self._logins.accepted(self)
 
     def _sorted(self, fetches: Sequence[PartitionFetch]) -> tuple[list[PartitionFetch], list[PartitionFetch]]:
-        """Those that can be fetched, and those whose start must be asked for; drops those that have ended."""
+        """Return the partitions that can be fetched, and those whose start offset must be looked up.
+
+        Ended partitions are dropped.
+        """
         ready, unresolved, ended = [], [], False
         for fetch in fetches:
             position = fetch.position
-            if position.fetch_from is not None:  # the reader wants it again from there
+            if position.fetch_from is not None:  # the reader has it fetched again from there
                 position.fetched, position.fetch_from = position.fetch_from, None
             if position.halted and position.revoked:
                 ended = True
@@ -201,7 +207,7 @@ class Fetcher:
         return ready, unresolved
 
     def _welcome(self, ready: list[PartitionFetch]) -> list[PartitionFetch]:
-        """Those whose streams have room now."""
+        """Return the partitions whose streams have room now."""
         free = self._broker.budget.free()
         rooms: dict[Sink, bool] = {}
         full = False
@@ -223,7 +229,7 @@ class Fetcher:
                 self._changed.wait(seconds)
 
     def _refused(self, error: BrokerAuthenticationError) -> None:
-        """Keep the partitions for a while, so that the leader finder does not send them here again at once."""
+        """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
         if self._stopping:
             return
         pause = self._logins.refused(self, error)
@@ -231,10 +237,10 @@ class Fetcher:
             self._changed.wait_for(lambda: self._stopping, pause)
         if self._stopping:
             self._logins.forget(self)
-        self._lose_connection(str(error))
+        self.lose_connection(str(error))
 
-    def _lose_connection(self, trouble: str) -> None:
-        # connecting makes a fresh one; whoever leads these partitions now is asked for again
+    def lose_connection(self, trouble: str) -> None:
+        """Give all partitions back: their leader may be another broker now. The next connect makes a new connection."""
         self._broker.lost()
         self._return_all(trouble)
 
@@ -245,7 +251,7 @@ class Fetcher:
         self._return(fetches, trouble)
 
     def _return(self, fetches: Sequence[PartitionFetch], trouble: str = "") -> None:
-        """Give these back to the leader finder. ``trouble`` says why, where the flows do not say it themselves."""
+        """Give these partitions back to the leader finder. ``trouble`` says why, unless they say it themselves."""
         returned = []
         with self._lock:
             for fetch in fetches:
@@ -255,7 +261,7 @@ class Fetcher:
                 fetch.resolving = False
                 if not fetch.position.revoked:
                     returned.append(fetch)
-        if returned:  # when stopping too: only this fetcher may end, in favour of one at the broker's new address
+        if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 
     def _fetch(self, fetches: Sequence[PartitionFetch]) -> None:
@@ -277,8 +283,9 @@ class Fetcher:
             self._return(outcomes.moved)
 
     def _rotate(self, served: Sequence[PartitionFetch]) -> None:
-        """Who had its turn goes to the end of the next request, so that a limited answer starves nobody (KIP-74). In a
-        session the broker does the same with those that it remembers.
+        """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74).
+
+        In a session the broker does the same with the partitions that it remembers.
         """
         with self._lock:
             for fetch in served:
@@ -290,7 +297,7 @@ class Fetcher:
             for fetch, error in places:
                 park(fetch, error)
             return
-        # never beyond the end: out of range there, auto.offset.reset would start all over again
+        # never beyond the log's end: that is out of range, so auto.offset.reset would start all over again
         wanted = {fetch.tp: LATEST for fetch, _ in places}
         listed = self._broker.list_offsets(wanted)
         for fetch, error in places:
@@ -302,7 +309,7 @@ class Fetcher:
             fetch.position.fetched = fetch.reached = error.next_offset
 
     def _resolve(self, fetches: Sequence[PartitionFetch]) -> None:
-        """Ask where ``auto.offset.reset`` begins, for partitions without an offset."""
+        """Look up the start offset by ``auto.offset.reset``, for partitions without an offset."""
         wanted = {fetch.tp: self._settings.reset_to for fetch in fetches}
         listed = self._broker.list_offsets(wanted, isolation_level=self._settings.isolation_level)
         failed: list[PartitionFetch] = []

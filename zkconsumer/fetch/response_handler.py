@@ -1,7 +1,7 @@
-"""What a fetch answer says of a partition, and what is done about it: queued, asked for more, given up or sorted out.
+"""Handles a fetch response, partition by partition: queues the chunk, asks for more bytes, or parks the partition.
 
-Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154), and is taken
-from the data's own headers.
+Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154). It is taken from
+the chunk's own batch headers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SuspectResponse(NamedTuple):
 
 
 class Outcomes:
-    """What a fetch answer said of partitions, by what is to be done about them."""
+    """The partitions of a fetch response, sorted by the next step."""
 
     __slots__ = ("corrupt", "moved", "out_of_range", "served", "suspects")
 
@@ -53,7 +53,7 @@ class Outcomes:
 
 
 class ResponseHandler:
-    """Judges the answers of one broker."""
+    """Handles the responses of one broker."""
 
     def __init__(self, broker_id: int, settings: FetchSettings) -> None:
         self._broker_id = broker_id
@@ -68,13 +68,13 @@ class ResponseHandler:
         *,
         follows: bool = False,
     ) -> None:
-        """Take one partition's data, or find out what to do about it instead.
+        """Queue one partition's chunk, or note in ``outcomes`` what else to do.
 
-        Arguments: ``follows`` says that the leader's log is known to be the one that was read.
+        Arguments: ``follows`` says that the leader's log is known to be the one that was read before.
         """
         position = fetch.position
         if position.revoked or position.fetched != request.offset or position.fetch_from is not None:
-            return  # it left, or moved, while the answer was under way
+            return  # the partition left, or moved, during the request
         if response.error == codes.NONE:
             try:
                 if self._take(fetch, request, response, outcomes, follows=follows):
@@ -99,14 +99,15 @@ class ResponseHandler:
         *,
         follows: bool,
     ) -> bool:
-        """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
-        first batch can be told, or where it is cut off.
+        """Queue one partition's chunk; returns whether there was any.
+
+        Raises: CorruptRecordsError if not even the first batch can be read, or if it is cut off.
         """
         position = fetch.position
         position.log_end = response.end(self._settings.isolation_level)
         log_end = response.high_watermark if response.high_watermark >= 0 else NO_END
         reach = extent(response.records, fetch.tp, request.offset, log_end) if response.records else NOTHING
-        # nearly always the leader's epoch is the one of the last chunk, from the first batch to the last
+        # nearly always the epochs of the first and the last batch are that of the last chunk
         known, last = fetch.epoch, reach.last + EPOCH_AT
         follows = follows or (known != b"" and response.records[EPOCH_AT:EPOCH_END] == known)
         read = (
@@ -128,21 +129,24 @@ class ResponseHandler:
         fetch.sink.deliver(
             position, response.records, (request.offset, reach.next_offset), response.aborted, reach.messages
         )
-        # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
+        # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
         position.fetched = fetch.reached = reach.next_offset
-        fetch.least = min(fetch.least, self._settings.partition_bytes)  # one huge message makes no others
+        fetch.least = min(
+            fetch.least, self._settings.partition_bytes
+        )  # after one huge message the next are of normal size
         return True
 
     def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:
-        """Ask for more where only a part of a message came, because it is larger than what was asked for (KAFKA-160,
+        """Ask for more bytes if only a part of a message came, because it is larger than the request (KAFKA-160,
         KAFKA-994).
 
-        Raises CorruptRecordsError where the whole would have fitted and did not come twice: more of it will not come.
+        Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of it will not
+        come.
         """
         offset = request.offset
         if wanted <= request.max_bytes:
             if fetch.cut_off != offset:
-                fetch.cut_off = offset  # once may be chance, and what is corrupt may be skipped: ask again
+                fetch.cut_off = offset  # once may be chance, and a corrupt place may be skipped: ask again
                 return
             reason = f"the broker sent only {len(records)} of {wanted} bytes, and {request.max_bytes} were asked for"
             raise CorruptRecordsError(fetch.tp, offset, offset_after_partial(records, offset), reason)
@@ -164,7 +168,10 @@ class ResponseHandler:
 
 
 def park(fetch: PartitionFetch, error: UnreadableMessageError | LogTruncatedError) -> None:
-    """Have the stream raise when it comes to that place, and fetch nothing behind it until it is given up there."""
+    """Stop fetching the partition at an unreadable place, and have its stream raise ``error`` there.
+
+    It is fetched again once the application gives the place up.
+    """
     fetch.parked = True
-    fetch.position.fetched = None  # before anybody can give the place up, which sets it
+    fetch.position.fetched = None  # first: giving the place up sets it
     fetch.sink.fail(fetch.position, error)

@@ -1,11 +1,11 @@
-"""Checks whether a partition's log is still the one that was read, and goes back where it was truncated or made anew.
+"""Detects that a partition's log was truncated or made anew, and goes back to the first offset that differs.
 
-Threads: the fetcher's thread. A log shows in two ways that it is another one: the fetched offset lies behind its end,
-or the epoch of what comes next is not the epoch of what was read before (``core.leader_epochs``). Fetching then goes
-back to the first offset that differs, never on by ``auto.offset.reset=largest``: everything behind that offset is new.
-Where the broker knows no epochs, or refuses to tell them, a shorter log is read from its start.
+Threads: the fetcher's thread. Two signs show another log. The fetched offset lies behind the log's end, or the epoch of
+the next chunk is not the epoch of the chunk before (``core.leader_epochs``). Fetching never goes on by
+``auto.offset.reset=largest`` then, since everything behind the first difference is new. If the broker knows no epochs,
+or refuses to tell them, a shorter log is read from its start.
 
-The original goes by ``auto.offset.reset`` where the log is shorter, and reads on in the middle where it is not.
+The original goes by ``auto.offset.reset`` if the log is shorter, and reads on in the middle if it is not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT_FROM_US = (
 
 
 class _DoubtfulLog(NamedTuple):
-    """A flow whose log may be another one, and the answer for the epoch of what was read; None: there is none."""
+    """A partition whose log may be another one, and the end of the epoch that was read last; None: there is none."""
 
     fetch: PartitionFetch
     end: EpochEnd | None
@@ -45,7 +45,7 @@ class _DoubtfulLog(NamedTuple):
 class TruncationCheck:
     """Checks the logs that one broker leads.
 
-    Arguments: ``broker`` is asked; ``judge`` takes what turns out to be good.
+    Arguments: ``broker`` is asked for offsets and epochs; ``handler`` takes a chunk whose log proves to be the same.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class TruncationCheck:
         self._settings = settings
 
     def settle(self, outcomes: Outcomes) -> None:
-        """Deal with offsets that are out of range and with epochs that do not follow. A flow that cannot be decided now
-        goes to ``told.moved``. Raises BrokerError.
+        """Handle offsets that are out of range, and epochs that do not follow.
+
+        An undecided partition goes to ``outcomes.moved``. Raises: BrokerError.
         """
         doubts = self._doubts_of_epochs(outcomes) if outcomes.suspects else []
         if outcomes.out_of_range:
@@ -90,8 +91,9 @@ class TruncationCheck:
         return doubts
 
     def _ends(self, fetches: Sequence[PartitionFetch], outcomes: Outcomes) -> dict[object, EpochEnd | None]:
-        """Where the epoch ends in which each was read last, None where the broker does not say. A flow that another
-        broker must be asked about is left out.
+        """Return the end of the epoch in which each partition was read last, None if the broker does not tell it.
+
+        A partition that another broker must be asked about is left out.
         """
         epochs = {fetch.tp: epoch_before(fetch.position.epochs, fetch.position.fetched or 0) for fetch in fetches}
         answers = self._broker.epoch_ends({tp: epoch for tp, epoch in epochs.items() if epoch > NO_EPOCH})
@@ -109,7 +111,7 @@ class TruncationCheck:
     # ---- an offset out of range ----
 
     def _doubts_of_range(self, outcomes: Outcomes) -> list[_DoubtfulLog]:
-        """Go on by ``auto.offset.reset`` where the log's start was deleted. Returns those whose log is too short."""
+        """Go on by ``auto.offset.reset`` if the log's start was deleted. Return partitions whose log is too short."""
         settings = self._settings
         wanted = {fetch.tp for fetch in outcomes.out_of_range}
         starts = self._broker.list_offsets(dict.fromkeys(wanted, EARLIEST))
@@ -200,7 +202,7 @@ class TruncationCheck:
         self._move(fetch, differs, outcomes)
 
     def _move(self, fetch: PartitionFetch, offset: int, outcomes: Outcomes) -> None:
-        """Go on at ``offset``: at once, but where the last place was refused as well."""
+        """Go on at ``offset``: at once, unless the last place was refused as well."""
         fetch.position.fetched, fetch.epoch, fetch.reached = offset, b"", offset
         fetch.sink.jump(fetch.position, offset)
         fetch.refusals += 1
@@ -209,7 +211,7 @@ class TruncationCheck:
             outcomes.moved.append(fetch)
 
     def _contradicts(self, fetch: PartitionFetch, what: str, outcomes: Outcomes) -> None:
-        """The broker says what cannot be: ask again, ever more seldom."""
+        """Ask again, at growing intervals: the broker contradicts itself."""
         fetch.refusals += 1
         self._put_off(fetch, f"says {what}", outcomes)
 

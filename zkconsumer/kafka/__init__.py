@@ -1,8 +1,8 @@
-"""Everything between us and a Kafka broker; the only importer of the Kafka client library (aiokafka, pinned).
+"""Everything between the member and a Kafka broker; the only importer of the Kafka client library (aiokafka, pinned).
 
-Responsible for: one blocking channel a broker, the versions of requests and message formats of every broker that ever
-registered in ZooKeeper (0.8 to 3.9), and turning the bytes of an answer into records. What to ask and when is decided
-elsewhere. Threads: see ``broker_channel.py``; everything else here is pure.
+Responsible for one blocking channel a broker, and for turning the bytes of a response into records. It knows the
+versions of requests and message formats of every broker that ever registered in ZooKeeper (0.8 to 3.9). Other packages
+decide what to ask and when. Threads: see ``broker_channel.py``; everything else here is pure.
 """
 
 from zkconsumer.kafka import error_codes

@@ -1,10 +1,9 @@
-"""Reads the answer to a fetch, versions 0 to 11, without touching the records.
+"""Reads a fetch response, versions 0 to 11, without touching the records. Pure; the fetcher thread calls it.
 
-Pure; called by the fetcher thread. aiokafka's own reader would copy the records several times and walk them through a
-stream object; here each partition's records are copied once, out of a small receive buffer: an answer of 50 MB does
-not take 100. Lengths and counts are compared with what is left of the answer and what was asked for, and memory grows
-with what has come.
-Whatever the bytes are, the outcome is an answer or a BrokerError.
+aiokafka's own reader would copy the records several times and walk them through a stream object. Here each partition's
+records are copied once, out of a small receive buffer, so a response of 50 MB does not take 100. Lengths and counts are
+compared with the rest of the response and with the request, and memory grows with the bytes that came. Any bytes give
+either a response or a BrokerError.
 """
 
 from __future__ import annotations
@@ -33,12 +32,14 @@ _MOST_ABORTED = 500_000
 
 
 class PartitionResponse(NamedTuple):
-    """One partition of an answer.
+    """One partition of a response.
 
-    ``error`` is a code of ``kafka.error_codes``; ``high_watermark`` the log end as far as consumers may read, -1
-    unknown; ``last_stable`` where the first open transaction begins, or as far, -1 unknown; ``log_start`` the first
-    offset there is, -1 unknown; ``aborted`` the (producer id, first offset) of aborted transactions in the records,
-    told only to read_committed; ``records`` the message set for ``records.batches``.
+    - ``error``: a code of ``kafka.error_codes``
+    - ``high_watermark``: the log end as far as consumers may read, -1 unknown
+    - ``last_stable``: where the first open transaction begins, or the log end, -1 unknown
+    - ``log_start``: the first offset of the log, -1 unknown
+    - ``aborted``: (producer id, first offset) of aborted transactions in the records, told only to read_committed
+    - ``records``: the message set, for ``message_set.batches``
     """
 
     topic: str
@@ -51,13 +52,15 @@ class PartitionResponse(NamedTuple):
     last_stable: int = -1
 
     def end(self, isolation_level: int) -> int:
-        """The log's end as far as that isolation level (0: read_uncommitted, 1: read_committed) is handed messages."""
+        """Return the log end for an isolation level (0: read_uncommitted, 1: read_committed)."""
         return self.last_stable if isolation_level and self.last_stable >= 0 else self.high_watermark
 
 
 class FetchResponse(NamedTuple):
-    """An answer: seconds of throttling by the broker's quota, the partitions in the broker's order, and the id of the
-    fetch session, 0 for none (in a session, partitions with nothing new are left out).
+    """A response: seconds of throttling by the broker's quota, the partitions in the broker's order, and the session
+    id.
+
+    The session id is 0 without a fetch session. In a session, partitions with nothing new are left out.
     """
 
     throttle: float
@@ -67,10 +70,10 @@ class FetchResponse(NamedTuple):
 
 
 class ResponseReader:
-    """The part of an answer that is in memory: ``view`` from ``at`` on.
+    """Reads a response while it is received; ``view`` from ``at`` on is the part in memory.
 
-    Arguments: ``buffer`` to receive into, which is replaced where it cannot hold a name; ``size`` in bytes that the
-    answer has by its head; ``receive`` fills a view with what comes next; ``begun`` is what has come already.
+    Arguments: ``buffer`` to receive into, which is replaced if it cannot hold a name; ``size`` in bytes of the
+    response, by its head; ``receive`` fills a view with the next bytes; ``begun`` are the bytes that have come already.
     """
 
     __slots__ = ("_left", "_receive", "at", "buffer", "view")
@@ -84,20 +87,20 @@ class ResponseReader:
 
     @classmethod
     def over(cls, view: memoryview) -> ResponseReader:
-        """The window over an answer that is in memory as a whole."""
+        """Return the reader of a response that is in memory as a whole."""
         reader = cls(bytearray(), 0, lambda _: None)
         reader.view = view
         return reader
 
     def fill(self, count: int) -> None:
-        """Have the next ``count`` bytes in the view, or all that there are; ``count`` is that of a name or a head.
+        """Have the next ``count`` bytes in the view, or all that are left; ``count`` is that of a name or a head.
 
-        Raises what ``receive`` raises.
+        Raises: errors of ``receive``.
         """
         have = len(self.view) - self.at
         if have >= count or not self._left:
             return
-        rest = bytes(self.view[self.at :])  # short: less than what is asked for beyond it
+        rest = bytes(self.view[self.at :])  # short: less than ``count``
         if len(self.buffer) < count:
             self.buffer = bytearray(count)
         whole = memoryview(self.buffer)
@@ -110,7 +113,7 @@ class ResponseReader:
     def take(self, count: int) -> memoryview:
         """Return the next ``count`` bytes, valid until the next call; ``count`` is that of a name or a head.
 
-        Raises ValueError where fewer are left: a slice of Python would silently be shorter.
+        Raises: ValueError if fewer are left; a slice of Python would silently be shorter.
         """
         start, end = self.at, self.at + count
         if end > len(self.view):
@@ -121,7 +124,7 @@ class ResponseReader:
         return self.view[start:end]
 
     def data(self, count: int) -> bytes:
-        """Return a copy of the next ``count`` bytes, however many. Raises ValueError where fewer are left."""
+        """Return a copy of the next ``count`` bytes, however many. Raises ValueError if fewer are left."""
         if count <= len(self.view) - self.at or count <= len(self.buffer):
             return bytes(self.take(count))
         self._check(count)
@@ -137,22 +140,22 @@ class ResponseReader:
 
     @property
     def left(self) -> int:
-        """Bytes of the answer that were not looked at."""
+        """Bytes of the response that were not read yet."""
         return len(self.view) - self.at + self._left
 
 
 def parse(view: memoryview, version: int, who: str) -> FetchResponse:
-    """The answer in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
+    """Return the response in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
 
-    Raises BrokerError for bytes that are no answer of this version.
+    Raises: BrokerError for bytes that are no response of this version.
     """
     return read(ResponseReader.over(view), version, who)
 
 
 def read(reader: ResponseReader, version: int, who: str, partitions: int | None = None) -> FetchResponse:
-    """As :func:`parse`, of an answer that is still being received. Raises what receiving raises as well.
+    """As :func:`parse`, of a response that is still being received. Raises errors of receiving as well.
 
-    Arguments: ``partitions`` is how many there may be at most, since they were asked for; None does not check it.
+    Arguments: ``partitions`` is the most that there may be, as requested; None does not check it.
     """
     try:
         answer = _read(reader, version, partitions)
@@ -187,7 +190,7 @@ def _read(reader: ResponseReader, version: int, most: int | None) -> FetchRespon
 
 def _read_partition(reader: ResponseReader, version: int, topic: str) -> PartitionResponse:
     reader.fill(_HEAD)
-    view, at = reader.view, reader.at  # one look at the window for what usually lies in one piece: there may be many
+    view, at = reader.view, reader.at  # read once: there may be many partitions, and a head usually lies in one piece
     log_start = last_stable = -1
     if version >= 5:
         partition, error, high_watermark, last_stable, log_start = _PARTITION_5.unpack_from(view, at)
@@ -209,7 +212,7 @@ def _read_partition(reader: ResponseReader, version: int, topic: str) -> Partiti
             reader.fill(_HEAD)
         view, at = reader.view, reader.at
     if version >= 11:
-        at += 4  # the preferred read replica: told only to those who name their rack
+        at += 4  # the preferred read replica, which is told only to a client that names its rack
     (size,) = _INT32(view, at)
     reader.at = at + 4
     records = reader.data(size) if _checked(size) else b""
@@ -217,7 +220,7 @@ def _read_partition(reader: ResponseReader, version: int, topic: str) -> Partiti
 
 
 def _checked(count: int) -> int:
-    """A length or count; -1 stands for null, which means nothing here; less is no length."""
+    """Return a length or count; -1 stands for null, which means nothing here. Raises ValueError for less."""
     if count < -1:
         raise ValueError(f"negative length {count}")
     return max(count, 0)

@@ -1,7 +1,14 @@
-"""TLS and a login on the connections to brokers, as the configuration says.
+"""TLS and SASL logins on the connections to brokers.
 
-Made once for a connector and shared by all its channels: any thread may use it, nothing in it changes. The original
+Made once for a connector and shared by all its channels. Any thread may use it, and nothing in it changes. The original
 speaks PLAINTEXT only; the properties are those of Kafka's newer clients.
+
+A login does no I/O of its own, but for GSSAPI, which asks the Kerberos library (and that its server), and for the
+function or file of an OAUTHBEARER token. The client library computes the steps of the mechanisms. aiokafka's
+authenticators are generators that know no loop, and are driven here by hand;
+``tests/contract/test_protocol_classes.py`` tests the parts that are used. Three differences are on purpose. The number
+of hash rounds that a broker asks for has limits. A broker must extend the nonce of SCRAM (RFC 5802). A refused
+OAUTHBEARER token is an error at once.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ from zkconsumer.kafka.broker_channel import BrokerChannel, Security
 from zkconsumer.kafka.connection import PeerClosedError
 from zkconsumer.tls import PemFile, client_context
 
-_MOST_STEPS = 16  # of a login; the longest real one takes four
+_MOST_STEPS = 16  # steps of a login; the longest real one takes four
 
 
 _ROUNDS = range(4096, 1_000_001)
@@ -34,23 +41,23 @@ _ROUNDS = range(4096, 1_000_001)
 _PROVIDER = "sasl.oauthbearer.token.provider"
 
 TokenSource = Callable[[], str]
-"""Gives a token for OAUTHBEARER, anew for each login."""
+"""Returns a token for OAUTHBEARER, a new one for each login."""
 
 
 class SaslMechanism(Protocol):
-    """One login."""
+    """The client's side of one login."""
 
     def step(self, answer: bytes | None) -> tuple[bytes, bool] | None:
-        """What to send after ``answer`` (None: at first) and whether an answer is due; None: done.
+        """Return the next token and whether an answer is due, or None at the end; ``answer`` is None at first.
 
-        Raises anything for an answer that is wrong.
+        Raises: any error for a wrong answer.
         """
 
 
 class SaslLogin:
-    """Who logs in, and how. Immutable; any thread.
+    """The configured login. Immutable; any thread.
 
-    Raises ConfigException for what is missing, MissingExtraError where GSSAPI lacks its library.
+    Raises: ConfigException for a missing property, MissingExtraError if GSSAPI lacks its library.
     """
 
     def __init__(self, config: SecurityConfig) -> None:
@@ -70,7 +77,7 @@ class SaslLogin:
         return f"sasl.mechanism {self.mechanism}" + (f", user {known.username!r}" if known is not None else "")
 
     def begin(self, host: str) -> SaslMechanism:
-        """A login on the broker at ``host``."""
+        """Return a new login on the broker at ``host``."""
         if self._token is not None:
             return _BearerMechanism(self._token)
         if self.mechanism == "GSSAPI":
@@ -107,7 +114,7 @@ class _ScramMechanism(conn.ScramAuthenticator):  # type: ignore[misc]
 
     def process_server_first_message(self, server_first: str) -> None:
         nonce = server_first.partition("r=")[2].partition(",")[0]
-        # with a nonce of ours alone, what another login proved could be shown again
+        # with a nonce of ours alone, a false broker could replay the proof of another login
         if self._first.endswith(f",r={nonce}"):
             raise ValueError("it added nothing to the nonce of this login")
         super().process_server_first_message(server_first)
@@ -130,7 +137,7 @@ class _BearerMechanism:
             raise BrokerAuthenticationError(self._refused)
         if not answer:
             return None
-        # a refusal comes as an answer, which has to be confirmed before the error itself comes
+        # a refusal comes as an answer, which the client must confirm before the error itself comes
         self._refused = answer.decode("utf-8", "replace")
         return b"\x01", True
 
@@ -164,10 +171,10 @@ def _from_file(url: str) -> TokenSource:
 
 
 def channel_security(config: SecurityConfig) -> Security | None:
-    """What ``security.protocol`` asks for, to be given to each BrokerChannel; None for PLAINTEXT.
+    """Return the security that ``security.protocol`` asks for, to be given to each BrokerChannel; None for PLAINTEXT.
 
-    Reads the files that the configuration names. Raises ConfigException where one of them cannot be used,
-    MissingExtraError where a mechanism needs a library.
+    Reads the files that the configuration names. Raises: ConfigException if one of them cannot be used,
+    MissingExtraError if a mechanism needs a library.
     """
     if not config.uses_tls and not config.uses_sasl:
         return None
@@ -195,7 +202,7 @@ class _ChannelSecurity:
         self._login = login
 
     def wrap(self, sock: socket.socket, host: str) -> socket.socket:
-        """The socket with TLS over it, the handshake still to come."""
+        """Return the socket with TLS over it, before the handshake."""
         if self._context is None:
             return sock
         return self._context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
@@ -229,7 +236,7 @@ class _ChannelSecurity:
 
     @staticmethod
     def _exchange_tokens(login: SaslLogin, channel: BrokerChannel, tokens: Any, deadline: Deadline) -> float | None:
-        """Token for token. Whatever goes wrong in a mechanism's own code is a failed login, never more."""
+        """Exchange tokens until the end. Any error of a mechanism's own code is a failed login, never more."""
         lifetime: float | None = None
         answer: bytes | None = None
         refused = f"{channel.name}: the login failed ({login}): "
@@ -254,7 +261,7 @@ class _ChannelSecurity:
 def _token_in_request(
     channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline
 ) -> tuple[bytes, float | None]:
-    """One token in a request of the protocol (from 1.0 on)."""
+    """Exchange one token in a request of the protocol (from 1.0 on)."""
     del awaited  # every request has its answer
     version = channel.versions[requests.SASL_AUTHENTICATE.name]
     answer = channel.exchange(requests.SASL_AUTHENTICATE, requests.SASL_AUTHENTICATE.classes[version](token), deadline)
@@ -265,7 +272,7 @@ def _token_in_request(
 
 
 def _bare_token(channel: BrokerChannel, token: bytes, awaited: bool, deadline: Deadline) -> tuple[bytes, float | None]:
-    """One token as it is, behind its length (0.9 to 0.11), where a refusal is that the connection is closed."""
+    """Exchange one token behind its length (0.9 to 0.11), where the broker refuses by closing the connection."""
     try:
         return channel.exchange_token(token, awaited, deadline), None
     except PeerClosedError:

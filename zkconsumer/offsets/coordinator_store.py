@@ -174,7 +174,7 @@ class EpochFence:
     Arguments: ``held`` returns our ownership epochs as of now.
     """
 
-    def __init__(self, held: Callable[[], Held]) -> None:
+    def __init__(self, held: Callable[[], GenerationEpochs]) -> None:
         self._held = held
         self._stays: dict[TopicPartition, int | None] = {}
 

@@ -125,7 +125,7 @@ class ColumnReader:
                 self._pass(part)
                 continue
             self.in_hand = parts = [part]
-            if self._hand_over(parts, ask):
+            if self.hand_over(parts, ask):
                 return part.rows
             self._clear()
 
@@ -142,8 +142,8 @@ class ColumnReader:
         parts: list[ChunkPart] = []
         self.in_hand = parts
         try:
-            self._gather(parts, schema, rows, ask, quiet, patience)
-            if not self._hand_over(parts, _sooner(ask, ReadDeadline(patience))):
+            self.gather(parts, schema, rows, ask, quiet, patience)
+            if not self.hand_over(parts, _sooner(ask, ReadDeadline(patience))):
                 self._clear()
                 return []
         except ConsumerTimeoutException:  # at the gate
@@ -151,7 +151,7 @@ class ColumnReader:
             return []
         return [part.rows for part in parts if part.rows is not None]
 
-    def _gather(
+    def gather(
         self,
         parts: list[ChunkPart],
         schema: pa.Schema,
@@ -160,6 +160,7 @@ class ColumnReader:
         quiet: ReadDeadline,
         patience: float | None,
     ) -> None:
+        """Put rows into ``parts`` until there are enough, a deadline passes, or an unreadable place comes."""
         reached: dict[PartitionPosition, int] = {}
         last: dict[PartitionPosition, int] = {}  # index in ``parts`` of each partition's last one
         rows = 0
@@ -235,7 +236,7 @@ class ColumnReader:
             return part
         return None
 
-    def _hand_over(self, parts: list[ChunkPart], deadline: Deadline) -> bool:
+    def hand_over(self, parts: list[ChunkPart], deadline: Deadline) -> bool:
         """Announce the rows and look at the gate; returns whether any may be handed out.
 
         These are left in ``parts`` and in ``in_hand``. Raises: ConsumerTimeoutException if the gate stays closed.

@@ -42,7 +42,7 @@ class OnePartition:
         lease.renew(monotonic(), 3600.0)
         lease.resume(lease.epoch)
         self.room = 0
-        self.queue = StreamQueue(10, self._on_room)
+        self.queue = StreamQueue(10, self.on_room)
         self.stream: KafkaStream[Any, Any] = new_stream(
             "t/g_c-0", self.queue, lease, timeout=0, check_crc=check_crc, skip_corrupt=skip_corrupt
         )
@@ -60,11 +60,11 @@ class OnePartition:
         }
         self.settings = FetchSettings(**{**base, **settings})
 
-    def _on_room(self) -> None:
+    def on_room(self) -> None:
         self.room += 1
 
     def serve(self, log: Log) -> Callable[[Peer], None]:
-        """What a broker with this log does on one connection."""
+        """Return the script of a broker with this log, for one connection."""
 
         def script(peer: Peer) -> None:
             peer.versions()

@@ -1,4 +1,4 @@
-"""What fails again and again takes few lines of the log."""
+"""Broker failures: repeated ones take few log lines, and refused logins are tried at growing intervals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError
 from zkconsumer.fetch import broker_failures as module
-from zkconsumer.fetch import fetcher_manager as manager_module
 from zkconsumer.fetch.broker_failures import (
     FIRST_LOG_PAUSE,
     KNOWN_FAILURES,
@@ -73,12 +72,18 @@ def test_a_failure_that_comes_and_goes_is_one(clock: ManualClock, caplog: pytest
     assert lines(caplog) == ["it failed: away"], "a new one, after it worked for a while"
 
 
-def test_what_works_is_not_told() -> None:
+def test_what_works_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     failures = FailureLog()
     failures.over("it")
-    for number in range(2 * KNOWN_FAILURES):
+    assert lines(caplog) == []
+    for number in range(KNOWN_FAILURES + 1):
         failures.failed(str(number), "failed")
-    assert len(failures._known) == KNOWN_FAILURES
+    caplog.clear()
+    failures.failed(str(1), "failed")
+    assert lines(caplog) == [], "a known failure"
+    failures.failed(str(0), "failed")
+    assert lines(caplog) == ["failed"], "the oldest one was forgotten"
 
 
 def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +110,7 @@ def test_a_broker_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptur
 REFUSAL = BrokerAuthenticationError("broker 1 at h:1: the login failed")
 
 
-def test_pauses_grow_to_half_a_minute_and_begin_anew_after_a_success() -> None:
+def test_login_pauses_grow_and_a_success_resets_them() -> None:
     logins = RefusedLogins()
     pauses = [logins.refused("a", REFUSAL) for _ in range(40)]
     assert 0.3 < pauses[0] <= 0.5
@@ -153,7 +158,7 @@ class Door:
 
 @pytest.fixture
 def manage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[FetcherManager, list[Any]]]]:
-    monkeypatch.setattr(manager_module, "BrokerChannel", Door)
+    monkeypatch.setattr(FetchSettings, "channel", lambda *_: Door())
     monkeypatch.setattr(Door, "knocks", 0)
     made: list[FetcherManager] = []
 
@@ -193,7 +198,7 @@ def test_a_refusal_is_no_storm(manage: Callable[..., tuple[FetcherManager, list[
     assert Door.knocks == 2
 
 
-def test_a_broker_that_is_away_does_not_hide_that_another_refuses(
+def test_a_broker_that_is_away_does_not_hide_a_refusal(
     manage: Callable[..., tuple[FetcherManager, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager, told = manage(REFUSAL)
@@ -201,4 +206,4 @@ def test_a_broker_that_is_away_does_not_hide_that_another_refuses(
     del told[:]
     monkeypatch.setattr(Door, "answers", [REFUSAL, BrokerUnavailableError("away")])
     with pytest.raises(BrokerAuthenticationError):
-        manager._leaders(["t"], [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])
+        manager.find_leaders(["t"], [Endpoint(1, "h", 1), Endpoint(2, "h", 2)])

@@ -1,4 +1,4 @@
-"""How much is asked for, of whom: nobody starves, and no more comes than was allowed for."""
+"""The sizes in fetch requests: no partition starves, and no response exceeds the limit."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ SIZES = st.lists(st.sampled_from([0, 0, 1000, MB, 20 * MB]), min_size=1, max_siz
 
 
 def test_a_small_answer_is_kept_small() -> None:
-    """What happened: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
+    """Bug: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
     asked, turns = size_request(fetches(0, 0, 0), 3000, MB, capped=False, most=3000)
     assert ([size for _, size in asked], turns) == ([3000], 3)
 
 
 @given(SIZES, st.integers(1, 30 * MB), st.sampled_from([1, 1000, 30 * MB]), st.sampled_from([1000, MB]))
-def test_no_more_is_asked_for_than_may_come_and_everybody_has_a_turn(
+def test_requests_keep_the_limit_and_partitions_take_turns(
     least: list[int], limit: int, more: int, partition_bytes: int
 ) -> None:
     most = min(limit * more, 30 * MB)  # the limit is what is left of it where memory is short

@@ -1,4 +1,4 @@
-"""What fetch requests say where the broker remembers: with a model of its side, as KIP-227 has it, and on a socket."""
+"""Fetch sessions (KIP-227), with a model of the broker's side and on a socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WANTED = st.dictionaries(st.sampled_from([ONE, TWO, THREE, TopicPartition("u", 0
 
 
 class Remembered:
-    """The broker's side: what a request means there, with what it was told before."""
+    """A model of the broker: the meaning of a request after the earlier ones of its session."""
 
     def __init__(self) -> None:
         self.id = 0
@@ -108,7 +108,7 @@ def test_epochs_begin_again_after_the_last() -> None:
     session = FetchSession()
     session.next({})
     session.answered(7)
-    session._epoch = 2**31 - 1
+    session.epoch = 2**31 - 1
     session.next({})
     session.answered(7)
     assert session.next({})[2:] == (7, 1)
@@ -189,7 +189,7 @@ def test_only_what_has_moved_is_said() -> None:
 
 
 def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
-    """What happened: after a seek to the end of an idle partition its lag stayed unknown until the next message, for a
+    """Bug: after a seek to the end of an idle partition its lag stayed unknown until the next message, for a
     broker does not repeat in a session what it has told.
     """
     it, broker = OnePartition(), Remembering()
@@ -229,7 +229,7 @@ def test_on_another_connection_everything_is_said_anew() -> None:
             fetcher.step()
             with pytest.raises(BrokerUnavailableError) as lost:
                 fetcher.step()
-            fetcher._lose_connection(str(lost.value))
+            fetcher.lose_connection(str(lost.value))
             fetcher.add(it.returned)
             for _ in range(2):
                 fetcher.step()
@@ -245,7 +245,7 @@ def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
         steps(it, broker, 1)
 
 
-def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> None:
+def test_reserved_bytes_are_freed_however_a_request_ends() -> None:
     budget = QueueBudget(1000)
     it = OnePartition()
     seen: list[int] = []
@@ -271,7 +271,7 @@ def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> No
 
 
 def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
-    """What happened: a reader that freed its bytes between the fetcher's look at them and the mark that somebody was
+    """Bug: a reader that freed its bytes between the fetcher's look at them and the mark that somebody was
     refused woke nobody, and all stood still for a second.
     """
     it, broker = OnePartition(), Remembering()
@@ -294,7 +294,7 @@ def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
     assert (looks, it.read()) == ([False, True], [0])
 
 
-def test_the_next_request_is_on_its_way_before_anything_is_decoded() -> None:
+def test_the_next_request_is_sent_before_decoding() -> None:
     it, broker = OnePartition(), Remembering()
     steps(it, broker, 2)
     assert len(broker.said) == 2

@@ -109,7 +109,7 @@ def test_any_bytes_through_a_small_buffer_are_no_other_error(version: int, data:
 
 
 def test_a_small_receive_buffer_is_enough_for_large_records() -> None:
-    """What happened: an answer of 50 MB took 100, for it was received as a whole and then copied."""
+    """Bug: an answer of 50 MB took 100, for it was received as a whole and then copied."""
     topics = [("t", [PartitionResponse("", n, 0, 9, 0, (), bytes(100_000)) for n in range(50)])]
     reader = arriving(encoded(11, topics), 1000)
     assert len(read(reader, 11, "broker").partitions) == 50

@@ -102,8 +102,8 @@ def asked(coming: Coming, way: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["marker", "corrupt", "jump", "revoked"])
-def test_an_ask_ends_in_time_although_something_comes_all_the_time(way: str, kind: str) -> None:
-    """What happened: each chunk without a message began the time anew, so markers could keep ``get`` for ever."""
+def test_a_read_ends_in_time_although_chunks_keep_coming(way: str, kind: str) -> None:
+    """Bug: each chunk without a message began the time anew, so markers could keep ``get`` for ever."""
     coming = Coming(WAYS[way][0], skip_corrupt=True)
     stop = Event()
 
@@ -123,7 +123,7 @@ def test_an_ask_ends_in_time_although_something_comes_all_the_time(way: str, kin
 
 
 def test_an_ask_ends_although_the_next_chunk_is_always_there(way: str) -> None:
-    """Whoever fetches faster than is read must not keep a reader either, of whom no wait ever runs out."""
+    """A fetcher that is faster than the reader must not keep it either: no wait of the reader ever ends."""
     coming = Coming(WAYS[way][0])
     end = monotonic() + scaled(10)
     coming.whenever_one_is_finished = lambda: coming.marker() if monotonic() < end else None
@@ -140,7 +140,7 @@ def test_without_waiting_all_that_was_fetched_is_looked_into(merged: bool) -> No
     assert (coming.merged if merged else coming.stream).get(timeout=0).offset == 3
 
 
-def test_a_message_ends_the_ask_and_the_next_one_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_read_after_a_message_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     coming = Coming()
     ends = recorded(monkeypatch)
     coming.message(3)
@@ -158,7 +158,7 @@ def test_a_message_ends_the_ask_and_the_next_one_has_its_whole_time(monkeypatch:
     assert ends[2] < ends[1], "its own time, and not that of the one before"
 
 
-def test_in_a_batch_the_gate_has_the_time_of_the_ask_that_finds_it_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_has_the_time_of_the_read_that_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     coming = Coming()
     ends = recorded(monkeypatch)
     coming.message(4)
@@ -174,8 +174,8 @@ def test_in_a_batch_the_gate_has_the_time_of_the_ask_that_finds_it_closed(monkey
     assert ends[2] > ends[1]
 
 
-def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened: at the gate only the time of the whole table counted, of which there may be none."""
+def test_a_complete_table_waits_briefly_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: at the gate only the time of the whole table counted, of which there may be none."""
     pytest.importorskip("pyarrow")
     coming = Coming(0.05)
     coming.message(2)

@@ -385,4 +385,4 @@ def test_the_next_answer_is_of_chosen_bytes(cluster: FakeCluster, targets: list[
     cluster.answer("Heartbeat", (2**31 - 1).to_bytes(4, "big"), whole=True)
     with closing(Connection(cluster.address(0), NEWEST)) as connection:
         connection.send("Heartbeat", {"group_id": "g", "generation_id": 1, "member_id": "m"})
-        assert connection._exactly(4) == b"\x7f\xff\xff\xff"
+        assert connection.exactly(4) == b"\x7f\xff\xff\xff"
