@@ -84,9 +84,8 @@ def test_functions_have_at_most_40_lines() -> None:
     for place, node in _nodes(PACKAGE):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False)
-            lines = (
-                (node.end_lineno or 0) - node.lineno + 1 - (docstring.count("\n") + 1 if docstring is not None else 0)
-            )
+            described = 0 if docstring is None else docstring.count("\n") + 1
+            lines = (node.end_lineno or 0) - node.lineno + 1 - described
             if lines > FUNCTION_LINES:
                 found.append(f"{place} {node.name}: {lines}")
     _check(found, LONG_FUNCTIONS)
