@@ -6,56 +6,58 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
-from zkconsumer.member.events import (
-    CommitsRefused,
-    Event,
-    ListenerReturned,
-    NodeChanged,
-    OffsetsMoved,
-    SeekRequested,
-    StopRequested,
-    SubscriptionChanged,
-)
-from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
+from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.listener import ConsumerRebalanceListener
 from zkconsumer.member.zookeeper.message_model import ModelRegistration
-from zkconsumer.member.zookeeper.planner import GroupView, Threads
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
-from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
-from zkconsumer.member.zookeeper.strategy import AppliedStrategy
-from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
-from zkconsumer.wiring.zookeeper_member import zookeeper_engine
+from zkconsumer.testing.fake_zookeeper import FakeSession
+from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
-from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.lease import Lease
 
 GROUP = "g"
 TOPIC = "t"
+PROPERTIES: dict[str, str | int] = {
+    "zookeeper.connect": "fake:2181",
+    "group.id": GROUP,
+    "offsets.channel.backoff.ms": 0,
+    "offsets.commit.max.retries": 0,
+}
 T = TypeVar("T")
-
-
-def range_assignment(view: GroupView, threads: Threads) -> Assignment:
-    members = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
-    return RangeAssignor().assign(members, view.partitions)
+LIMITS = {
+    "quiet": 0.0,
+    "backoff": 0.0,
+    "backoff_max": 0.0,
+    "drain": 0.0,
+    "interval": 3600.0,
+    "request_timeout": 5.0,
+    "patience": 3600.0,
+}
 
 
 class InlineCommitter(Committer):
     """The committer without its thread: what is asked is done at once, and what the asker does meanwhile before it."""
+
+    def __init__(self, name: str, store: DualStore, lease: Lease, settings: CommitSettings, **options: Any) -> None:
+        """Commits are asked for, and do not come by a timer."""
+        super().__init__(name, store, lease, CommitSettings(interval=None, timeout=settings.timeout), **options)
 
     def surrender(
         self, *arguments: Any, meanwhile: Callable[[], None] = lambda: None, **options: Any
@@ -79,7 +81,7 @@ class RecordingDelivery:
     def __init__(self) -> None:
         self.flowing: dict[TopicPartition, PartitionPosition] = {}
         self.log: list[tuple[str, tuple[TopicPartition, ...]]] = []
-        self.failed: dict[TopicPartition, OffsetConflictError] = {}
+        self.failed: dict[TopicPartition, OffsetConflictError | LogTruncatedError] = {}
         self.ended = False
 
     def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
@@ -118,6 +120,9 @@ class RecordingDelivery:
     def end(self) -> None:
         self.ended = True
 
+    def refuse(self, error: Exception | None) -> None:
+        """Nobody reads, so nobody is told."""
+
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         return position.held and thread == 1
 
@@ -131,80 +136,58 @@ class SteppedMember:
         name: str,
         *,
         streams: int = 1,
-        auto_commit: bool = True,
         topic: str = TOPIC,
         strategy: GroupStrategy | None = None,
         extra: Mapping[str, object] | None = None,
         store: OffsetStore | None = None,
-        dual: bool = False,
         expires: bool = False,
         listener: ConsumerRebalanceListener | None = None,
         listener_limit: float = 5.0,
+        auto_commit: bool = True,
+        dual: bool = False,
         broadcasting: bool = False,
-        patience: float = 3600.0,
         conflict: str = "adopt",
-        **settings: float,
+        **limits: float,
     ) -> None:
-        """``settings`` are seconds of :class:`RebalanceSettings`."""
-        group = paths.broadcast_group(GROUP, name) if broadcasting else GROUP
+        """``limits`` are seconds of :class:`RebalanceSettings`; ``expires``: the store forgets offsets."""
+        timing: dict[str, Any] = {**LIMITS, **limits}
         self.consumer = ConsumerId(f"{GROUP}_{name}")
-        self.events: SimpleQueue[Event] = SimpleQueue()
-        self.session = server.session(self.events.put)
-        self.session.open(Deadline(1))
         self.delivery = RecordingDelivery()
         self.retired: list[str] = []
-        nodes = ZooKeeperOffsets(self.session, group)
-        self.committer = InlineCommitter(
-            name,
-            DualStore(
-                nodes, nodes if store is None or dual else None, store, expires=expires, backoff=0.0, max_retries=0
+        member = build_member(
+            ConsumerConfig(
+                PROPERTIES,
+                consumer_id=name,
+                auto_commit_enable=auto_commit,
+                dual_commit_enabled=dual,
+                message_model="broadcasting" if broadcasting else "clustering",
+                offset_conflict=conflict,
+                rebalance_listener_timeout_ms=int(listener_limit * 1000),
             ),
-            self.session.lease,
-            CommitSettings(interval=None, timeout=1.0),
-            refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
-            moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
-        )
-        self.listener = None
-        if listener is not None:
-            self.listener = ListenerThread(listener, name, lambda: self.events.put(ListenerReturned()))
-            self.listener.open()
-        self.cache = cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        self.membership = ModelRegistration(
-            self.session,
-            cache,
-            group,
             self.consumer,
-            lambda: Registration(STATIC, {topic: streams}, timestamp="1", extra=extra or {}),
-            shared=GROUP,
-            exclude_internal_topics=True,
-            wants_racks=strategy is not None and strategy.wants_racks,
-        )
-        chosen: dict[str, Any] = dict.fromkeys(("quiet", "backoff", "backoff_max", "drain"), 0.0)
-        named: dict[str, Any] = {} if strategy is None else {"name": strategy.name, "concern": strategy.concern}
-        assign = strategy or range_assignment
-        self.strategy = AppliedStrategy(self.consumer, assign, exclude_internal_topics=True, **named)
-        self.rebalancer = zookeeper_engine(
-            RebalanceSettings(
-                request_timeout=5.0,
-                auto_commit=auto_commit,
-                exclude_internal_topics=True,
-                patience=patience,
-                conflict=conflict,
-                **{**chosen, "interval": 3600.0, **settings},
+            offset_store=store,
+            listener=listener,
+            outside=Outside(
+                session=lambda _, told: server.session(told),
+                stamp=lambda _config, _session, made: replace(made, timestamp="1", extra=extra or {}),
+                timing=lambda settings: replace(settings, **timing),
+                committer=InlineCommitter,
+                delivery=self.delivery,
+                source=self.delivery,
+                strategy=strategy,
             ),
-            events=self.events,
-            session=self.session,
-            cache=cache,
-            membership=self.membership,
-            source=self.delivery,
-            hold=self.delivery,
-            commits=self.committer,
-            strategy=self.strategy,
-            listener=self.listener,
-            listener_limit=listener_limit,
         )
+        coordination = cast(ZooKeeperCoordination, member.coordination)
+        coordination.store_expires = expires
+        self.events, self.session = member.events, cast(FakeSession, coordination.session)
+        self.rebalancer, self.committer = member.prepare(Registration(STATIC, {topic: streams}))
+        self.membership = cast(ModelRegistration, coordination.membership)
+        self.cache, self.strategy = coordination.cache, coordination.strategy
         self.coordinator = cast(Rebalancer, self.rebalancer.coordinator)
         self.schedule = self.coordinator.schedule
+        self.listener = member.parts.listener
+        if self.listener is not None:
+            self.listener.open()
         self.rebalancer.begin()
 
     def step(self, times: int = 1) -> None:

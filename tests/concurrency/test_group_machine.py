@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, range_assignment, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
 from zkconsumer.member.events import StartsResolved
@@ -381,7 +383,9 @@ class Group(RuleBasedStateMachine):
             members[ConsumerId(path.rsplit("/", 1)[1])] = node_codecs.decode_registration(data, path)
         view = GroupView(members, {TOPIC: tuple(range(self.partitions))})
         threads = threads_of(view, exclude_internal_topics=True)
-        return {tp.partition: str(thread) for tp, thread in range_assignment(view, threads).items()}
+        members = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
+        assigned = RangeAssignor().assign(members, view.partitions)
+        return {tp.partition: str(thread) for tp, thread in assigned.items()}
 
 
 TestGroup = Group.TestCase

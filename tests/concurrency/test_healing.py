@@ -282,7 +282,6 @@ def test_what_changed_while_messages_drained_supersedes_the_claim(
     settle([first, second])
     assert set(first.owned) == {tp(2), tp(3)}
     second.session.expire_unnoticed()
-    second.session._up = False
     server.put(
         paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
     )

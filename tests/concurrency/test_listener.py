@@ -78,7 +78,7 @@ def test_it_is_told_the_groups_assignment_and_what_leaves_in_plain_types(
         ("starting", "g_a", {tp(0): "g_a-0", tp(1): "g_a-0", tp(2): "g_b-0", tp(3): "g_b-0"}),
     ], "what stays is not released"
     assert type(listener.told[1][1]) is dict
-    assert listener.threads == {"a-listener"}, "on a thread of its own"
+    assert listener.threads == {"g_a-listener"}, "on a thread of its own"
 
 
 def test_both_members_are_told_the_same_assignment(server: FakeZooKeeper) -> None:

@@ -137,12 +137,11 @@ def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> Non
     one = read(first, topic)
     one.wait_for(40)
     assert first._member is not None
-    assert first._member.rebalancer is not None
-    before = first._member.rebalancer.positions()
+    before = first._member.positions()
     second = place.connector(partition_assignment_strategy="cooperative-sticky")
     read(second, topic)
     shared(4, first, second)
-    after = first._member.rebalancer.positions()
+    after = first._member.positions()
     assert len(after) == 2
     assert all(before[tp] is position for tp, position in after.items())
 
@@ -194,7 +193,7 @@ def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> N
 
 def _name(connector: ZookeeperConsumerConnector) -> str:
     member: Any = connector._member
-    return str(member._generation.who.member_id)
+    return str(member.coordination.group.generation.who.member_id)
 
 
 def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(place: Place) -> None:

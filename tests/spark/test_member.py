@@ -24,10 +24,10 @@ from tests.spark.conftest import Reader, Sink, offsets_of, runners
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark import query_member as member_module
+from zkconsumer.spark import membership
+from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span, encode_progress
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.query_member import GroupMember
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 MakeReader = Callable[[str], Reader]
@@ -421,7 +421,7 @@ def test_a_member_whose_spark_is_gone_leaves_although_nobody_tells_it(
     # As while its main thread waits for a broker: the end of Spark's connection is not seen then.
     topic, group = new_topic(2), new_group()
     parents = [1000]
-    member = GroupMember(
+    member = LiveMembership(
         parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}),
         parent=lambda: parents[0],
     )
@@ -443,10 +443,10 @@ def test_a_batch_that_ended_just_before_its_query_is_committed_by_what_the_check
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(member_module, "_ATTEND", 3600.0)  # the attendant looks only when all ends
+    monkeypatch.setattr(membership, "ATTEND", 3600.0)  # the attendant looks only when all ends
     topic, group = new_topic(1), new_group()
     given = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}
-    member = GroupMember(parse({**given, "checkpointLocation": str(tmp_path)}))
+    member = LiveMembership(parse({**given, "checkpointLocation": str(tmp_path)}))
     where = TopicPartition(topic, 0)
     try:
         member.join()
@@ -470,10 +470,12 @@ def test_who_reads_what_is_there_now_waits_once_for_what_somebody_else_never_giv
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(member_module, "SETTLE_WITHIN", 0.5)
+    monkeypatch.setattr(membership, "SETTLE_WITHIN", 0.5)
     topic, group = new_topic(2), new_group()
     zookeeper.create(f"/consumers/{group}/owners/{topic}/1", b"somebody-0", ephemeral=True, makepath=True)
-    member = GroupMember(parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}))
+    member = LiveMembership(
+        parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic})
+    )
     try:
         member.join()
         both = [TopicPartition(topic, number) for number in (0, 1)]

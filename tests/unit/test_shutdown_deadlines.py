@@ -27,8 +27,8 @@ from zkconsumer.offsets import committer as committers
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.testing import FakeZooKeeper
-from zkconsumer.wiring import Member
-from zkconsumer.wiring.member_parts import A_STEP, FORCED, SPARE
+from zkconsumer.wiring import build_member
+from zkconsumer.wiring.group_member import A_STEP, FORCED, SPARE
 from zkconsumer.zookeeper import server_connection
 from zkconsumer.zookeeper.server_connection import Retired
 from zkconsumer.zookeeper.session import Session
@@ -90,9 +90,12 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
     clock: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the group's thread took all there was, the session was closed after the deadline."""
-    standing, member = Standing(clock), Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
+    standing, member = (
+        Standing(clock),
+        build_member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c")),
+    )
     group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict), "left": ()}
-    member.rebalancer = type("Group", (), group)()
+    member.engine = type("Group", (), group)()
     interrupted: list[float] = []
     member.committer = type(
         "Stores",
@@ -102,9 +105,9 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
             "close": staticmethod(standing.step("committer")),
         },
     )()
-    member.listener = type("Listener", (), {"close": staticmethod(standing.step("listener"))})()
+    member.parts.listener = type("Listener", (), {"close": staticmethod(standing.step("listener"))})()
     monkeypatch.setattr(member.fetching, "close", standing.step("fetching"))
-    monkeypatch.setattr(member, "_disconnect", standing.step("session"))
+    monkeypatch.setattr(member.coordination, "disconnect", standing.step("session"))
     begin = clock.now
     member.close(Deadline(CLOSE_WITHIN), finished=True)
     assert clock.now - begin == pytest.approx(CLOSE_WITHIN - SPARE)

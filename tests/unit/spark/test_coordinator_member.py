@@ -14,17 +14,17 @@ from tests.timing import eventually
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.errors import BrokerUnavailableError, ConsumerRebalanceFailedException, CoordinatorUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark import query_member as member_module
+from zkconsumer.spark import membership
 from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import Selection, parse
-from zkconsumer.spark.query_member import GroupMember
 from zkconsumer.testing import FakeCluster
 
 T = TypeVar("T")
 ALL = tuple(TopicPartition("t", number) for number in range(4))
 STRATEGIES = ("range", "cooperative-sticky")
-NewMember = Callable[..., GroupMember]
+NewMember = Callable[..., LiveMembership]
 NewConnector = Callable[..., ZookeeperConsumerConnector]
 
 
@@ -50,10 +50,10 @@ def common(cluster: FakeCluster, strategy: str) -> dict[str, str]:
 
 @pytest.fixture
 def new_member(cluster: FakeCluster) -> Iterator[NewMember]:
-    made: list[GroupMember] = []
+    made: list[LiveMembership] = []
 
-    def make(strategy: str = "range", **options: str) -> GroupMember:
-        made.append(GroupMember(parse({**common(cluster, strategy), "subscribe": "t", **options})))
+    def make(strategy: str = "range", **options: str) -> LiveMembership:
+        made.append(LiveMembership(parse({**common(cluster, strategy), "subscribe": "t", **options})))
         made[-1].join()
         return made[-1]
 
@@ -76,7 +76,7 @@ def new_connector(cluster: FakeCluster) -> Iterator[NewConnector]:
         connector.shutdown()
 
 
-def begin_a_batch(member: GroupMember, end: int) -> dict[TopicPartition, Span]:
+def begin_a_batch(member: LiveMembership, end: int) -> dict[TopicPartition, Span]:
     """Plan what a query plans for its first batch."""
     assert member.claim(ALL, patient=True) == set(ALL)
     assert member.begin(dict.fromkeys(ALL, 0)) == set(ALL)
@@ -136,13 +136,13 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     member = new_member(strategy)
     batch = begin_a_batch(member, 7)
     joined = join(connector := new_connector(strategy))
-    eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
+    eventually(lambda: any(position.revoked for position in member.member.positions().values()), 20, "a rebalance")
     await_heartbeats(cluster, 10)
     assert connector.state.owned == 0
-    assert len(member._member.positions()) == 4
+    assert len(member.member.positions()) == 4
     member.settle(batch)
     eventually(lambda: member.claim(ALL, patient=True) and connector.state.owned == 2, 20, "both to have a half")
-    mine = set(member._member.positions())
+    mine = set(member.member.positions())
     assert read(joined.result(20)[0], 6) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
 
 
@@ -152,8 +152,8 @@ def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
     member = new_member(releaseAfter="0.5")
     batch = begin_a_batch(member, 7)
     stream = join(new_connector()).result(20)[0]
-    eventually(lambda: len(member._member.positions()) == 2, 20, "both to have a half")
-    mine = set(member._member.positions())
+    eventually(lambda: len(member.member.positions()) == 2, 20, "both to have a half")
+    mine = set(member.member.positions())
     member.settle(batch)  # of what is another's by now nothing is committed
     assert member.claim(ALL, patient=False) == mine
     assert {tp: cluster.committed("g")[tp] for tp in mine} == dict.fromkeys(mine, 7)
@@ -177,7 +177,7 @@ def test_a_query_that_ends_during_a_batch_leaves_at_once(
     member = new_member()
     begin_a_batch(member, 7)
     joined = join(connector := new_connector())
-    eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
+    eventually(lambda: any(position.revoked for position in member.member.positions().values()), 20, "a rebalance")
     member.leave()
     stream = joined.result(20)[0]
     eventually(lambda: connector.state.owned == 4, 20, "the other one to own everything")
@@ -252,7 +252,7 @@ def test_who_joins_waits_for_anothers_batch_as_long_as_the_group_does(
 
 def test_a_coordinator_that_nobody_finds_is_not_waited_for_that_long(cluster: FakeCluster) -> None:
     quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100", "max.poll.interval.ms": "60000"}
-    member = GroupMember(parse({**common(cluster, "range"), "subscribe": "t", **quick}))
+    member = LiveMembership(parse({**common(cluster, "range"), "subscribe": "t", **quick}))
     for broker in (0, 1):
         cluster.stop_broker(broker)
     try:
@@ -281,7 +281,7 @@ def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
         cluster.create_topic("t", 4)
         given = {**common(cluster, "range"), "zookeeper.connect": cluster.zookeeper_connect, "subscribe": "t"}
         options = parse({name: value for name, value in given.items() if name != "bootstrap.servers"})
-        member = GroupMember(options)
+        member = LiveMembership(options)
         try:
             member.join()
             with cluster_of(options) as asked:
@@ -300,8 +300,8 @@ def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> N
         del by_brokers["bootstrap.servers"]
         by_zookeeper = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"}
         bridge = ZookeeperConsumerConnector({**by_brokers, "group.migration": "true"})
-        old = GroupMember(parse({**by_zookeeper, "subscribe": "t"}))
-        early, new = (GroupMember(parse({**by_brokers, "subscribe": "t"})) for _ in range(2))
+        old = LiveMembership(parse({**by_zookeeper, "subscribe": "t"}))
+        early, new = (LiveMembership(parse({**by_brokers, "subscribe": "t"})) for _ in range(2))
         try:
             old.join()
             bridge.create_message_streams({"t": 1})
@@ -323,11 +323,11 @@ def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> N
 def test_a_query_for_what_is_there_now_does_not_end_as_if_all_were_read_while_it_is_outside_the_group(
     cluster: FakeCluster, new_member: NewMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member_module, "SETTLE_WITHIN", 0.3)
+    monkeypatch.setattr(membership, "SETTLE_WITHIN", 0.3)
     member = new_member()
     for broker in (0, 1):
         cluster.stop_broker(broker)
-    member._member.lease.lapse()  # as after a session timeout
+    member.member.group.lease.lapse()  # as after a session timeout
     assert member.claim(ALL, patient=False) == frozenset()  # a batch may follow when the coordinator is back
     with pytest.raises(CoordinatorUnavailableError, match="nothing says that all is read"):
         member.claim(ALL, patient=True)

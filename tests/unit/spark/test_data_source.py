@@ -16,7 +16,7 @@ import zkconsumer.spark
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark import ZkConsumerDataSource
-from zkconsumer.spark.range_partition import RangePartition
+from zkconsumer.spark.range_reader import RangePartition
 from zkconsumer.spark.schema import TYPES, arrow_schema, check_schema, source_schema
 
 OPTIONS = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t", "membership": "none"}

@@ -8,9 +8,9 @@ import pytest
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.coordinator_member import longest_drain_ms
 from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, Offsets
 from zkconsumer.spark.options import parse
+from zkconsumer.spark.query_member import longest_drain_ms
 
 _LOGIN = {"sasl.username": "me", "sasl.password": "hidden"}
 NAMED = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g"}

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.spark.worker_memory import REUSED
+from zkconsumer.spark.range_reader import REUSED
 
 PROGRAM = """
 import gc
