@@ -110,7 +110,7 @@ def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) ->
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_kafka_989_and_4409_a_change_during_shutdown_starts_nothing(server: FakeZooKeeper, last: bool) -> None:
+def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKeeper, last: bool) -> None:
     """A shutdown that met a rebalance or a topic's event left a thread that fetched on without a client, or the two
     waited for each other's locks. Here both are events of one thread, in whatever order they come.
     """
@@ -128,7 +128,7 @@ def test_kafka_989_and_4409_a_change_during_shutdown_starts_nothing(server: Fake
     assert (member.delivery.flowing, set(owners(server).values())) == ({}, {"g_b-0"})
 
 
-def test_kafka_1010_a_broker_that_vanishes_while_they_are_read_harms_nothing(server: FakeZooKeeper) -> None:
+def test_kafka_1010_a_broker_that_vanishes_harms_nothing(server: FakeZooKeeper) -> None:
     """Its missing node made the whole rebalance fail, past all retries: a consumer that was dead and did not say so."""
     for broker in (1, 2):
         server.put(paths.broker(broker), BROKER)
@@ -190,7 +190,7 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
 
 
 @pytest.mark.parametrize("away", ["ZooKeeper", "our registration"])
-def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(server: FakeZooKeeper, away: str) -> None:
+def test_a_due_reconciliation_does_not_spin_while_it_cannot_run(server: FakeZooKeeper, away: str) -> None:
     """The time of the next reconciliation moved on only after a round that succeeded. With ZooKeeper away for longer
     than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
     however long the pause was to be.
@@ -255,7 +255,7 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     assert max(waited) < 2.0
 
 
-def test_an_expression_that_does_not_end_costs_its_time_limit_once_and_not_in_every_round(
+def test_an_endless_expression_costs_its_time_limit_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its second was spent at each look at the group, on the thread that also renews the lease."""
