@@ -58,7 +58,7 @@ def before_creating(member: SteppedMember, path: str, act: Callable[[], object])
             left.pop()()
         return create(where, *arguments, **options)
 
-    member.session.create = creating  # type: ignore[method-assign]
+    member.session.create = creating  # type: ignore[method-assign, assignment]
 
 
 # ---- each for itself ----
@@ -262,7 +262,7 @@ def test_of_two_that_see_each_other_the_earlier_stays(server: FakeZooKeeper) -> 
             server.put(later, b"", ephemeral_owner=99)
         return children(path, *arguments)
 
-    c.session.children = looking  # type: ignore[method-assign]
+    c.session.children = looking  # type: ignore[method-assign, assignment]
     settle([c])
     assert c.membership.refusal is None
     assert set(c.owned) == {P0, P1}

@@ -139,7 +139,7 @@ def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZoo
     assert store.offsets == {tp(0): 77}
 
 
-def test_where_its_node_may_not_be_written_the_other_store_says_where_to_begin(server: FakeZooKeeper) -> None:
+def test_without_a_right_to_write_the_other_store_has_the_start(server: FakeZooKeeper) -> None:
     server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
     store = MemoryStore()
     member = SteppedMember(server, "a", store=store, dual=True)
@@ -150,7 +150,7 @@ def test_where_its_node_may_not_be_written_the_other_store_says_where_to_begin(s
     assert member.owned[tp(0)].fetched == 77
 
 
-def test_an_unreadable_node_does_not_matter_where_it_is_not_asked(
+def test_an_unreadable_node_does_no_harm_if_it_is_not_used(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"rubbish")

@@ -14,8 +14,8 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
+from zkconsumer.assignors.assignor import assignor
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.lookup import assignor
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import Assignment, ThreadId, TopicPartition

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
@@ -12,7 +14,7 @@ BRIDGE = Registration(STATIC, {"t": 2}, extra={"coordination": "kafka"})
 OLD = Registration(STATIC, {"t": 1}, extra={"coordination": "zookeeper"})
 
 
-def view(other: Registration = BRIDGE, **more: object) -> GroupView:
+def view(other: Registration = BRIDGE, **more: Any) -> GroupView:
     return GroupView({ME: BRIDGE, OTHER: other}, {"t": (0, 1, 2)}, **more)
 
 

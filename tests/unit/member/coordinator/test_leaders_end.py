@@ -65,6 +65,7 @@ def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits
         other.shutdown()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.parametrize("version", ["3.9", "1.1"])
 def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(version: str) -> None:
     """3.9 takes it out when its SyncGroup is late; up to 2.5 a heartbeat before that is answered and does not count."""
@@ -79,6 +80,7 @@ def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(ve
             lambda: cluster.requests_of("Fetch", "leader"), 10, "the end of the search for the partitions' leader"
         )
         (name,) = cluster.group("g").members
+        assert leader._member is not None
         lease = leader._member.lease
         with cluster.park("Metadata", at="request", client_id="leader") as parked:
             joining = threading.Thread(target=other.create_message_streams, args=({"t": 1},), name="joining")

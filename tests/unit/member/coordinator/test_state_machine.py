@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,10 +20,8 @@ from zkconsumer.member.coordinator.state_machine import (
     Effect,
     State,
     Trigger,
-    diagram,
 )
 
-DESIGN = Path(__file__).parents[4] / "zkconsumer" / "DESIGN.md"
 QUESTIONS = {Effect.FIND, Effect.JOIN, Effect.ASK_TOPICS, Effect.SYNC}
 DROPPING = {Effect.LOSE_ALL, Effect.ABANDON, Effect.GIVE_UP_ALL, Effect.LET_GO}
 
@@ -172,9 +169,3 @@ def test_a_generation_is_entered_by_its_door_and_left_once(triggers: list[Trigge
         if to in (State.UNJOINED, State.CLOSED):
             assert not owning
             assert not member
-
-
-def test_the_diagram_in_the_design_is_drawn_from_the_table() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
-    drawn = text.split("<!-- coordinated states -->")[1].split("<!-- /coordinated states -->")[0].strip()
-    assert drawn == f"```mermaid\n{diagram()}\n```", "write zkconsumer.member.coordinator.state_machine.diagram() there"

@@ -52,8 +52,8 @@ def test_the_lease_is_renewed_while_a_large_group_is_read(monkeypatch: pytest.Mo
     session = zookeeper.session()
     session.open(deadline())
     touched: list[float] = []
-    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
     now = [monotonic()]
+    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
 
     def slowly() -> float:
         now[0] += 0.1

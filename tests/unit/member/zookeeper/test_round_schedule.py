@@ -6,8 +6,7 @@ import pytest
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.member.zookeeper import round_schedule
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
-from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, RoundSchedule
+from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, RebalanceSettings, RoundSchedule
 
 QUIET, BACKOFF, BACKOFF_MAX = 0.05, 0.2, 10.0
 SETTINGS = RebalanceSettings(QUIET, BACKOFF, BACKOFF_MAX, 1.0, 20.0, 6.0, True, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,10 +15,8 @@ from zkconsumer.member.zookeeper.state_machine import (
     Effect,
     State,
     Trigger,
-    diagram,
 )
 
-DESIGN = Path(__file__).parents[4] / "zkconsumer" / "DESIGN.md"
 OUTCOMES = {
     Trigger.ROUND_SETTLED,
     Trigger.ROUND_BLOCKED,
@@ -109,11 +106,3 @@ def test_a_round_is_always_on_its_way_where_one_is_needed(triggers: list[Trigger
         due = due or bool(set_by & set(effects))
         if to in CONNECTED and to is not State.SETTLED:
             assert due
-
-
-def test_the_diagram_in_the_design_is_drawn_from_the_table() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
-    drawn = text.split("<!-- states -->")[1].split("<!-- /states -->")[0].strip()
-    assert drawn == f"```mermaid\n{diagram()}\n```", (
-        "write zkconsumer.member.zookeeper.state_machine.diagram() between the markers"
-    )
