@@ -1,4 +1,4 @@
-"""The Python in README runs as it stands there, but for the address of the cluster."""
+"""The Python examples in README run unchanged, except for the address of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""I5: the time of recovery from each fault, or from its healing, until every partition flows. Part of the checker. Pure."""
+"""I5: the time of recovery from each fault, or from its healing, until every partition flows. Pure."""
 
 from __future__ import annotations
 
