@@ -61,8 +61,9 @@ def test_an_idle_member_takes_less_than_80_megabytes(
 def test_a_slow_reader_of_large_messages_keeps_to_its_budget(
     streams: int, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
-    """An answer of 50 MB was received as a whole beside its copies. Neither it nor the messages in readers' hands counted
-    in the budget: 204 MB were resident with a budget of 67.
+    """An answer of 50 MB was received as a whole beside its copies.
+
+    Neither it nor the messages in readers' hands counted in the budget: 204 MB were resident with a budget of 67.
     """
     chunks = ("queued.max.message.chunks", "100")  # so that bytes alone are the limit
     load = memory.Load("test", 60, 120, 1_000_000, streams, 0.1, 5.0, (("queued.max.bytes", "33554432"), chunks))

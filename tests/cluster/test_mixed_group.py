@@ -371,7 +371,7 @@ def test_a_backslash_at_scala_1_1_1_matches_nothing(
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
-    """Such a member reads its own doubled escapes. All members agree that it owns nothing. Without a backslash it can own."""
+    """Such a member reads its own doubled escapes, so by all rules it owns nothing, except without backslashes."""
     topic, name = new_topic(4), new_group()
     expression = topic.replace("-", r"\-")
     old = legacy_member("1.1.1", name, whitelist=expression, properties={"consumer.id": "b"}).wait_ready()

@@ -587,7 +587,7 @@ def test_a_file_that_knows_the_brokers_alone_is_refused(tmp_path: Path, capsys: 
 def test_offsets_written_to_a_long_empty_group_expire_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
 ) -> None:
-    """The migration guide warns of this: a coordinator counts since the group became empty, however new the offsets are."""
+    """The migration guide warns of this: the coordinator counts since the group became empty, even for new offsets."""
     monkeypatch.chdir(tmp_path)
     clock = ManualClock()
     with FakeCluster(clock=clock, offsets_retention=1000.0) as kafka:
