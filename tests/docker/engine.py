@@ -91,7 +91,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Compose:
-    """What docker-compose.yml started."""
+    """The containers of docker-compose.yml."""
 
     project: str
     zookeeper_connect: str
