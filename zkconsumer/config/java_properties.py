@@ -1,4 +1,4 @@
-r"""Java's .properties files, as ``java.util.Properties`` reads and writes them. Pure; any thread.
+r"""Java's .properties files, as ``java.util.Properties`` reads them. Pure; any thread.
 
 The original connector is configured by such files, so every quirk of the format is in some user's file: three
 separators, comments that a backslash does not continue, a backslash that vanishes before an ordinary character. As in
@@ -8,12 +8,11 @@ Java, the later one of two equal keys counts. Files are ISO-8859-1; other charac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _HEX = re.compile("[0-9A-Fa-f]{4}")
-_UNESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -29,11 +28,6 @@ def parse_properties(text: str) -> dict[str, str]:
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return properties
-
-
-def format_properties(properties: Mapping[str, str]) -> str:
-    """Return ``properties`` as lines of ASCII text. :func:`parse_properties` reads them back."""
-    return "".join(f"{_escape(key, ' =:#!')}={_escape_value(value)}\n" for key, value in properties.items())
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -89,24 +83,3 @@ def _unescape(text: str) -> str:
             at += 2
     # Java's characters are UTF-16 units, so two escapes in a row may be one character
     return "".join(units).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _escape(text: str, special: str) -> str:
-    escaped = []
-    for character in text:
-        if character in _UNESCAPED:
-            escaped.append(_UNESCAPED[character])
-        elif character in special:
-            escaped.append("\\" + character)
-        elif " " <= character <= "~":
-            escaped.append(character)
-        else:
-            units = character.encode("utf-16-be", "surrogatepass").hex().upper()
-            escaped.extend(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-    return "".join(escaped)
-
-
-def _escape_value(value: str) -> str:
-    # reading would lose only the blanks at the beginning
-    bare = value.lstrip(" ")
-    return "\\ " * (len(value) - len(bare)) + _escape(bare, "")

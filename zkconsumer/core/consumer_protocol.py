@@ -14,8 +14,6 @@ Differs on purpose: the error for unreadable bytes names the member, while Java'
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -135,17 +133,3 @@ def _version(reader: ByteReader) -> int:
     if version < 0:
         raise ValueError(f"version {version}")
     return version
-
-
-def elect(votes: Iterable[Sequence[str]]) -> str | None:
-    """Return the strategy that a coordinator picks, or None if the members have none in common.
-
-    It is the preferred strategy of most members, among those that all of them know. On a tie the first one in
-    ``votes`` wins, while the broker's choice depends on a hash map.
-
-    Arguments: ``votes`` has the strategies of each member, the preferred one first.
-    """
-    ballots = [list(ballot) for ballot in votes]
-    common = set.intersection(*map(set, ballots)) if ballots else set()
-    counted = Counter(next(name for name in ballot if name in common) for ballot in ballots if common)
-    return counted.most_common(1)[0][0] if counted else None

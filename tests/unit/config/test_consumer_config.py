@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_table
 from zkconsumer.config.coordination_properties import CoordinationConfig
-from zkconsumer.config.java_properties import format_properties
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -361,7 +360,7 @@ def test_attempts_that_end_before_a_session_does_are_suspect(values: dict[str, i
 
 def test_a_warning_points_at_the_users_line(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    path.write_text(format_properties({**LEAST, "qqq": "1"}))
+    path.write_text("".join(f"{name}={value}\n" for name, value in {**LEAST, "qqq": "1"}.items()))
     silent = config()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
