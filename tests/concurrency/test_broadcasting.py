@@ -94,7 +94,7 @@ def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) ->
     assert b.owned[P1].consumed == 10
 
 
-def test_with_another_consumer_id_it_is_another_member_and_what_it_had_stays(server: FakeZooKeeper) -> None:
+def test_another_consumer_id_is_another_member(server: FakeZooKeeper) -> None:
     """Its offsets are found by its name alone; the former ones wait for whoever takes that name again."""
     a = broadcasting(server, "a")
     settle([a])
@@ -110,7 +110,8 @@ def test_with_another_consumer_id_it_is_another_member_and_what_it_had_stays(ser
     assert back.owned[P1].consumed == 15
 
 
-def test_nothing_of_it_stands_where_members_of_the_group_are_looked_for(server: FakeZooKeeper) -> None:
+def test_a_broadcasting_member_has_no_node_in_the_group(server: FakeZooKeeper) -> None:
+    """Clustering members look for nodes of the group, and would count it in."""
     a = broadcasting(server, "a")
     settle([a])
     a.finish(P0)
@@ -190,7 +191,8 @@ def test_deleted_nodes_are_made_again(server: FakeZooKeeper) -> None:
 # ---- beside members that share ----
 
 
-def test_it_refuses_a_group_with_clustering_members_until_they_are_gone(server: FakeZooKeeper) -> None:
+def test_a_group_with_clustering_members_is_refused(server: FakeZooKeeper) -> None:
+    """The broadcasting member starts when they are gone."""
     c = SteppedMember(server, "c")
     settle([c])
     a = broadcasting(server, "a")
@@ -210,9 +212,10 @@ def test_it_refuses_a_group_with_clustering_members_until_they_are_gone(server: 
     assert a.rebalancer.state.detail == ""
 
 
-def test_a_clustering_member_refuses_a_group_with_broadcasting_members_until_they_are_gone(
+def test_a_group_with_broadcasting_members_is_refused(
     server: FakeZooKeeper,
 ) -> None:
+    """The clustering member starts when they are gone."""
     a = broadcasting(server, "a")
     settle([a])
     c = SteppedMember(server, "c")
@@ -240,9 +243,10 @@ def test_of_two_that_come_at_once_the_later_gives_way(server: FakeZooKeeper) -> 
     assert not a.owned
 
 
-def test_of_two_that_come_at_once_the_later_gives_way_also_where_it_is_the_clustering_one(
+def test_the_later_of_two_models_withdraws(
     server: FakeZooKeeper,
 ) -> None:
+    """Two members of different models start at once; the later one withdraws, whichever it is."""
     a, c = broadcasting(server, "a"), SteppedMember(server, "c")
     before_creating(c, c.membership.path, lambda: settle([a]))
     settle([c])

@@ -57,7 +57,7 @@ def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
 # ---- partitions that nobody owns ----
 
 
-def test_a_scala_member_that_gave_up_is_woken_by_our_id_node_made_anew(server: FakeZooKeeper) -> None:
+def test_our_new_id_node_wakes_a_scala_member(server: FakeZooKeeper) -> None:
     """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
     member = SteppedMember(server, "a", patience=0.0)
     settle([member])
@@ -99,7 +99,7 @@ def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
     assert czxid(server, member) - made < 20
 
 
-def test_a_partition_that_nobody_owns_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+def test_the_reconciliation_finds_an_unowned_partition(server: FakeZooKeeper) -> None:
     """Whoever gave it up is gone, so nobody else looks."""
     join_as_scala(server)
     member = SteppedMember(server, "a", patience=0.0)
@@ -184,7 +184,7 @@ def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
 # ---- members that cannot be read ----
 
 
-def test_what_the_threads_of_an_unreadable_member_own_stays_theirs(server: FakeZooKeeper) -> None:
+def test_an_unreadable_member_keeps_its_partitions(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     join_as_scala(server)
@@ -248,9 +248,8 @@ def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper,
 
 
 @pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_a_stopped_partition_is_given_up_with_the_offset_that_somebody_wrote(
-    server: FakeZooKeeper, conflicted: SteppedMember
-) -> None:
+def test_a_stopped_partition_keeps_the_foreign_offset(server: FakeZooKeeper, conflicted: SteppedMember) -> None:
+    """Its release does not commit over it."""
     conflicted.stop()
     assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
 
@@ -303,7 +302,7 @@ def test_what_changed_while_messages_drained_supersedes_the_claim(
 # ---- what was done to our nodes, and what faults left behind ----
 
 
-def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(server: FakeZooKeeper) -> None:
+def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
     """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -320,7 +319,7 @@ def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(s
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+def test_our_overwritten_registration_is_created_again(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     path = paths.member(GROUP, member.consumer)
@@ -330,7 +329,7 @@ def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: Fak
     assert server.tree(paths.ids(GROUP))[path] != b"rubbish"
 
 
-def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+def test_our_overwritten_owner_node_is_created_again(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.owner(GROUP, tp(0)), b"nobody")
@@ -341,9 +340,8 @@ def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZ
     assert offsets(server)[0] == 12
 
 
-def test_a_foreign_owner_node_is_not_deleted_even_where_it_was_ours_a_moment_ago(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it was ours a moment ago."""
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -387,7 +385,7 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_a_connection_whose_event_was_lost_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+def test_the_reconciliation_finds_a_lost_connection_event(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -448,9 +446,7 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     assert len(set(made)) == 1 + 3
 
 
-def test_a_waking_counts_although_nothing_can_be_looked_at_after_it(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wake_up_counts_without_a_look_after_it(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
@@ -480,7 +476,7 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     assert czxid(server, member) == before
 
 
-def test_an_offset_that_somebody_wrote_is_found_where_nothing_is_consumed(server: FakeZooKeeper) -> None:
+def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
     """An operator who has an idle partition consumed again saw nothing happen until something new came."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -532,9 +528,7 @@ def reconnect(member: SteppedMember, *, answers: bool) -> None:
     member.step()
 
 
-def test_a_session_is_given_up_where_connections_come_about_and_nothing_is_answered(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_with_silent_connections_is_given_up(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -574,9 +568,7 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
     assert len(member.owned) == 4
 
 
-def test_a_session_is_given_up_where_a_connection_stands_and_nothing_is_answered(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_on_a_silent_connection_is_given_up(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""
     server.session_timeout = 0.2
     member, other = SteppedMember(server, "a"), SteppedMember(server, "b")

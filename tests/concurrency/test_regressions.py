@@ -190,7 +190,7 @@ def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> 
 
 
 @pytest.mark.parametrize("away", ["ZooKeeper", "our registration"])
-def test_a_reconciliation_that_is_due_while_nothing_can_be_done_does_not_spin(server: FakeZooKeeper, away: str) -> None:
+def test_a_due_reconciliation_does_not_spin(server: FakeZooKeeper, away: str) -> None:
     """The time of the next reconciliation moved on only after a round that succeeded. With ZooKeeper away for longer
     than its interval the group's thread took a whole core; with a round that failed each time it came again at once,
     however long the pause was to be.
@@ -237,7 +237,7 @@ def test_a_long_drain_does_not_cost_a_shutdown_its_last_commit(
     assert max(waited) < 2.0
 
 
-def test_an_expression_that_does_not_end_costs_its_time_limit_once_and_not_in_every_round(
+def test_an_endless_expression_costs_its_time_limit_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its second was spent at each look at the group, on the thread that also renews the lease."""

@@ -78,7 +78,7 @@ def raced(
 # ---- the look at everything, every rebalance.interval.ms ----
 
 
-def test_a_member_that_waits_looks_after_what_it_believes_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_waiting_member_still_checks_its_nodes(server: FakeZooKeeper) -> None:
     """Every round put the look off, and one that waits for a partition has one every other second: for as long as a
     stranger held one partition, no lost watch and no operator's rewind was ever found.
     """
@@ -104,7 +104,7 @@ def foreign(number: int) -> str:
     return paths.member(GROUP, f"{GROUP}_z{number:02}")
 
 
-def test_a_reconciliation_reads_few_registrations_and_every_one_in_turn(server: FakeZooKeeper) -> None:
+def test_a_reconciliation_reads_a_few_registrations_in_turn(server: FakeZooKeeper) -> None:
     """Every member read those of all others, every time: members times members requests."""
     most = 3 * registration.DOUBTED - 1
     nothing = FOREIGN.replace(b'"t":1', b"")
@@ -185,7 +185,7 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_an_overwritten_owner_node_is_released_also_where_the_partition_moves_on(server: FakeZooKeeper) -> None:
+def test_an_overwritten_owner_node_of_a_moving_one_is_released(server: FakeZooKeeper) -> None:
     """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -195,7 +195,7 @@ def test_an_overwritten_owner_node_is_released_also_where_the_partition_moves_on
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_an_owner_node_that_is_overwritten_while_it_is_released_is_released(
+def test_an_owner_node_overwritten_in_a_release_is_released(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = SteppedMember(server, "a")
@@ -218,9 +218,7 @@ def test_what_a_commit_found_lost_is_released_where_it_moves_on(server: FakeZooK
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_what_is_released_between_the_claim_and_the_watch_is_claimed_at_once(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_between_claim_and_watch_is_seen(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
     member = SteppedMember(server, "a")
     configured(member, backoff_max=1000.0)
@@ -230,7 +228,7 @@ def test_what_is_released_between_the_claim_and_the_watch_is_claimed_at_once(
     assert set(owners(server)) == {0, 1, 2, 3}
 
 
-def test_one_that_may_not_be_released_keeps_nothing_else_from_moving(
+def test_a_forbidden_release_holds_up_no_other_partition(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every round failed at it, for ever: no other partition was claimed or released any more."""
@@ -262,9 +260,7 @@ def test_a_hostile_owner_node_does_not_fill_the_state_and_the_log(server: FakeZo
 # ---- registrations ----
 
 
-def test_of_two_with_one_id_that_start_at_the_same_moment_one_waits(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_two_members_with_one_id_waits(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
     member = SteppedMember(server, "a")
     mine = paths.member(GROUP, member.consumer)
@@ -298,7 +294,7 @@ def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> Non
 
 
 @pytest.mark.parametrize("way", ["create", "transact"])
-def test_a_registration_that_was_overwritten_before_its_answer_was_lost_is_made_anew(
+def test_an_overwritten_registration_is_created_again(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """What we had written was not known then, and the stranger's number of streams was taken for ours."""
@@ -316,7 +312,7 @@ def test_a_registration_that_was_overwritten_before_its_answer_was_lost_is_made_
     assert set(owners(server).values()) == {f"{member.consumer}-0"}
 
 
-def test_a_thousand_unreadable_members_fill_neither_the_state_nor_the_log(
+def test_a_thousand_unreadable_members_are_reported_briefly(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(1000):
@@ -335,9 +331,7 @@ def test_a_thousand_unreadable_members_fill_neither_the_state_nor_the_log(
 # ---- what a member says of itself ----
 
 
-def test_the_state_says_where_a_member_stands_and_what_it_waits_for_since_when(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_names_the_step_and_its_duration(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     def says() -> str:
         return str(member.rebalancer.state)
 
@@ -391,7 +385,8 @@ def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch
     assert len(member.owned) == 6
 
 
-def test_a_release_that_no_watch_tells_of_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
+def test_a_release_without_a_watch_is_found(server: FakeZooKeeper) -> None:
+    """The next reconciliation finds it."""
     server.put(own(3), b"stranger", ephemeral_owner=5)
     member = SteppedMember(server, "a")
     configured(member, backoff_max=0.2)
@@ -420,7 +415,8 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
     assert "left to unreadable members: t-1" in str(member.rebalancer.state)
 
 
-def test_an_offset_that_we_may_not_read_is_not_guessed_and_harms_only_its_partition(server: FakeZooKeeper) -> None:
+def test_a_forbidden_offset_stops_only_its_partition(server: FakeZooKeeper) -> None:
+    """It is never guessed."""
     server.refuse(paths.offset(GROUP, tp(2)), "read")
     member = SteppedMember(server, "a")
     settle([member])
@@ -432,7 +428,7 @@ def test_an_offset_that_we_may_not_read_is_not_guessed_and_harms_only_its_partit
     assert member.owned[tp(2)].consumed == 10
 
 
-def test_an_offset_whose_rights_are_taken_while_it_is_consumed_stops_its_partition_only(server: FakeZooKeeper) -> None:
+def test_lost_rights_of_an_offset_stop_only_its_partition(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     before = {n: member.owned[tp(n)] for n in (0, 1, 3)}
@@ -496,7 +492,7 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
     assert offsets(server)[0] == 15
 
 
-def test_a_second_write_does_not_set_free_what_the_first_one_stopped(server: FakeZooKeeper) -> None:
+def test_a_second_foreign_write_keeps_a_partition_stopped(server: FakeZooKeeper) -> None:
     """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
     member = SteppedMember(server, "a", conflict="raise")
     settle([member])
@@ -539,7 +535,7 @@ def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.M
     assert owners(server) == {}
 
 
-def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_failing_step_of_leaving_ends_the_thread(server: FakeZooKeeper) -> None:
     """It was tried again for ever, by a thread that nobody could end."""
     member = SteppedMember(server, "a")
     settle([member])

@@ -81,7 +81,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> tuple[GroupStrategy, Failing]:
 CIRCLE = {"strategy": "average-by-circle"}
 
 
-def test_a_strategy_of_ours_is_in_effect_once_the_whole_group_advertises_it(
+def test_a_strategy_takes_effect_if_all_members_advertise_it(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.group_warnings")
@@ -140,9 +140,10 @@ def test_a_strategy_that_raises_leaves_the_old_assignment_in_force(
     assert member.rebalancer.state.detail == ""
 
 
-def test_what_was_lost_while_the_strategy_fails_is_taken_again_as_before(
+def test_a_lost_partition_is_taken_again_by_the_old_plan(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It was lost while the strategy fails."""
     made, chosen = failing(monkeypatch)
     member = SteppedMember(server, "a", strategy=made)
     settle([member])
@@ -189,7 +190,8 @@ def test_an_impossible_assignment_is_refused_as_a_whole(
     assert "the strategy range failed" in member.rebalancer.state.detail
 
 
-def test_racks_are_read_for_strategies_that_want_them_and_a_moved_leader_counts(server: FakeZooKeeper) -> None:
+def test_a_strategy_that_wants_racks_gets_them(server: FakeZooKeeper) -> None:
+    """A leader that moves to another rack starts a rebalance."""
     lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
     members = [
         SteppedMember(
@@ -299,7 +301,7 @@ def _changed() -> Any:
     return NodeChanged("/")
 
 
-def test_a_strategy_that_wants_to_end_the_process_does_not_end_the_member(server: FakeZooKeeper) -> None:
+def test_a_strategy_cannot_end_the_process(server: FakeZooKeeper) -> None:
     class Quitting(GroupStrategy):
         def __call__(self, view: object, threads: object) -> Assignment:
             raise SystemExit(3)

@@ -182,7 +182,7 @@ class Mischief:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_happens_to_members_on_threads_they_share_everything_in_the_end(
+def test_members_on_threads_share_everything_in_the_end(
     seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
