@@ -1,4 +1,4 @@
-"""Members that each take all partitions, beside each other, beside themselves, and beside members that share them."""
+"""Broadcasting members, each with all partitions: several, restarted ones, and clustering members beside them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offset(server: FakeZooKeeper, name: str, tp: TopicPartition) -> int:
 
 
 def shown(server: FakeZooKeeper) -> set[str]:
-    """What tells of broadcasting members."""
+    """Return the consumer ids of the broadcasting members in ZooKeeper."""
     return {path.rpartition("/")[2] for path in server.tree(paths.broadcast_members(GROUP))}
 
 
@@ -95,7 +95,7 @@ def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) ->
 
 
 def test_another_consumer_id_is_another_member(server: FakeZooKeeper) -> None:
-    """Its offsets are found by its name alone; the former ones wait for whoever takes that name again."""
+    """Its offsets are found by its name alone. Those of the former name wait for the next member of that name."""
     a = broadcasting(server, "a")
     settle([a])
     a.finish(P1, 5)

@@ -1,4 +1,4 @@
-"""What members of groups write, byte by byte as the Java client of 3.9.1 does."""
+"""The bytes of group members, equal to those of the Java client 3.9.1."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NOT_RECORDED = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the group made of its nodes: who owns what by the plan, and which nodes it could not read."""
+    """The outcome of a plan: the owners of the partitions, and the unreadable nodes."""
 
     owners: dict[str, str]
     unreadable: dict[str, str]

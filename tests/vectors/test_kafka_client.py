@@ -1,4 +1,4 @@
-"""The strategies of Kafka's new consumer, as 3.9.1 computed them; the sticky ones by what they promise."""
+"""The strategies of the Java consumer 3.9.1: equal assignments, or for sticky ones the same promises."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What real brokers of three generations sent is read as librdkafka read it: as messages, as columns, and by turns. So
-does the slow reader against which generated sets are held.
+"""Bytes of real brokers of three generations, read as librdkafka read them: as messages, as columns, and in turns.
+
+The slow reader, which checks generated sets, reads them too.
 """
 
 from __future__ import annotations

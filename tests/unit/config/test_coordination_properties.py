@@ -1,4 +1,4 @@
-"""Who coordinates a group: what must be given, what follows, and what contradicts it."""
+"""The properties of a group's coordinator: required ones, derived ones and contradictions."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _one(kind: Any, value: Any) -> Any:
 
 
 def messages() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What is recorded, and what Java is asked."""
+    """Yield the recorded cases, each with its question to Java."""
     for message in GROUP_MESSAGES:
         for version in range(message.lowest, message.highest + 1):
             for side, fields in (("request", message.request), ("response", message.response)):

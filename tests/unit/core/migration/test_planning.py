@@ -1,4 +1,4 @@
-"""What a migration writes, what it leaves, and what it will not decide by itself."""
+"""The plan of a migration: written, left and undecided partitions."""
 
 from __future__ import annotations
 
