@@ -32,7 +32,7 @@ _READY_S = 60.0
 
 @dataclass(frozen=True)
 class Load:
-    """A slow consumer of ``streams`` threads that pause ``pause`` seconds after each message, watched for ``seconds``."""
+    """A slow consumer: ``streams`` threads pause ``pause`` seconds after each message. It runs for ``seconds``."""
 
     name: str
     partitions: int
