@@ -1,4 +1,4 @@
-"""Members that each take all partitions, beside each other, beside themselves, and beside members that share them."""
+"""Broadcasting members, each with all partitions: several, restarted ones, and clustering members beside them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offset(server: FakeZooKeeper, name: str, tp: TopicPartition) -> int:
 
 
 def shown(server: FakeZooKeeper) -> set[str]:
-    """What tells of broadcasting members."""
+    """Return the consumer ids of the broadcasting members in ZooKeeper."""
     return {path.rpartition("/")[2] for path in server.tree(paths.broadcast_members(GROUP))}
 
 
@@ -213,6 +213,7 @@ def test_it_refuses_a_group_with_clustering_members(server: FakeZooKeeper) -> No
 def test_a_clustering_member_refuses_broadcasting_members(
     server: FakeZooKeeper,
 ) -> None:
+    """The clustering member starts when they are gone."""
     a = broadcasting(server, "a")
     settle([a])
     c = SteppedMember(server, "c")

@@ -94,8 +94,8 @@ def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKe
 def test_starts_committed_elsewhere_meanwhile_are_read_again(
     server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened: nothing told of them once more, and they never started. Later they were given back and claimed
-    anew where the read failed, so that a pause was forgotten.
+    """They never started: no event came for them a second time. After the first repair a failed read gave them back and
+    claimed them anew, and so forgot a pause.
     """
     member = SteppedMember(server, "a")
     settle([member])

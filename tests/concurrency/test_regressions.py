@@ -1,6 +1,7 @@
-"""What went wrong in the original's groups (and once in ours), each staged on a ZooKeeper in memory.
+"""Failures of the original's groups (and one of ours), each staged on a ZooKeeper in memory.
 
-A test is named for its report and opens with what had happened and why. ``zkconsumer/REGRESSIONS.md`` lists them all.
+Each test has the name of its report, and its docstring says what happened and why. ``zkconsumer/REGRESSIONS.md`` lists
+them all.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ def test_kafka_2169_a_session_that_does_not_come_back_is_told(server: FakeZooKee
 
 
 def test_a_start_that_is_resolved_twice_moves_nothing(server: FakeZooKeeper) -> None:
-    """A connection that broke while the first start was being stored made a second fetcher ask as well, and the
-    partition jumped to what that was told: back, or with ``largest`` forward over messages.
+    """A connection broke while the first start was being stored, so a second fetcher asked for the start as well. The
+    partition jumped to the second answer: back, or with ``largest`` forward over messages.
     """
     member = SteppedMember(server, "a")
     settle([member])

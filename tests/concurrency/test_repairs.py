@@ -1,4 +1,4 @@
-"""What is done to a group's nodes at the worst moment, and what a member makes of it."""
+"""Foreign changes of a group's nodes at the worst moment, and the member's repairs."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
 def test_a_deletion_that_is_told_late_is_not_believed(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
-    """What happened: watches tell on another thread than answers come, so that we were told of our registration's end,
-    which we had deleted and made in one transaction, when it stood again. It counted as gone, making it failed, and
-    what stood there counted as somebody else's; so it was made anew, and so on.
+    """Watches report on another thread than responses. The member deleted and created its registration in one
+    transaction, and heard of the deletion when the node existed again. It took the node for gone, failed to create it,
+    took the existing one for a foreign node, created it anew, and so on.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -268,8 +268,8 @@ def test_of_two_with_one_id_at_the_same_moment_one_waits(
 
 
 def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> None:
-    """An operator deletes our node, and before we make it again another process with our consumer.id makes his: the
-    group's new members are given what we own, and we released nothing, for no round of ours got that far.
+    """An operator deletes our node, and another process with our consumer.id creates its own before us. The group then
+    assigns our partitions to others. We released nothing, because no round of ours got that far.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -291,7 +291,7 @@ def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> Non
 def test_an_overwritten_registration_without_answer_is_made_anew(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """What we had written was not known then, and the stranger's number of streams was taken for ours."""
+    """The member did not know its own text, and took the foreign number of streams for its own."""
     member = SteppedMember(server, "a")
     if way == "transact":
         settle([member])

@@ -1,6 +1,7 @@
-"""Members on threads of their own, each with its committer and a reader, while everything happens to them at random: no
-thread stumbles, all is owned in the end, and every thread ends. What is checked step by step elsewhere is here met in
-orders that nobody thought of.
+"""Members on their own threads, each with a committer and a reader, under random faults.
+
+No thread fails, all partitions are owned in the end, and every thread ends. The steps that other tests check one by one
+come here in unforeseen orders.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Running:
 
 
 class Mischief:
-    """What happens to a group from outside."""
+    """Random faults from outside the group."""
 
     def __init__(self, server: FakeZooKeeper, chance: Random) -> None:
         self._server = server
