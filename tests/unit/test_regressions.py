@@ -23,9 +23,10 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import OffsetCommitError
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
-from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams import KafkaStream, QueueBudget, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_codecs import decode_registration, encode_registration
 
@@ -37,7 +38,9 @@ CONSUMER = ConsumerId("g_c")
 def delivery(streams: int) -> tuple[Delivery, list[KafkaStream[Any, Any]]]:
     """So many streams over all topics."""
     settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
-    fetching = FetcherManager("m", settings, lambda _: [], resolved=lambda *_: None)
+    fetching = FetcherManager(
+        "m", settings, lambda _: [], resolved=lambda *_: None, metrics=Metrics(), budget=QueueBudget(1 << 40)
+    )
     lease = Lease()
     made = Delivery(CONSUMER, fetching, lease)
     all_streams: list[KafkaStream[Any, Any]] = [

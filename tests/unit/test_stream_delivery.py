@@ -20,9 +20,10 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
 from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
+from zkconsumer.metrics import Metrics
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
-from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
+from zkconsumer.streams import KafkaStream, MergedStreams, QueueBudget, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
 KEY: StreamKey = (ANY_TOPIC, 0)
@@ -36,7 +37,9 @@ class House:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
-        fetching = FetcherManager("m", settings, lambda _: [], resolved=lambda *_: None)
+        fetching = FetcherManager(
+            "m", settings, lambda _: [], resolved=lambda *_: None, metrics=Metrics(), budget=QueueBudget(1 << 40)
+        )
         self.delivery = Delivery(ConsumerId("g_c"), fetching, self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
             new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)
