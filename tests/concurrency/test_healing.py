@@ -57,7 +57,7 @@ def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
 # ---- partitions that nobody owns ----
 
 
-def test_a_scala_member_that_gave_up_is_woken_by_our_id_node_made_anew(server: FakeZooKeeper) -> None:
+def test_a_scala_member_that_gave_up_is_woken_by_our_id_node(server: FakeZooKeeper) -> None:
     """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
     member = SteppedMember(server, "a", patience=0.0)
     settle([member])
@@ -99,8 +99,8 @@ def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
     assert czxid(server, member) - made < 20
 
 
-def test_a_partition_that_nobody_owns_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
-    """Whoever gave it up is gone, so nobody else looks."""
+def test_the_reconciliation_finds_orphaned_partitions(server: FakeZooKeeper) -> None:
+    """The member that gave it up is gone, so nobody else looks."""
     join_as_scala(server)
     member = SteppedMember(server, "a", patience=0.0)
     settle([member], rounds=2)
@@ -168,9 +168,7 @@ def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
     assert czxid(server, member) > before
 
 
-def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_names_orphans_only_after_a_look(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """They had been taken in time, and nobody could be asked."""
     member = given_up(server)
     own_as_scala(server, 2, 3)
@@ -184,7 +182,8 @@ def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
 # ---- members that cannot be read ----
 
 
-def test_what_the_threads_of_an_unreadable_member_own_stays_theirs(server: FakeZooKeeper) -> None:
+def test_an_unreadable_member_keeps_its_partitions(server: FakeZooKeeper) -> None:
+    """The threads of an unreadable member keep their partitions."""
     member = SteppedMember(server, "a")
     settle([member])
     join_as_scala(server)
@@ -248,9 +247,10 @@ def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper,
 
 
 @pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_a_stopped_partition_is_given_up_with_the_offset_that_somebody_wrote(
+def test_a_stopped_partition_keeps_the_offset_of_somebody_else(
     server: FakeZooKeeper, conflicted: SteppedMember
 ) -> None:
+    """A stopped partition is given up with the offset that somebody wrote."""
     conflicted.stop()
     assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
 
@@ -274,9 +274,7 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
 # ---- newer events ----
 
 
-def test_what_changed_while_messages_drained_supersedes_the_claim(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_during_a_drain_supersede_the_claim(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
     first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
     settle([first, second])
@@ -302,7 +300,7 @@ def test_what_changed_while_messages_drained_supersedes_the_claim(
 # ---- what was done to our nodes, and what faults left behind ----
 
 
-def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(server: FakeZooKeeper) -> None:
+def test_partitions_dropped_with_the_lease_are_released_later(server: FakeZooKeeper) -> None:
     """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -319,7 +317,8 @@ def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(s
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+def test_an_overwritten_registration_is_made_again(server: FakeZooKeeper) -> None:
+    """Our registration is made again where somebody wrote into it."""
     member = SteppedMember(server, "a")
     settle([member])
     path = paths.member(GROUP, member.consumer)
@@ -329,7 +328,8 @@ def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: Fak
     assert server.tree(paths.ids(GROUP))[path] != b"rubbish"
 
 
-def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+def test_an_overwritten_owner_node_is_made_again(server: FakeZooKeeper) -> None:
+    """Our owner node is made again where somebody wrote into it."""
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.owner(GROUP, tp(0)), b"nobody")
@@ -340,9 +340,10 @@ def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZ
     assert offsets(server)[0] == 12
 
 
-def test_a_foreign_owner_node_is_not_deleted_even_where_it_was_ours_a_moment_ago(
+def test_a_foreign_owner_node_is_not_deleted_in_place_of_ours(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A foreign owner node is not deleted even where it was ours a moment ago."""
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -386,7 +387,8 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_a_connection_whose_event_was_lost_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+def test_the_reconciliation_finds_a_connection_without_event(server: FakeZooKeeper) -> None:
+    """A connection whose event was lost is found by the reconciliation."""
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -447,9 +449,8 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     assert len(set(made)) == 1 + 3
 
 
-def test_a_waking_counts_although_nothing_can_be_looked_at_after_it(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waking counts although nothing can be looked at after it."""
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
@@ -479,7 +480,7 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     assert czxid(server, member) == before
 
 
-def test_an_offset_that_somebody_wrote_is_found_where_nothing_is_consumed(server: FakeZooKeeper) -> None:
+def test_a_foreign_offset_is_found_on_an_idle_partition(server: FakeZooKeeper) -> None:
     """An operator who has an idle partition consumed again saw nothing happen until something new came."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -528,7 +529,7 @@ def reconnect(member: SteppedMember, *, answers: bool) -> None:
     member.step()
 
 
-def test_a_session_is_given_up_where_connections_come_about_and_nothing_is_answered(
+def test_a_session_whose_connections_stay_silent_is_given_up(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
@@ -570,7 +571,7 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
     assert len(member.owned) == 4
 
 
-def test_a_session_is_given_up_where_a_connection_stands_and_nothing_is_answered(
+def test_a_session_whose_one_connection_is_silent_is_given_up(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""

@@ -93,7 +93,7 @@ def test_a_partition_without_an_offset_waits_for_its_start_to_be_stored(server: 
 def test_starts_that_were_committed_elsewhere_meanwhile_are_read_again_although_that_fails_once(
     server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened: nothing told of them once more, and they never started. Later they were given back and claimed
+    """Nothing reported them a second time, so they never started. Later they were given back and claimed
     anew where the read failed, so that a pause was forgotten.
     """
     member = SteppedMember(server, "a")
@@ -118,9 +118,10 @@ def test_starts_that_were_committed_elsewhere_meanwhile_are_read_again_although_
     assert not any("release" in event for event, _ in member.delivery.log)
 
 
-def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no_other_waiting(
+def test_a_forbidden_start_is_reported_and_holds_up_no_other(
     server: FakeZooKeeper,
 ) -> None:
+    """A start that may not be written is told of and tried again and keeps no other waiting."""
     server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
     member = SteppedMember(server, "a")
     settle([member])
@@ -138,9 +139,11 @@ def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no
 
 
 @pytest.mark.parametrize("denied", [True, False])
-def test_a_start_that_waits_is_not_stored_over_what_the_user_commits_meanwhile(
+def test_a_waiting_start_is_not_stored_over_a_users_commit(
     server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A start that waits is not stored over what the user commits meanwhile."""
+
     def away(*_: Any, **__: Any) -> None:
         raise RegistryUnavailableError("away for a moment")
 
@@ -318,7 +321,8 @@ def test_a_deleted_registration_is_made_again(server: FakeZooKeeper) -> None:
     assert len(member.owned) == 4
 
 
-def test_a_deleted_owner_node_stops_the_partition_and_is_claimed_again(server: FakeZooKeeper) -> None:
+def test_a_deleted_owner_node_stops_and_is_claimed_again(server: FakeZooKeeper) -> None:
+    """A deleted owner node stops the partition and is claimed again."""
     member = SteppedMember(server, "a")
     settle([member])
     old = member.owned[tp(1)]
@@ -490,7 +494,7 @@ def _unavailable() -> Exception:
     return RegistryUnavailableError("staged")
 
 
-def test_what_a_leaver_had_is_looked_at_while_the_last_commit_is_waited_for(
+def test_partitions_of_a_leaver_are_read_during_the_last_commit(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over a slow link each question that waits for another's answer counts."""

@@ -81,9 +81,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> tuple[GroupStrategy, Failing]:
 CIRCLE = {"strategy": "average-by-circle"}
 
 
-def test_a_strategy_of_ours_is_in_effect_once_the_whole_group_advertises_it(
+def test_our_strategy_needs_the_whole_groups_advertisement(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A strategy of ours is in effect once the whole group advertises it."""
     caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.strategy")
     first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
     settle([first])
@@ -140,9 +141,10 @@ def test_a_strategy_that_raises_leaves_the_old_assignment_in_force(
     assert member.rebalancer.state.detail == ""
 
 
-def test_what_was_lost_while_the_strategy_fails_is_taken_again_as_before(
+def test_lost_partitions_are_taken_again_by_a_failed_strategy(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Partitions that are lost while the strategy fails are claimed again as before."""
     made, chosen = failing(monkeypatch)
     member = SteppedMember(server, "a", strategy=made)
     settle([member])
@@ -189,7 +191,8 @@ def test_an_impossible_assignment_is_refused_as_a_whole(
     assert "the strategy range failed" in member.rebalancer.state.detail
 
 
-def test_racks_are_read_for_strategies_that_want_them_and_a_moved_leader_counts(server: FakeZooKeeper) -> None:
+def test_racks_are_read_if_wanted_and_moved_leaders_count(server: FakeZooKeeper) -> None:
+    """Racks are read for strategies that want them and a moved leader counts."""
     lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
     members = [
         SteppedMember(
@@ -299,7 +302,9 @@ def _changed() -> Any:
     return NodeChanged("/")
 
 
-def test_a_strategy_that_wants_to_end_the_process_does_not_end_the_member(server: FakeZooKeeper) -> None:
+def test_a_strategy_that_exits_does_not_end_the_member(server: FakeZooKeeper) -> None:
+    """A strategy that wants to end the process does not end the member."""
+
     class Quitting(GroupStrategy):
         def __call__(self, view: object, threads: object) -> Assignment:
             raise SystemExit(3)
