@@ -41,7 +41,7 @@ from zkconsumer.errors import (
 from zkconsumer.gauges import member_gauges
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.model import ConsumerId, TopicPartition, partition_of
+from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import PartitionControl
 from zkconsumer.run_loop import Serving
@@ -480,10 +480,9 @@ def _checked_offsets(
         raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
     found = {partition_of(tp): offset for tp, offset in offsets.items()}
     for tp, offset in found.items():
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise TypeError(f"{tp}: an offset is a whole number, not {offset!r}")
-        if not 0 <= offset < 1 << 63:
-            raise ValueError(f"{tp}: an offset is at least 0 and fits 64 bits, not {offset!r}")
+        if not is_offset(offset):
+            kind = TypeError if isinstance(offset, bool) or not isinstance(offset, int) else ValueError
+            raise kind(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
     return found
 
 

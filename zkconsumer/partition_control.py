@@ -17,7 +17,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, PartitionNotOwnedError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
-from zkconsumer.model import PartitionLike, TopicPartition, partition_of, partitions_of
+from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.shutdown import Closing
 from zkconsumer.wiring import GroupMember
 
@@ -149,7 +149,7 @@ class PartitionControl:
             self._position(tp)
             found = self._live().lookup.find({tp: _PLACES[offset]}, deadline)[tp]
             offset = found if found is not None else 0
-        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+        if not is_offset(offset):
             raise ValueError(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
         self._seek({tp: offset}, deadline)
 

@@ -1,4 +1,4 @@
-"""Servers that go and come back, sessions that end, members that freeze: nothing is lost, and ends are bounded."""
+"""Faults of servers, sessions and members on a real cluster: no message is lost, and shutdowns are bounded."""
 
 from __future__ import annotations
 

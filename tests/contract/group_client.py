@@ -250,16 +250,16 @@ class Member:
 
     def joins(self, **fields: Any) -> Pending:
         """Send a JoinGroup; where a member id is wanted first, the second one."""
-        pending = self.connection.send("JoinGroup", self._join(fields))
+        pending = self.connection.send("JoinGroup", self.join_request(fields))
         gets_id = self.connection.versions["JoinGroup"] >= 4
         if gets_id and not self.member_id and self.instance is None and not fields:
             answer = pending.answer()
             assert answer["error_code"] == 79
             self.member_id = answer["member_id"]
-            return self.connection.send("JoinGroup", self._join(fields))
+            return self.connection.send("JoinGroup", self.join_request(fields))
         return pending
 
-    def _join(self, fields: Mapping[str, Any]) -> Body:
+    def join_request(self, fields: Mapping[str, Any]) -> Body:
         return {
             "group_id": self.target.group,
             "session_timeout_ms": round(self.session * 1000),

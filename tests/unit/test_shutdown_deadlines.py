@@ -137,9 +137,8 @@ def test_a_session_whose_clients_do_not_stop_is_closed_in_time(
         assert len(cuts) == 3
 
 
-def test_a_committer_ends_in_time_though_the_store_neither_answers_nor_closes(
-    clock: Simulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_committer_ends_in_time_beside_a_stuck_store(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store neither answers nor closes."""
     standing = Standing(clock)
     monkeypatch.setattr(committers, "Thread", lambda **options: StandingThread(standing, options["name"]))
     close = staticmethod(lambda: standing.take("store", None))

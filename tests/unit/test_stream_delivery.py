@@ -59,7 +59,7 @@ def house() -> Iterator[House]:
     made.delivery.end()
 
 
-def test_a_message_in_hand_and_one_that_nobody_has_taken_are_waited_for(house: House) -> None:
+def test_messages_in_hand_and_untaken_ones_are_waited_for(house: House) -> None:
     assert not house.place().to_read
     house.put(0)
     assert house.place()[:4] == (TopicPartition("t", 0), 0, 0, False)
@@ -69,7 +69,7 @@ def test_a_message_in_hand_and_one_that_nobody_has_taken_are_waited_for(house: H
     assert house.place().to_read
 
 
-def test_what_is_no_longer_ours_is_not_waited_for_unless_there_is_more(house: House) -> None:
+def test_a_revoked_message_is_not_waited_for_alone(house: House) -> None:
     position = house.put(0)
     house.try_to_read()
     before = house.place()
@@ -83,7 +83,7 @@ def test_what_is_no_longer_ours_is_not_waited_for_unless_there_is_more(house: Ho
     assert house.delivery.came_back(KEY, before)
 
 
-def test_what_nobody_has_taken_may_go_and_come_without_anybody_having_come_back(house: House) -> None:
+def test_untaken_messages_come_and_go_without_a_reader(house: House) -> None:
     position = house.put(0)
     before = house.place()
     house.delivery.revoke([position])
@@ -106,7 +106,7 @@ def test_who_asks_in_vain_has_come_back(house: House, why: str) -> None:
     assert house.delivery.came_back(KEY, before)
 
 
-def test_who_reads_several_streams_as_one_comes_back_to_all_of_them(house: House) -> None:
+def test_a_merged_reader_comes_back_to_all_its_streams(house: House) -> None:
     merged = MergedStreams(lambda: house.streams, timeout=0.0)
     house.put(0)
     merged.get(0.0)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
 from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, UnlimitedBudget
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch
 from zkconsumer.kafka import (
     EpochEndResponse,
     FetchRequest,
@@ -109,12 +109,12 @@ class FetchConnection:
         self,
         endpoint: Endpoint,
         settings: FetchSettings,
-        budget: Budget | None = None,
-        metrics: Metrics | None = None,
+        budget: Budget,
+        metrics: Metrics,
     ) -> None:
         self.endpoint = endpoint
-        self.budget = budget or UnlimitedBudget()
-        self.metrics = FetchMetrics(metrics or Metrics(), settings.client_id, endpoint)
+        self.budget = budget
+        self.metrics = FetchMetrics(metrics, settings.client_id, endpoint)
         self._settings = settings
         self._channel = settings.channel(endpoint)
         self._session = FetchSession()
@@ -182,10 +182,8 @@ class FetchConnection:
         return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
 
     def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:
-        """Store the log ends that the response names.
-
-        In a session the broker names a log's end only when it has changed. A new position, after a seek, takes the end
-        that was named before.
+        """Store the log ends that the response names. In a session the broker names a log's end only when it has
+        changed. A new position, after a seek, takes the end that was named before.
         """
         ends, level = self._ends, self._settings.isolation_level
         for part in answer.partitions:

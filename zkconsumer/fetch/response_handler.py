@@ -99,9 +99,8 @@ class ResponseHandler:
         *,
         follows: bool,
     ) -> bool:
-        """Queue one partition's chunk; returns whether there was any.
-
-        Raises: CorruptRecordsError if not even the first batch can be read, or if it is cut off.
+        """Queue one partition's chunk; returns whether there was any. Raises: CorruptRecordsError if not even the first
+        batch can be read, or if it is cut off.
         """
         position = fetch.position
         position.log_end = response.end(self._settings.isolation_level)
@@ -138,10 +137,8 @@ class ResponseHandler:
 
     def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:
         """Ask for more bytes if only a part of a message came, because it is larger than the request (KAFKA-160,
-        KAFKA-994).
-
-        Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of it will not
-        come.
+        KAFKA-994). Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of
+        it will not come.
         """
         offset = request.offset
         if wanted <= request.max_bytes:

@@ -91,9 +91,8 @@ class TruncationCheck:
         return doubts
 
     def _ends(self, fetches: Sequence[PartitionFetch], outcomes: Outcomes) -> dict[object, EpochEnd | None]:
-        """Return the end of the epoch in which each partition was read last, None if the broker does not tell it.
-
-        A partition that another broker must be asked about is left out.
+        """Return the end of the epoch in which each partition was read last, None if the broker does not tell it. A
+        partition that another broker must be asked about is left out.
         """
         epochs = {fetch.tp: epoch_before(fetch.position.epochs, fetch.position.fetched or 0) for fetch in fetches}
         answers = self._broker.epoch_ends({tp: epoch for tp, epoch in epochs.items() if epoch > NO_EPOCH})

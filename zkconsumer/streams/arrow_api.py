@@ -253,9 +253,8 @@ class ColumnStream(MessageIterator[K, V]):
                     raise error from error.__cause__
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """Finish the rows or message in hand, and return the next rows.
-
-        They count as handed out when the caller sets ``handed_out``. Until then the next read takes them back.
+        """Finish the rows or message in hand, and return the next rows. They count as handed out when the caller sets
+        ``handed_out``. Until then the next read takes them back.
         """
         made: list[T] = []
         self._asking = as_generator(self._turn(ask, made))

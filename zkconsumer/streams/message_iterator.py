@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from threading import get_native_id
 from types import GeneratorType
-from typing import Any, Generic, cast
+from typing import Any, Generic, NoReturn, cast
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.decoders import K, V
@@ -30,6 +30,23 @@ def as_generator(made: Generator[Any, None, None]) -> GeneratorType[Any, None, N
 
 class NotReturned(BaseException):
     """Thrown into the generator: the last message did not reach its caller, and comes again."""
+
+
+class RaiseInstead:
+    """An error, yielded in place of a message.
+
+    It raises when ``map`` makes a message of it, or when ``filter`` asks for its truth.
+    """
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def _raise(self) -> NoReturn:
+        raise self._error
+
+    __iter__ = __bool__ = _raise
 
 
 class MessageIterator(Generic[K, V]):

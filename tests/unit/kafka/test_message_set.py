@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka import reference
 from tests.unit.kafka.reference import Plain
-from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, resealed
+from tests.unit.kafka.sets import CODECS, GZIP, SETS, WHERE, Batch, MessageSet, Written, read_columns, resealed
 from zkconsumer.errors import InvalidMessageException
 from zkconsumer.kafka import CorruptRecordsError, RecordBatch, batches
-from zkconsumer.kafka.arrow_columns import read_columns
 from zkconsumer.kafka.compression import Expansion
 from zkconsumer.kafka.fallback_records import read_leniently
 from zkconsumer.kafka.message_set_extent import extent

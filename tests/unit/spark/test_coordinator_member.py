@@ -114,9 +114,8 @@ def read(stream: KafkaStream[Any, Any], count: int) -> list[tuple[int, int]]:
     return sorted((message.partition, message.offset) for message in islice(stream, count))
 
 
-def test_a_query_alone_owns_all_commits_with_its_generation_and_leaves(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_a_query_alone_owns_commits_and_leaves(cluster: FakeCluster, new_member: NewMember) -> None:
+    """It commits with its generation."""
     member = new_member()
     batch = begin_a_batch(member, 7)
     assert cluster.committed("g") == dict.fromkeys(ALL, 0)
@@ -146,7 +145,7 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     assert read(joined.result(20)[0], 6) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
 
 
-def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
+def test_a_batch_longer_than_releaseafter_is_not_waited_for(
     cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
 ) -> None:
     member = new_member(releaseAfter="0.5")
@@ -160,7 +159,7 @@ def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
     assert read(stream, 20) == [(tp.partition, n) for tp in sorted(set(ALL) - mine) for n in range(10)]
 
 
-def test_a_batch_is_waited_for_no_longer_than_the_rebalance_waits_for_us(
+def test_a_batch_is_waited_for_within_the_rebalance_timeout(
     cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
 ) -> None:
     limit = {"max.poll.interval.ms": "1500"}
@@ -204,7 +203,7 @@ def test_the_brokers_tell_what_there_is_to_read(cluster: FakeCluster, new_member
         assert asked.committed("g", ALL) == dict.fromkeys(ALL, 7)
 
 
-def test_brokers_that_are_not_there_are_told_of_by_what_went_wrong(cluster: FakeCluster) -> None:
+def test_absent_brokers_are_reported_with_the_cause(cluster: FakeCluster) -> None:
     given = {"subscribe": "t", "socket.timeout.ms": "300", "fetch.wait.max.ms": "10"}
     options = parse({**common(cluster, "range"), **given})
     for broker in (0, 1):
@@ -213,17 +212,14 @@ def test_brokers_that_are_not_there_are_told_of_by_what_went_wrong(cluster: Fake
         asked.partitions(options.selection)
 
 
-def test_a_query_for_what_is_there_now_waits_for_what_others_give_up_for_it(
-    new_member: NewMember, new_connector: NewConnector
-) -> None:
+def test_available_now_waits_for_partitions_of_others(new_member: NewMember, new_connector: NewConnector) -> None:
     join(connector := new_connector("cooperative-sticky")).result(20)
     assert connector.state.owned == 4
     assert len(new_member("cooperative-sticky").claim(ALL, patient=True)) == 2
 
 
-def test_a_query_for_what_is_there_now_does_not_end_without_anything_while_another_ones_batch_runs(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_available_now_waits_for_the_batch_of_another_query(cluster: FakeCluster, new_member: NewMember) -> None:
+    """It does not end without any message meanwhile."""
     first = new_member("cooperative-sticky")
     batch = begin_a_batch(first, 7)
     second = new_member("cooperative-sticky")
@@ -237,9 +233,8 @@ def test_a_query_for_what_is_there_now_does_not_end_without_anything_while_anoth
     assert second.committed(ALL) == dict.fromkeys(mine, 7)
 
 
-def test_who_joins_waits_for_anothers_batch_as_long_as_the_group_does(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_a_joining_query_waits_as_long_as_the_group(cluster: FakeCluster, new_member: NewMember) -> None:
+    """Another query's batch holds up the rebalance."""
     batch = begin_a_batch(first := new_member(), 7)
     quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100"}  # else joining takes 1.5 s at most
     joined = aside(lambda: new_member(**quick))
@@ -250,7 +245,7 @@ def test_who_joins_waits_for_anothers_batch_as_long_as_the_group_does(
     assert len(joined.result(20).claim(ALL, patient=True)) == 2
 
 
-def test_a_coordinator_that_nobody_finds_is_not_waited_for_that_long(cluster: FakeCluster) -> None:
+def test_a_coordinator_that_is_not_found_is_waited_for_briefly(cluster: FakeCluster) -> None:
     quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100", "max.poll.interval.ms": "60000"}
     member = LiveMembership(parse({**common(cluster, "range"), "subscribe": "t", **quick}))
     for broker in (0, 1):
@@ -262,9 +257,7 @@ def test_a_coordinator_that_nobody_finds_is_not_waited_for_that_long(cluster: Fa
         member.leave()
 
 
-def test_a_membership_that_ends_during_a_batch_costs_the_query_nothing(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_a_lost_membership_during_a_batch_costs_nothing(cluster: FakeCluster, new_member: NewMember) -> None:
     member = new_member()
     batch = begin_a_batch(member, 7)
     (former,) = cluster.group("g").members
@@ -293,7 +286,7 @@ def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
             member.leave()
 
 
-def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> None:
+def test_the_last_query_in_zookeeper_comes_back_beside_bridges() -> None:
     with FakeCluster(2, zookeeper=True) as cluster:
         cluster.create_topic("t", 4)
         by_brokers = {**common(cluster, "range"), "zookeeper.connect": cluster.zookeeper_connect}
@@ -320,9 +313,10 @@ def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> N
             bridge.shutdown()
 
 
-def test_a_query_for_what_is_there_now_does_not_end_as_if_all_were_read_while_it_is_outside_the_group(
+def test_available_now_outside_the_group_is_no_end(
     cluster: FakeCluster, new_member: NewMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The query does not end as if it had read everything."""
     monkeypatch.setattr(membership, "SETTLE_WITHIN", 0.3)
     member = new_member()
     for broker in (0, 1):

@@ -20,7 +20,7 @@ def node(endpoint: str) -> bytes:
     ).encode()
 
 
-def test_a_broker_that_cannot_be_reached_harms_only_its_own_partitions() -> None:
+def test_an_unreachable_broker_harms_only_its_partitions() -> None:
     """One live broker without a plaintext endpoint made the original give up on all of them."""
     server = FakeZooKeeper()
     server.put(paths.broker(1), node("SSL://one:9093"))
