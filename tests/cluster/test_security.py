@@ -37,7 +37,7 @@ from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.spark.batch_reader import BatchReader
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import ReadOptions, parse
-from zkconsumer.spark.range_partition import read_partition
+from zkconsumer.spark.range_reader import read_partition
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.streaming_query import StreamRun
 from zkconsumer.zookeeper.broker_directory import registered_brokers

@@ -10,6 +10,7 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, settle
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
+from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -85,7 +86,7 @@ def test_two_answers_lost_one_after_the_other(server: FakeZooKeeper, member: Ste
 
 
 @pytest.mark.parametrize(("theirs", "times"), [(b"3", 1), (b"15", 2)])
-def test_what_somebody_else_wrote_meanwhile_is_a_conflict_all_the_same(
+def test_a_foreign_write_meanwhile_is_a_conflict_all_the_same(
     server: FakeZooKeeper, member: SteppedMember, theirs: bytes, times: int
 ) -> None:
     member.finish(P0, 5)
@@ -101,7 +102,7 @@ def test_what_somebody_else_wrote_meanwhile_is_a_conflict_all_the_same(
     assert offsets(server)[0] == int(theirs)
 
 
-def test_a_commit_of_what_was_claimed_in_another_session_is_refused_whatever_the_versions_are(
+def test_a_commit_for_a_claim_of_another_session_is_refused(
     server: FakeZooKeeper,
 ) -> None:
     """What happened: an operator deleted offset nodes, whose versions then began anew; so the versions that a member
@@ -128,7 +129,7 @@ def test_a_commit_of_what_was_claimed_in_another_session_is_refused_whatever_the
     assert server.node(paths.offset(GROUP, tp)) == node
 
 
-def test_a_conflict_that_is_dealt_with_in_the_next_session_makes_no_claim_of_it(server: FakeZooKeeper) -> None:
+def test_a_conflict_of_the_former_session_claims_nothing(server: FakeZooKeeper) -> None:
     """What happened: with ``offset.conflict=overwrite`` a member read the offset, its successor's by then, and wrote
     its own over it: whoever was told to write over what stands there was taken for its owner.
     """
@@ -146,17 +147,17 @@ def test_a_conflict_that_is_dealt_with_in_the_next_session_makes_no_claim_of_it(
     heir.commit()
     late.session.suspend()
     late.session.resume()  # with a new session, of which its group's thread hears after the conflict
-    changed = late.rebalancer._session_changed
+    changed = late.coordinator.monitor.changed
     refused: list[str] = []
 
-    def commit_before(event: SessionChanged) -> None:
+    def commit_before(event: SessionChanged) -> tuple[Trigger, str] | None:
         if not refused:
             with pytest.raises(OffsetCommitError, match="owner node is gone") as error:
                 late.commit()
             refused.append(str(error.value))
-        changed(event)
+        return changed(event)
 
-    late.rebalancer._session_changed = commit_before  # type: ignore[method-assign]
+    late.coordinator.monitor.changed = commit_before  # type: ignore[method-assign]
     late.step()
     assert refused
     assert offsets(server)[0] == 53

@@ -32,7 +32,7 @@ def server() -> FakeZooKeeper:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
-def test_a_directory_that_may_not_be_made_keeps_us_from_its_topic_alone(
+def test_a_directory_that_may_not_be_made_blocks_its_topic_alone(
     server: FakeZooKeeper, directory: Callable[[str, str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The directories of all topics are made in one go, and the refusal of one failed each round: nothing was ever
@@ -57,7 +57,7 @@ def test_a_directory_that_may_not_be_made_keeps_us_from_its_topic_alone(
     assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_what_another_member_left_is_claimed_beside_a_topic_that_is_refused(server: FakeZooKeeper) -> None:
+def test_a_leavers_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeeper) -> None:
     first, second = SteppedMember(server, "a"), SteppedMember(server, "b")
     settle([first, second])
     server.refuse(paths.owner_topic(GROUP, OTHER), "create")
@@ -113,7 +113,7 @@ def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeepe
     assert calls == [1, 4]  # the members' directory; both of both topics
 
 
-def test_a_directory_of_offsets_that_may_not_be_made_again_harms_its_topic_alone(server: FakeZooKeeper) -> None:
+def test_an_offset_directory_without_rights_harms_its_topic(server: FakeZooKeeper) -> None:
     """Offsets were deleted with their directories, of which one may not be made: those of the other topic, which were
     asked for together with it, could not be committed for ever.
     """
@@ -145,7 +145,7 @@ def registered(server: FakeZooKeeper, name: str, pattern: str, *topics: str) -> 
     return consumer
 
 
-def test_owners_that_may_not_be_listed_hide_those_of_no_other_topic(
+def test_owners_that_may_not_be_listed_hide_no_other_topics(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The look at all owners stopped there, so whoever had given up a later topic's partitions was never woken."""
@@ -157,7 +157,7 @@ def test_owners_that_may_not_be_listed_hide_those_of_no_other_topic(
     server.put(closed)
     server.refuse(closed, "read")
     for _ in range(3):
-        member.rebalancer._next_reconcile = 0.0
+        member.schedule.reconcile_at = 0.0
         settle([member], 3)
     assert f"nobody owned t-1 for 0 s, which {scala}-0 should" in member.rebalancer.state.detail
     assert [r.getMessage() for r in caplog.records if "not known" in r.getMessage() and r.levelno > 10] == [
@@ -165,7 +165,7 @@ def test_owners_that_may_not_be_listed_hide_those_of_no_other_topic(
     ]
 
 
-def test_members_by_filter_stop_nobody_where_topics_may_not_be_listed(server: FakeZooKeeper) -> None:
+def test_members_by_filter_stop_nobody_if_topics_are_not_listed(server: FakeZooKeeper) -> None:
     """One of them in the group, and each round of the others failed, which need no list of topics at all."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -180,7 +180,7 @@ def test_members_by_filter_stop_nobody_where_topics_may_not_be_listed(server: Fa
     assert {tp.partition for tp in member.owned} == {0, 1, 3}
     assert "left to unreadable members: t-2" in member.rebalancer.state.detail
     server.refuse(paths.TOPICS)
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert {tp.partition for tp in member.owned} == {0, 1}
 
@@ -194,7 +194,7 @@ def test_a_member_by_filter_that_may_not_list_topics_says_so(server: FakeZooKeep
         member.rebalancer.first_round.result(0)
 
 
-def test_streams_are_made_and_flow_beside_a_topic_that_is_refused() -> None:
+def test_streams_flow_beside_a_refused_topic() -> None:
     """On kazoo: ``create_message_streams`` raised, for the sake of one topic of two."""
     closed = paths.owner_topic(GROUP, OTHER)
     with FakeCluster(brokers=1, zookeeper=True) as cluster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,9 +41,7 @@ def member(server: FakeZooKeeper) -> SteppedMember:
 # ---- seeking ----
 
 
-def test_a_seek_makes_a_new_position_and_the_old_place_is_never_committed(
-    server: FakeZooKeeper, member: SteppedMember
-) -> None:
+def test_a_seek_never_commits_the_former_position(server: FakeZooKeeper, member: SteppedMember) -> None:
     old = member.owned[tp(0)]
     member.finish(tp(0), 5)
     done = member.seek({tp(0): 3})
@@ -109,10 +106,8 @@ def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: Stepp
 @pytest.fixture
 def draining(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Draining:
     """Thread 1 holds a message of a partition that leaves."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=60.0)
     settle([member])
-    rounds = member.rebalancer._rounds
-    monkeypatch.setattr(rounds, "_settings", replace(rounds._settings, drain=60.0))
     return Draining(member, member.owned[tp(1)], monkeypatch)
 
 
@@ -126,12 +121,10 @@ class Draining:
         self.slices = 0
         self.ask: Callable[[], Future[Any]] = Future
         self.asked: Future[Any] | None = None
-        self._revoke = member.delivery.revoke
-        monkeypatch.setattr(member.delivery, "revoke", self._revoked)
+        monkeypatch.setattr(member.delivery, "wait", self.wait)
 
-    def _revoked(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        self._revoke(positions, drain)
-        if self.position in positions and (drain.remaining() or 0.0) > 0.0:
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        if self.position in positions and (limit.remaining() or 0.0) > 0.0:
             self.slices += 1
             if self.asked is None:
                 self.asked = self.ask()
@@ -170,15 +163,15 @@ def test_a_subscription_by_who_is_waited_for_comes_later(
 def test_a_subscription_by_another_thread_waits_for_the_drain(server: FakeZooKeeper, draining: Draining) -> None:
     draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1}, holder=2)
     member, second = draining.member, SteppedMember(server, "b")
-    slices, draining_revoked = [], draining._revoked
+    slices = []
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        draining_revoked(positions, drain)
+    def waited(positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        draining.wait(positions, limit)
         slices.append(draining.asked is not None and draining.asked.done())
         if draining.slices == 3:
             draining.position.consumed = 11
 
-    member.delivery.revoke = revoked  # type: ignore[method-assign]
+    member.delivery.wait = waited  # type: ignore[method-assign]
     settle([second, member])
     assert not any(slices[: slices.index(True)] if True in slices else slices)
     assert draining.asked is not None
@@ -265,9 +258,8 @@ def test_an_unsubscribed_topic_is_committed_released_and_ended(server: FakeZooKe
     assert server.node(member_path()) is not None, "a member that owns nothing"
 
 
-def test_the_message_of_the_thread_that_unsubscribes_counts_as_finished(
-    server: FakeZooKeeper, member: SteppedMember
-) -> None:
+def test_unsubscribing_finishes_the_message_in_hand(server: FakeZooKeeper, member: SteppedMember) -> None:
+    """It is the message of the thread that unsubscribes."""
     member.owned[tp(0)].held_until = 1 << 40
     member.subscribe({}, leaving=[TOPIC], holder=1)
     settle([member])
@@ -292,9 +284,7 @@ def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZoo
     assert b"other" in node.data
 
 
-def test_a_topic_that_is_wanted_again_while_it_leaves_is_released_first(
-    server: FakeZooKeeper, member: SteppedMember
-) -> None:
+def test_a_topic_wanted_again_while_it_leaves_is_released_first(server: FakeZooKeeper, member: SteppedMember) -> None:
     before = dict(member.owned)
     left, again = member.subscribe({}, leaving=[TOPIC]), member.subscribe({TOPIC: 1})
     settle([member])

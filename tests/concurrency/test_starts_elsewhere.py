@@ -74,7 +74,7 @@ def test_what_somebody_wrote_into_the_node_counts_alone(
         with pytest.raises(OffsetCommitError, match="t-0 at 100 .somebody else wrote the offset"):
             member.commit()
     else:
-        member.rebalancer._next_reconcile = 0.0
+        member.schedule.reconcile_at = 0.0
     settle([member])
     position = member.owned[tp(0)]
     assert (position.consumed, position.fetched, position.paused) == (written, written, True)
@@ -139,7 +139,8 @@ def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZoo
     assert store.offsets == {tp(0): 77}
 
 
-def test_where_its_node_may_not_be_written_the_other_store_says_where_to_begin(server: FakeZooKeeper) -> None:
+def test_the_other_store_says_where_to_begin(server: FakeZooKeeper) -> None:
+    """The node in ZooKeeper may not be written."""
     server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
     store = MemoryStore()
     member = SteppedMember(server, "a", store=store, dual=True)
@@ -150,7 +151,7 @@ def test_where_its_node_may_not_be_written_the_other_store_says_where_to_begin(s
     assert member.owned[tp(0)].fetched == 77
 
 
-def test_an_unreadable_node_does_not_matter_where_it_is_not_asked(
+def test_an_unreadable_node_matters_only_if_it_is_asked(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"rubbish")

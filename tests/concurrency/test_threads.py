@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from threading import Thread
 from typing import Any
@@ -38,9 +37,8 @@ LOST = 0.01
 class DrainingDelivery(RecordingDelivery):
     """Waits for the message in the reader's hands, as streams do."""
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        super().revoke(positions, drain)
-        while any(position.held for position in positions) and not drain.expired:
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        while any(position.held for position in positions) and not limit.expired:
             threading.Event().wait(0.001)
 
 
@@ -55,19 +53,18 @@ class Running:
             streams=chance.choice((1, 2, 3)),
             conflict=chance.choice(("adopt", "overwrite", "raise")),
             patience=3.0,
+            quiet=0.01,
+            backoff=0.02,
+            backoff_max=0.2,
+            drain=0.2,
+            interval=0.5,
         )
-        rebalancer = member.rebalancer
-        quick = replace(
-            rebalancer._settings, quiet=0.01, backoff=0.02, backoff_max=0.2, drain=0.2, interval=0.5, patience=3.0
-        )
-        for holder in (rebalancer, rebalancer._rounds, rebalancer._schedule):
-            holder._settings = quick
         self.lossy = True
         for kind in REQUESTS:
             setattr(member.session, kind, self._losing(getattr(member.session, kind)))
-        member.committer._interval = 0.05
+        member.committer.schedule.interval = 0.05
         member.committer.open()
-        rebalancer.start()
+        member.rebalancer.start()
         self._ended = threading.Event()
         self._reader = Thread(target=self._read, name=f"{name}-reader", daemon=True)
         self._reader.start()

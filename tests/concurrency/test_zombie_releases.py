@@ -38,15 +38,15 @@ def node_of(server: FakeZooKeeper, tp: TopicPartition) -> int:
     return node.czxid
 
 
-def test_a_release_in_another_session_leaves_what_others_claimed_since(server: FakeZooKeeper) -> None:
+def test_a_release_in_another_session_leaves_later_claims_alone(server: FakeZooKeeper) -> None:
     first = SteppedMember(server, "a")
     settle([first])
     second = SteppedMember(server, "b")
     claimed: list[int] = []
     revoke = first.delivery.revoke
 
-    def stopped_meanwhile(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        revoke(positions, drain)
+    def stopped_meanwhile(positions: Sequence[PartitionPosition]) -> None:
+        revoke(positions)
         if positions and not claimed:
             first.session.expire_unnoticed()
             settle([second])
@@ -62,7 +62,8 @@ def test_a_release_in_another_session_leaves_what_others_claimed_since(server: F
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
 
 
-def test_a_release_whose_answer_was_lost_is_not_repeated_on_what_others_claimed_since(server: FakeZooKeeper) -> None:
+def test_a_release_with_a_lost_answer_spares_later_claims(server: FakeZooKeeper) -> None:
+    """It is not repeated on partitions that others have claimed since."""
     first = SteppedMember(server, "a")
     settle([first])
     first.finish(P2, 5)
@@ -111,7 +112,7 @@ def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKee
     assert set(second.owned) == {P2, P3}
 
 
-def test_a_last_commit_that_nobody_waits_for_any_more_releases_nothing(server: FakeZooKeeper) -> None:
+def test_an_abandoned_last_commit_releases_nothing(server: FakeZooKeeper) -> None:
     """Its partitions may have been claimed again by then, by ourselves too."""
     member = SteppedMember(server, "a")
     settle([member])

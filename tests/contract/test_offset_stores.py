@@ -15,8 +15,10 @@ from tests.unit.offsets.fakes import MemoryStore
 from zkconsumer import OffsetStore, TopicPartition
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import EmbeddedKafka
-from zkconsumer.errors import CoordinatorUnavailableError
+from zkconsumer.errors import CoordinatorUnavailableError, GroupError
 from zkconsumer.kafka import BrokerChannel
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.model import Endpoint
 from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
@@ -58,15 +60,16 @@ def _on_kafka(address: str, version: str) -> Iterator[Make]:
             return [node.endpoints[0] for node in registered_brokers(session, deadline)]
 
         def make(group: str) -> OffsetStore:
-            return KafkaOffsets(
-                group, brokers, lambda e: BrokerChannel(e, client_id="contract", socket_timeout=IN_TIME)
-            )
+            def channel(endpoint: Endpoint) -> BrokerChannel:
+                return BrokerChannel(endpoint, client_id="contract", socket_timeout=IN_TIME)
+
+            return KafkaOffsets(CoordinatorSearch(group, brokers, channel, offsets_only=True))
 
         def ready() -> bool:
             store = make("g-0")
             try:  # the first question makes the cluster create its topic of offsets
                 return not store.commit({TopicPartition("t", 2): 0}, IN_TIME)
-            except CoordinatorUnavailableError:
+            except (CoordinatorUnavailableError, GroupError):
                 return False
             finally:
                 store.close()

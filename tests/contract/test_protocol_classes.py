@@ -14,7 +14,6 @@ from aiokafka.protocol.admin import ApiVersionRequest_v0
 from aiokafka.protocol.types import Int16, Int32, Int64
 from aiokafka.record.default_records import DefaultRecord, DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from zkconsumer.kafka.offset_requests import COORDINATION, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from zkconsumer.kafka.requests import FETCH, LIST_OFFSETS, LOGIN, METADATA, NEGOTIATED, Api, encode
 
 
@@ -33,7 +32,7 @@ def test_the_library_is_the_pinned_one() -> None:
 
 @pytest.mark.parametrize(
     "api",
-    [*NEGOTIATED, *LOGIN, *COORDINATION, Api(18, "ApiVersions", (ApiVersionRequest_v0,))],
+    [*NEGOTIATED, *LOGIN, Api(18, "ApiVersions", (ApiVersionRequest_v0,))],
     ids=lambda api: api.name,
 )
 def test_requests_know_their_number_version_and_answer(api: Api) -> None:
@@ -59,13 +58,6 @@ def test_requests_carry_a_plain_header() -> None:
                 *("session_epoch", "topics", "forgotten_topics_data", "rack_id"),
             ],
         ),
-        (FIND_COORDINATOR.classes[1], ["coordinator_key", "coordinator_type"]),
-        (OFFSET_COMMIT.classes[1], ["consumer_group", "consumer_group_generation_id", "consumer_id", "topics"]),
-        (
-            OFFSET_COMMIT.classes[3],
-            ["consumer_group", "consumer_group_generation_id", "consumer_id", "retention_time", "topics"],
-        ),
-        (OFFSET_FETCH.classes[3], ["consumer_group", "topics"]),
         (LIST_OFFSETS.classes[0], ["replica_id", "topics"]),
         (LIST_OFFSETS.classes[3], ["replica_id", "isolation_level", "topics"]),
         (METADATA.classes[0], ["topics"]),

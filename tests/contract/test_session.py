@@ -24,8 +24,8 @@ from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.fenced_writes import ABSENT, Claim, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, NodeEvent, NodeEventKind
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 OpenSession = Callable[[], Session]
 _numbers = itertools.count(1)

@@ -268,7 +268,7 @@ class Member:
 
     def _client(self) -> Any:
         member = self.connector._member
-        return None if member is None else member.session._client
+        return None if member is None else member.coordination.session._client
 
     def _identity(self) -> tuple[int, str] | None:
         client = self._client()
@@ -277,7 +277,7 @@ class Member:
 
     def _timeout(self) -> float:
         member = self.connector._member
-        return 0.0 if member is None else member.session.timeout
+        return 0.0 if member is None else member.coordination.session.timeout
 
     def _control(self, descriptor: int) -> None:
         with os.fdopen(descriptor) as lines:

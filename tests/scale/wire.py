@@ -20,8 +20,8 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError
 from zkconsumer.testing.fake_zookeeper import FakeSession, FakeZooKeeper
 from zkconsumer.zookeeper.node_values import Look, Node, NodeEvent, Seen, Watch
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import SessionChanged
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 T = TypeVar("T")
 

@@ -68,7 +68,7 @@ def test_a_meter_that_is_read_seldom_tells_the_same() -> None:
     assert seldom.value().five_minute_rate == pytest.approx(often.value().five_minute_rate)
 
 
-def test_a_histogram_tells_extremes_of_all_and_percentiles_of_the_last() -> None:
+def test_a_histogram_has_all_extremes_and_recent_percentiles() -> None:
     histogram = Histogram()
     assert histogram.value() == HistogramValue(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     histogram.update(10**6)
@@ -87,7 +87,7 @@ def test_a_timer_tells_milliseconds() -> None:
     assert (value.rate.count, value.duration.max, value.duration.p50) == (1, 250.0, 250.0)
 
 
-def test_an_instrument_is_made_once_and_gauges_are_asked_each_time() -> None:
+def test_an_instrument_is_made_once_and_a_gauge_asked_each_time() -> None:
     metrics = Metrics()
     assert metrics.meter(NAME) is metrics.meter(NAME)
     metrics.meter(NAME).mark()
@@ -122,7 +122,7 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     assert metrics.snapshot()[count].count == MANY + 2  # type: ignore[union-attr]
 
 
-def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> None:
+def test_a_stream_counts_whole_chunks_and_parts_handed_out() -> None:
     bench = Bench()
     told: list[tuple[str, int, int]] = []
     stream: KafkaStream[bytes, bytes] = KafkaStream(
@@ -159,7 +159,7 @@ def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> Non
     bench.queue.close()
 
 
-def test_a_snapshot_shows_what_instruments_are_told_late_and_those_that_are_made_for_it() -> None:
+def test_a_snapshot_shows_late_and_new_instruments() -> None:
     metrics = Metrics()
     told: list[Sequence[int]] = []
 
@@ -182,7 +182,7 @@ def test_a_snapshot_shows_what_instruments_are_told_late_and_those_that_are_made
     assert metrics.snapshot().keys() == {NAME}
 
 
-def test_the_first_things_of_two_threads_at_once_are_told_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_items_of_two_threads_are_counted_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sees the other's beside its own, so neither begins the time after which they are told."""
     monkeypatch.setattr("zkconsumer.metrics.SOON", 0.0)
     told: list[int] = []
@@ -192,7 +192,7 @@ def test_the_first_things_of_two_threads_at_once_are_told_in_time_too(monkeypatc
     assert told == [1, 2]
 
 
-def test_a_signal_handler_may_look_while_its_own_thread_is_counting() -> None:
+def test_a_signal_handler_may_look_while_its_thread_counts() -> None:
     metrics = Metrics()
     meter, histogram = metrics.meter(NAME), metrics.histogram(NAME._replace(name="Sizes"))
 

@@ -14,7 +14,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import KafkaStream, TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, OffsetConflictError
-from zkconsumer.kafka import BrokerChannel, CoordinatorChannel
+from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint
 from zkconsumer.testing import FakeCluster
@@ -71,12 +71,8 @@ def make(cluster: FakeCluster, kept: str) -> Iterator[Callable[..., ZookeeperCon
 def write(cluster: FakeCluster, offset: int) -> None:
     """What an operator's tool does; in a group with members, what one of them may do."""
     broker = BrokerChannel(Endpoint(*cluster.addresses()[0]), client_id="tool", socket_timeout=scaled(5))
-    channel: Any
-    group = cluster.group("g")
-    if group.members:
-        channel, who = GroupChannel(broker), Membership("g", group.generation, next(iter(group.members)))
-    else:
-        channel, who = CoordinatorChannel(broker), "g"
+    channel, group = GroupChannel(broker), cluster.group("g")
+    who = Membership("g", group.generation, next(iter(group.members))) if group.members else Membership("g")
     channel.connect(Deadline(scaled(5)))
     assert channel.commit(who, {TP: offset}, Deadline(scaled(5))) == {TP: 0}
     channel.close()

@@ -65,7 +65,7 @@ connector = ZookeeperConsumerConnector({properties!r})
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole lines, whatever threads say
 def tell_of_the_end():
-    while not all(position.revoked for position in connector._member.rebalancer.positions().values()):
+    while not all(position.revoked for position in connector._member.positions().values()):
         threading.Event().wait(0.01)
     say("streams have ended")
 def handle(message):

@@ -11,7 +11,6 @@ from zkconsumer.kafka.endpoints import choose_endpoint
 from zkconsumer.kafka.fetch_response import FetchAnswer, FetchedPartition
 from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
 from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
-from zkconsumer.kafka.offset_requests import CoordinatorChannel, StoredOffset
 from zkconsumer.kafka.requests import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
 from zkconsumer.kafka.security import channel_security
 
@@ -19,7 +18,6 @@ __all__ = [
     "AnsweredEpoch",
     "BrokerChannel",
     "ClusterMetadata",
-    "CoordinatorChannel",
     "CorruptRecordsError",
     "FetchAnswer",
     "FetchPosition",
@@ -28,7 +26,6 @@ __all__ = [
     "ListedOffset",
     "RecordBatch",
     "Security",
-    "StoredOffset",
     "batches",
     "channel_security",
     "choose_endpoint",

@@ -1,8 +1,8 @@
-"""Looking for a group's coordinator: the least loaded broker is asked, then the next, until one knows.
+"""Finds a group's coordinator: asks the least loaded broker, then the next, until one knows.
 
-Called by one thread; ``close`` from any, which makes a search that waits raise. Mirrors the Java consumer's
-``lookupCoordinator``. Differs on purpose: the coordinator is reached at the address at which its broker is known to us
-(an address map, a listener), and by the answer's own only where it is not.
+Called by one thread; any may ``close`` it, and a waiting search raises. Mirrors the Java consumer's
+``lookupCoordinator``. Differs on purpose: the coordinator is reached at the address at which we know its broker (an
+address map, a listener), and at the address in the response only if we do not know the broker.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from zkconsumer.errors import (
     BrokerAuthenticationError,
     BrokerError,
     BrokerResponseError,
+    BrokerUnavailableError,
     CoordinatorUnavailableError,
     RegistryError,
 )
@@ -26,14 +27,16 @@ from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.model import Endpoint
 
 CONNECT_WITHIN = 3.0
-"""Seconds for one broker that is only asked who coordinates: there are others."""
+"""Seconds for one broker that is only asked for the coordinator: there are others to ask."""
 
 
 class CoordinatorSearch:
-    """Finds the coordinator of one group, and keeps track of the connections that are open, to close them.
+    """Finds the coordinator of one group, and keeps track of the open connections, to close them.
 
-    Arguments: ``brokers`` tells the brokers that there are (may raise RegistryError, BrokerError); ``channel`` makes a
-    channel to one, not yet connected; ``load`` tells how busy each broker is with us, by id.
+    Arguments: ``brokers`` returns the brokers of the cluster (may raise RegistryError, BrokerError); ``channel`` makes
+    a channel to one, not yet connected; ``load`` returns how busy each broker is with us, by id. With ``offsets_only``
+    the channels are for offsets alone, and a coordinator that is not among ``brokers`` is refused: its age, which old
+    brokers do not tell, and its address under our map would be unknown.
     """
 
     def __init__(
@@ -42,8 +45,11 @@ class CoordinatorSearch:
         brokers: Callable[[Deadline], Sequence[Endpoint]],
         channel: Callable[[Endpoint], BrokerChannel],
         load: Callable[[], Mapping[int, int]] = dict,
+        *,
+        offsets_only: bool = False,
     ) -> None:
-        self._group = group
+        self.group = group
+        self._offsets_only = offsets_only
         self._brokers = brokers
         self._channel = channel
         self._load = load
@@ -55,10 +61,10 @@ class CoordinatorSearch:
         self._closed = False
 
     def find(self, deadline: Deadline) -> GroupChannel:
-        """A channel to the coordinator, connected.
+        """Return a channel to the coordinator, connected.
 
-        Raises CoordinatorUnavailableError where it cannot be found now; BrokerResponseError, BrokerAuthenticationError
-        where it is refused to us.
+        Raises CoordinatorUnavailableError if it cannot be found now; BrokerResponseError, BrokerAuthenticationError if
+        the brokers refuse us.
         """
         before = self._interrupted
         brokers = self._registered(deadline)
@@ -78,12 +84,12 @@ class CoordinatorSearch:
                 raise  # the others would refuse us as well
             except BrokerError as e:
                 trouble = e
-        raise CoordinatorUnavailableError(f"the coordinator of group {self._group!r} was not found: {trouble}")
+        raise CoordinatorUnavailableError(f"the coordinator of group {self.group!r} was not found: {trouble}")
 
     def connect(self, endpoint: Endpoint, deadline: Deadline) -> GroupChannel:
-        """A channel to this broker, connected. Raises BrokerError."""
+        """Return a channel to this broker, connected. Raises BrokerError."""
         below = self._channel(endpoint)
-        channel = GroupChannel(below)
+        channel = GroupChannel(below, offsets_only=self._offsets_only)
         with self._lock:
             if self._closed:
                 raise CoordinatorUnavailableError("closed")
@@ -98,13 +104,13 @@ class CoordinatorSearch:
         return channel
 
     def discard(self, channel: GroupChannel) -> None:
-        """Close a channel that is of no use any more."""
+        """Close a channel and forget it."""
         channel.close()
         with self._lock:
             self._open.pop(channel, None)
 
     def topics(self, channel: GroupChannel, topics: Collection[str] | None, deadline: Deadline) -> TopicsSeen:
-        """Ask the broker at the other end as :func:`topics_of` does."""
+        """Ask the broker of this channel for topics, as :func:`topics_of` does."""
         with self._lock:
             below = self._open.get(channel)
         if below is None:
@@ -112,12 +118,12 @@ class CoordinatorSearch:
         return topics_of(below, topics, deadline)
 
     def is_open(self, channel: GroupChannel) -> bool:
-        """Whether nobody has closed it."""
+        """Return whether the channel is open."""
         with self._lock:
             return channel in self._open
 
     def interrupt(self) -> None:
-        """Close every connection: whoever waits for an answer gets an error. Others may be opened after that."""
+        """Close every connection, so that a waiting call raises. Others may be opened after that."""
         with self._lock:
             channels, self._open = list(self._open), {}
             self._interrupted += 1
@@ -144,7 +150,7 @@ class CoordinatorSearch:
     def _ask(self, endpoint: Endpoint, brokers: Sequence[Endpoint], deadline: Deadline) -> GroupChannel:
         asked = self.connect(endpoint, Deadline(deadline.bounded(CONNECT_WITHIN)))
         try:
-            found = asked.find_coordinator(self._group, Deadline(deadline.bounded(CONNECT_WITHIN)))
+            found = asked.find_coordinator(self.group, Deadline(deadline.bounded(CONNECT_WITHIN)))
         except BaseException:
             self.discard(asked)
             raise
@@ -152,4 +158,6 @@ class CoordinatorSearch:
             return asked
         self.discard(asked)
         known = next((other for other in brokers if other.broker_id == found.broker_id), None)
-        return self.connect(known or Endpoint(*found, protocol=endpoint.protocol), deadline)
+        if known is None and self._offsets_only:
+            raise BrokerUnavailableError(f"broker {found.broker_id}, which coordinates, is not registered in ZooKeeper")
+        return self.connect(known or found, deadline)

@@ -1,12 +1,12 @@
-"""The exchanges of a member with its group's coordinator.
+"""A connection to a group's coordinator: one method for each request.
 
-One :class:`GroupChannel` wraps one connection; threads are those of ``channel.py``: one at a time asks, any may close,
-which makes a call that waits raise. A broker answers the requests of a connection in order, and JoinGroup only when the
-whole group has joined: whoever must commit, or leave, meanwhile does so on another connection.
+One thread at a time asks; any thread may close, and a waiting call raises. A broker answers the requests of a
+connection in order, and JoinGroup only when the whole group has joined. A member that must commit or leave meanwhile
+uses another connection.
 
-Mirrors the requests of the Java consumer of 3.9. Differs on purpose: an answer's error code leaves as an exception of
-its own class, an error of the group that a commit's answer repeats for each partition as well, and an answer that
-leaves out what was asked is an error and never "nothing there".
+Mirrors the requests of the Java consumer of 3.9. Differs on purpose: an error code is raised as an exception of its own
+class, also an error of the group that a commit's response repeats for each partition. A response that leaves out a
+partition is an error and never "nothing there".
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from zkconsumer.errors import BrokerError, MemberIdRequiredError
 from zkconsumer.kafka import error_codes, requests
 from zkconsumer.kafka.broker_channel import BrokerChannel
 from zkconsumer.kafka.group_responses import (
+    OF_0_8,
     OF_0_9,
-    Coordinator,
     DescribedMember,
     GroupDescription,
     Joined,
     Membership,
+    StoredOffset,
     Versions,
     negotiated_versions,
 )
@@ -33,6 +34,7 @@ from zkconsumer.kafka.group_schemas import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     FIND_COORDINATOR,
+    GROUP_MESSAGES,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
@@ -40,14 +42,14 @@ from zkconsumer.kafka.group_schemas import (
     OFFSET_COMMIT,
     OFFSET_DELETE,
     OFFSET_FETCH,
+    OFFSET_MESSAGES,
     SYNC_GROUP,
 )
-from zkconsumer.kafka.offset_requests import StoredOffset
 from zkconsumer.kafka.requests import Api
 from zkconsumer.kafka.schema import Call, Message, Values
 from zkconsumer.model import Endpoint, TopicPartition
 
-__all__ = ["Coordinator", "DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership"]
+__all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership", "StoredOffset"]
 
 _OF_THE_GROUP: Final = frozenset(
     {
@@ -74,12 +76,15 @@ class GroupChannel:
     """A connection to a broker that is, or knows, the coordinator of a group.
 
     Takes over ``channel``; like that it does nothing before ``connect()``, and ``close()`` may come from any thread.
-    Everything raises BrokerUnavailableError, BrokerError, and for an error code its class (GroupError or
+    Every method raises BrokerUnavailableError, BrokerError, and for an error code its class (GroupError or
     BrokerResponseError).
+
+    Arguments: ``offsets_only`` limits it to the requests of offsets, which brokers from 0.8.2 on know.
     """
 
-    def __init__(self, channel: BrokerChannel) -> None:
+    def __init__(self, channel: BrokerChannel, *, offsets_only: bool = False) -> None:
         self._channel = channel
+        self._offsets_only = offsets_only
         self._versions: Versions = {}
 
     @property
@@ -93,29 +98,31 @@ class GroupChannel:
         return {message.name: version for message, version in self._versions.items()}
 
     def connect(self, deadline: Deadline) -> None:
-        """Connect and agree on versions. A broker older than 0.9 coordinates no groups."""
-        if self.endpoint.generation < _LEAST_GENERATION:
-            raise BrokerError(f"{self._channel.name} is older than 0.9, it coordinates no groups of consumers")
+        """Connect and agree on versions. A broker older than 0.9 is refused, unless with ``offsets_only``."""
+        generation, name = self.endpoint.generation, self._channel.name
+        if generation < _LEAST_GENERATION and not self._offsets_only:
+            raise BrokerError(f"{name} is older than 0.9, it coordinates no groups of consumers")
         self._channel.connect(deadline)
-        self._versions = OF_0_9
-        if self.endpoint.generation >= requests.ASK_FROM_GENERATION:
-            request = requests.api_versions_request()
-            answer = self._channel.exchange(requests.API_VERSIONS, request, deadline)
-            self._versions = negotiated_versions(requests.api_ranges(answer, self._channel.name), self._channel.name)
+        self._versions = OF_0_9 if generation >= _LEAST_GENERATION else OF_0_8
+        if generation >= requests.ASK_FROM_GENERATION:
+            answer = self._channel.exchange(requests.API_VERSIONS, requests.api_versions_request(), deadline)
+            wanted = OFFSET_MESSAGES if self._offsets_only else GROUP_MESSAGES
+            self._versions = negotiated_versions(requests.api_ranges(answer, name), name, wanted)
 
     def close(self) -> None:
         """Close for good; from any thread, without waiting."""
         self._channel.close()
 
-    def find_coordinator(self, group: str, deadline: Deadline) -> Coordinator:
-        """The broker that coordinates the group.
+    def find_coordinator(self, group: str, deadline: Deadline) -> Endpoint:
+        """Return the broker that coordinates the group, at the address that the asked broker knows.
 
-        The very first question of a cluster makes it create the topic of offsets; it answers
-        COORDINATOR_NOT_AVAILABLE until that is done.
+        The first such request makes a cluster create its topic of offsets; it answers COORDINATOR_NOT_AVAILABLE until
+        that is done.
         """
         answer = self._ask(FIND_COORDINATOR, {"key": group}, deadline)
         self._check(answer["error_code"], f"who coordinates group {group!r}")
-        return Coordinator(answer["node_id"], answer["host"] or "", answer["port"])
+        address = answer["node_id"], answer["host"] or "", answer["port"]
+        return Endpoint(*address, protocol=self.endpoint.protocol)
 
     def join(
         self,

@@ -1,33 +1,44 @@
-"""Who asks a group's coordinator, in which versions, and what is answered. Pure; any thread."""
+"""Versions of the group requests, and their responses as values. Pure; any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from zkconsumer.core.consumer_protocol import JoinedMember
 from zkconsumer.errors import BrokerError
-from zkconsumer.kafka.group_schemas import DELETE_GROUPS, GROUP_MESSAGES, OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
+from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.group_schemas import (
+    DELETE_GROUPS,
+    FIND_COORDINATOR,
+    GROUP_MESSAGES,
+    OFFSET_COMMIT,
+    OFFSET_DELETE,
+    OFFSET_FETCH,
+)
 from zkconsumer.kafka.schema import Message
 
 Versions = Mapping[Message, int]
 
 _OPTIONAL: Final = frozenset({DELETE_GROUPS, OFFSET_DELETE})
-"""What only tools ask; brokers before 1.1 and 2.4 know them not."""
+"""Requests of tools. Brokers before 1.1 and 2.4 do not know them."""
 
 _LEAST: Final[Mapping[Message, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
-"""Version 0 of these means ZooKeeper, written by the broker."""
+"""The lowest versions that keep offsets in Kafka. With version 0 the broker writes them to ZooKeeper."""
+
+OF_0_8: Final[Versions] = {FIND_COORDINATOR: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
+"""The versions of 0.8.2, which keeps offsets but coordinates no groups. It cannot be asked for its versions."""
 
 OF_0_9: Final[Versions] = {
     **{message: 0 for message in GROUP_MESSAGES if message not in _OPTIONAL},
     OFFSET_COMMIT: 2,
     OFFSET_FETCH: 1,
 }
-"""The versions of a broker that cannot be asked for them."""
+"""The versions of 0.9, which cannot be asked for them either."""
 
 
 class Membership(NamedTuple):
-    """Who speaks: a member of a group in a generation, or nobody yet (-1 and no member id)."""
+    """The member in whose name a request is sent: of a generation, or nobody yet (-1 and no member id)."""
 
     group: str
     generation: int = -1
@@ -35,12 +46,16 @@ class Membership(NamedTuple):
     instance_id: str | None = None
 
 
-class Coordinator(NamedTuple):
-    """The broker that coordinates a group, as the one that was asked knows it."""
+class StoredOffset(NamedTuple):
+    """A partition's offset in Kafka: -1 if none is stored; unknown if ``error`` is not 0.
 
-    broker_id: int
-    host: str
-    port: int
+    ``metadata`` and ``leader_epoch`` (-1: unknown) stand beside the offset. Members write only the epoch.
+    """
+
+    offset: int
+    error: int = error_codes.NONE
+    metadata: str = ""
+    leader_epoch: int = -1
 
 
 class Joined(NamedTuple):
@@ -102,17 +117,17 @@ class GroupDescription(NamedTuple):
         return sorted(names) or [f"somebody: its state is {self.state}"]
 
 
-def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Versions:
-    """The highest version of each request that both sides know, without those of tools that the broker has not.
+def negotiated_versions(ranges: Mapping[int, tuple[int, int]], broker: str, wanted: Collection[Message]) -> Versions:
+    """Return the highest version of each wanted request that both sides know, without requests of tools only we know.
 
-    Arguments: the broker's lowest and highest version by the request's number; its name. Raises BrokerError.
+    Arguments: ``ranges`` is the broker's lowest and highest version by request number. Raises BrokerError.
     """
     chosen: dict[Message, int] = {}
-    for message in GROUP_MESSAGES:
+    for message in wanted:
         low, high = ranges.get(message.key, (0, -1))
         best = min(high, message.highest)
         if best >= max(low, message.lowest, _LEAST.get(message, 0)):
             chosen[message] = best
         elif message not in _OPTIONAL:
-            raise BrokerError(f"{who} speaks {message.name} {low} to {high}, this client up to {message.highest}")
+            raise BrokerError(f"{broker} speaks {message.name} {low} to {high}, this client up to {message.highest}")
     return chosen

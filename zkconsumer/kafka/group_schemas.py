@@ -235,3 +235,6 @@ GROUP_MESSAGES = (
     *(DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
 )
 """All of them."""
+
+OFFSET_MESSAGES = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)
+"""Those of a client that is no member and only reads and writes offsets."""

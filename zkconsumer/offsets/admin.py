@@ -1,48 +1,68 @@
-"""A whole group's offsets in ZooKeeper, to be read, written and put back from outside the group.
+"""Reads, writes and restores a whole group's offsets from outside the group, in ZooKeeper or in Kafka.
 
-For ``zkconsumer migrate``; used by one thread. A write names what it expects to find and whom it must not meet, and
-both are part of its transaction: the version of the offset node as it was read, and that no owner node stands.
+For ``zkconsumer migrate``; used by one thread. A write to ZooKeeper names the version of the offset node as it was
+read, and is refused if the partition has an owner; both checks are part of its transaction. A write to Kafka is a
+commit in no member's name, which the coordinator refuses while the group has members of the new protocol.
 
-Mirrors what the original's ``ExportZkOffsets`` and ``ImportZkOffsets`` were for, which looked at neither.
+Mirrors the purpose of the original's ``ExportZkOffsets`` and ``ImportZkOffsets``, which check neither.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from time import sleep
+from typing import Protocol, TypeVar
 
 from zkconsumer.core.migration.planning import Entry, Step, Store, Verdict
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import MalformedNodeError
-from zkconsumer.model import TopicPartition
-from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.errors import (
+    BrokerError,
+    BrokerResponseError,
+    BrokerUnavailableError,
+    MalformedNodeError,
+    NoBrokersError,
+    RegistryUnavailableError,
+)
+from zkconsumer.kafka import BrokerChannel, error_codes
+from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.kafka.group_channel import GroupChannel, Membership, StoredOffset
+from zkconsumer.kafka.offset_client import OffsetClient
+from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
+from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.session import Session
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
+
+T = TypeVar("T")
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
+_PAUSE = 0.2
+_OLDEST = 2
+"""The node version of brokers of 0.9, the first that coordinate groups."""
 
 BATCH = 200
 """Partitions in one request: far below the size that servers refuse, with the longest names."""
 
+_REASONS = {Outcome.OWNED: "somebody owns it", Outcome.OFFSET_MOVED: "somebody wrote it meanwhile"}
+
 
 class Side(Protocol):
-    """One of the two stores, as a migration needs it."""
+    """One of the two stores that a migration moves offsets between."""
 
     @property
     def store(self) -> Store:
-        """Which one."""
+        """Which of the two."""
 
     def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
-        """Everything it holds of the group. Raises RegistryError, BrokerError where anything is unknown."""
+        """Return all offsets of the group. Raises RegistryError, BrokerError if any of them is unknown."""
 
     def members(self, deadline: Deadline) -> list[str]:
-        """The live members that it coordinates, as people would look for them. Raises RegistryError, BrokerError."""
+        """Return the live members that this side coordinates, by names that people know. Raises as :meth:`read`."""
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        """Do what the steps (WRITE, REMOVE; at most :data:`BATCH`) say. Returns what was refused, with the reason.
+        """Perform the steps (WRITE, REMOVE; at most :data:`BATCH`). Returns the refused partitions with the reasons.
 
-        Raises RegistryError, BrokerError where nothing is known of the outcome.
+        Raises RegistryError, BrokerError if the outcome is unknown.
         """
 
 
@@ -57,7 +77,7 @@ class ZooKeeperSide:
         self._versions: dict[TopicPartition, int] = {}
 
     def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
-        """All offset nodes, remembering their versions. A node whose content is no offset is an entry too."""
+        """Return all offset nodes, and remember their versions. A node whose content is no offset is an entry too."""
         partitions: list[TopicPartition] = []
         for topic in sorted(self._session.children(paths.offsets(self._group), deadline) or ()):
             names = self._session.children(paths.offset_topic(self._group, topic), deadline) or ()
@@ -76,68 +96,135 @@ class ZooKeeperSide:
             return Entry(None, str(e), text=text)
 
     def members(self, deadline: Deadline) -> list[str]:
-        """The names under ``ids``."""
+        """Return the names under ``ids``."""
         return sorted(self._session.children(paths.ids(self._group), deadline) or ())
 
     def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
-        """All in one transaction; what makes it fail is taken out and the rest is done."""
+        """Perform all steps in one transaction; a step that makes it fail is taken out and the others are done."""
         topics = sorted({step.partition.topic for step in steps})
         parents = [paths.owner_topic(self._group, topic) for topic in topics]
         parents += [paths.offset_topic(self._group, topic) for topic in topics]
         self._session.ensure(parents, deadline)
+        changes = [Change(one.partition, _content(one), self._versions.get(one.partition)) for one in steps]
+        outcomes = fenced_writes.write_unowned(self._session, self._group, changes, deadline)
+        return {tp: _REASONS.get(one, one.value) for tp, one in outcomes.items() if one is not Outcome.DONE}
+
+
+def _content(step: Step) -> bytes | None:
+    """Return the new content of the offset node; None to delete it."""
+    if step.verdict is Verdict.REMOVE:
+        return None
+    assert step.after is not None
+    text, offset = step.after.text, step.after.offset
+    return (str(offset) if offset is not None and not text else text).encode("utf-8", "surrogateescape")
+
+
+class KafkaSide:
+    """The offsets that a group's coordinator keeps.
+
+    Arguments: ``brokers`` reads the registered brokers; ``channel`` makes a channel to one, not yet connected;
+    ``partitions`` returns all existing partitions, for brokers before 0.10.2, which cannot list a group's offsets.
+    """
+
+    store = Store.KAFKA
+
+    def __init__(
+        self,
+        group: str,
+        brokers: Callable[[Deadline], Sequence[Endpoint]],
+        channel: Callable[[Endpoint], BrokerChannel],
+        partitions: Callable[[Deadline], Collection[TopicPartition]],
+    ) -> None:
+        self._group = group
+        self._brokers = brokers
+        self._partitions = partitions
+        self._known: Sequence[Endpoint] = ()
+        self._client = OffsetClient(CoordinatorSearch(group, lambda _: self._known, channel))
+
+    def close(self) -> None:
+        """Close the connections, for good."""
+        self._client.close()
+
+    def read(self, deadline: Deadline) -> dict[TopicPartition, Entry]:
+        """Return all offsets of the group. Raises BrokerError if that of any partition is unknown."""
+        found = self._ask(lambda coordinator: self._offsets(coordinator, deadline), deadline)
+        return {
+            tp: Entry(stored.offset, metadata=stored.metadata, leader_epoch=stored.leader_epoch)
+            for tp, stored in sorted(found.items())
+        }
+
+    def _offsets(self, coordinator: GroupChannel, deadline: Deadline) -> Mapping[TopicPartition, StoredOffset]:
+        wanted = None if coordinator.versions["OffsetFetch"] >= 2 else self._partitions(deadline)
+        return self._client.fetch(wanted, deadline)
+
+    def members(self, deadline: Deadline) -> list[str]:
+        """Return the members, each by its client.id and host, as the coordinator describes them."""
+        return self._ask(lambda coordinator: coordinator.describe([self._group], deadline), deadline)[self._group].who
+
+    def write(self, steps: Sequence[Step], deadline: Deadline) -> dict[TopicPartition, str]:
+        """Send one commit for all writes and one request for all removals. Returns the refused partitions."""
+        wanted = {
+            step.partition: StoredOffset(step.after.offset, 0, step.after.metadata, step.after.leader_epoch)
+            for step in steps
+            if step.verdict is Verdict.WRITE and step.after is not None and step.after.offset is not None
+        }
+        removed = [step.partition for step in steps if step.verdict is Verdict.REMOVE]
         refused: dict[TopicPartition, str] = {}
-        left = list(steps)
-        while left:
-            offender = self._transact(left, deadline)
-            if offender is None:
-                break
-            index, reason = offender
-            refused[left.pop(index).partition] = reason
+        if wanted:
+            nobody = Membership(self._group)
+            codes = self._ask(lambda coordinator: coordinator.commit(nobody, wanted, deadline), deadline)
+            refused = {tp: error_codes.name(code) for tp, code in codes.items() if code}
+        if removed:
+            refused |= self._remove(removed, deadline)
         return refused
 
-    def _transact(self, steps: Sequence[Step], deadline: Deadline) -> tuple[int, str] | None:
-        """Do it all, or say which step stands in the way and why."""
-        meanings: list[tuple[int, Callable[[NodeFailure], str]]] = []
+    def _remove(self, removed: Collection[TopicPartition], deadline: Deadline) -> dict[TopicPartition, str]:
+        def remove(coordinator: GroupChannel) -> Mapping[TopicPartition, str]:
+            if "OffsetDelete" in coordinator.versions:
+                codes = coordinator.delete_offsets(self._group, removed, deadline)
+                return {tp: error_codes.name(code) for tp, code in codes.items() if code}
+            if "DeleteGroups" in coordinator.versions and set(self._offsets(coordinator, deadline)) <= set(removed):
+                coordinator.delete_group(self._group, deadline)
+                return {}
+            return dict.fromkeys(removed, "brokers before 2.4 can delete a group's offsets all together only")
 
-        def build(transaction: Transaction) -> None:
-            for index, step in enumerate(steps):
-                owner = paths.owner(self._group, step.partition)
-                # ZooKeeper cannot check that a node is absent; making it, and deleting it at once, can
-                transaction.create(owner, b"", ephemeral=True)
-                transaction.delete(owner)
-                self._change(transaction, step)
-                meanings.extend((index, meaning) for meaning in (_owned, _owned, _moved))
+        return dict(self._ask(remove, deadline))
 
-        for (index, meaning), failure in zip(meanings, self._session.transact(build, deadline), strict=True):
-            if failure is not None:
-                return index, meaning(failure)
-        return None
+    def _ask(self, question: Callable[[GroupChannel], T], deadline: Deadline) -> T:
+        """Ask the coordinator, and again after an error that may pass. Raises the last error at the deadline."""
+        trouble: BrokerError | None = None
+        while True:
+            try:
+                self._known = self._known or self._registered(deadline)
+                return self._client.ask(question, deadline)
+            except BrokerResponseError as e:
+                if not error_codes.retriable(e.code):
+                    raise
+                trouble = e
+            except (BrokerUnavailableError, NoBrokersError) as e:
+                trouble = e
+            except RegistryUnavailableError:
+                if trouble is None:
+                    raise
+            self._known = ()  # others may be there by now
+            sleep(deadline.bounded(_PAUSE))
+            if deadline.expired:
+                raise trouble
 
-    def _change(self, transaction: Transaction, step: Step) -> None:
-        path, version = paths.offset(self._group, step.partition), self._versions.get(step.partition)
-        if step.verdict is Verdict.REMOVE:
-            transaction.delete(path, -1 if version is None else version)
-            return
-        assert step.after is not None
-        text, offset = step.after.text, step.after.offset
-        data = (str(offset) if offset is not None and not text else text).encode("utf-8", "surrogateescape")
-        if version is None:
-            transaction.create(path, data)
-        else:
-            transaction.write(path, data, version)
-
-
-def _owned(failure: NodeFailure) -> str:
-    return "somebody owns it" if failure is NodeFailure.NODE_EXISTS else f"its owner node: {failure.value}"
-
-
-def _moved(failure: NodeFailure) -> str:
-    if failure in (NodeFailure.NO_AUTH, NodeFailure.OTHER):
-        return f"its offset node: {failure.value}"
-    return "somebody wrote it meanwhile"
+    def _registered(self, deadline: Deadline) -> Sequence[Endpoint]:
+        brokers = self._brokers(deadline)
+        if not brokers:
+            raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
+        for endpoint in brokers:
+            if endpoint.generation < _OLDEST:
+                raise BrokerError(
+                    f"broker {endpoint.broker_id} is of 0.8, which cannot say whether a group has members; there, let"
+                    " the members themselves move the offsets, with offsets.storage=kafka and dual.commit.enabled=true"
+                )
+        return brokers
 
 
 def batches(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
-    """The steps in pieces of :data:`BATCH`."""
+    """Cut the steps into pieces of :data:`BATCH`."""
     for start in range(0, len(steps), BATCH):
         yield steps[start : start + BATCH]

@@ -27,10 +27,10 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryError, RegistryUnavailableError
 from zkconsumer.interruptible_wait import Answer
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.commit_tracker import Ledger, Moved, Refused
-from zkconsumer.offsets.dual_store import OwnedOffsets
-from zkconsumer.offsets.start_offsets import NEVER, Barred, Found
-from zkconsumer.offsets.start_writer import Stored
+from zkconsumer.offsets.commit_schedule import NEVER, CommitSchedule, CommitSettings
+from zkconsumer.offsets.commit_tracker import CommitTracker, CountHeld, Moved, Refused
+from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.start_offsets import Barred, Found, Stored
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.lease import Lease
 
@@ -39,10 +39,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _IDLE = 60.0
 MEANWHILE = 0.2
-FORGOTTEN_AFTER = 480.0
-"""Seconds after which an unchanged offset is written again to a store that forgets it: ten minutes at most, with the
-quarter of it that may pass until the next look.
-"""
 TO_DRAIN = 1.0
 """Seconds that what was asked before the end may still take before the stores are closed under it."""
 
@@ -50,55 +46,35 @@ TO_DRAIN = 1.0
 class Committer:
     """Writes the offsets of the partitions we own.
 
-    Arguments: ``interval`` in seconds between automatic commits, None for none (``auto.commit.enable=false``);
-    ``timeout`` in seconds for one automatic commit; ``count_held`` counts a message as consumed when it is handed out
-    (``consumed.on=return``); ``retry`` in seconds before a start that could not be read or stored is tried again;
-    ``refresh`` in seconds after which an unchanged offset is written again (``offsets.refresh.interval.ms``), which a
-    store that forgets (Kafka) needs after :data:`FORGOTTEN_AFTER` at the latest;
-    ``barred`` is told when no partition can start since the store refuses us (a login, a permission), and, with None,
-    when that is over; ``moved`` is told of offsets that somebody else wrote outside ZooKeeper.
+    Arguments: ``refused`` is told of partitions whose commit ZooKeeper refused; ``moved`` of offsets that somebody else
+    wrote outside ZooKeeper; ``barred`` why no partition can start when the store refuses us (a login, a permission),
+    and None when that is over. ``tracker`` and ``schedule`` belong to the committer's thread.
     """
 
     def __init__(
         self,
         name: str,
-        store: OwnedOffsets,
+        store: DualStore,
         lease: Lease,
+        settings: CommitSettings,
         *,
-        interval: float | None,
-        timeout: float,
-        count_held: bool,
         refused: Refused,
-        retry: float = 1.0,
-        refresh: float | None = None,
-        barred: Barred = lambda _: None,
         moved: Moved = lambda _: None,
+        barred: Barred = lambda _: None,
     ) -> None:
         self._store = store
         self._lease = lease
-        self._interval = interval
-        self._timeout = timeout
-        self._everywhere = refresh is not None
-        self._refresh = min(NEVER if refresh is None else refresh, FORGOTTEN_AFTER if store.forgets else NEVER)
-        self._ledger = Ledger(
-            store,
-            lease,
-            timeout=timeout,
-            count_held=count_held,
-            refused=refused,
-            retry=retry,
-            barred=barred,
-            moved=moved,
-        )
+        self._settings = settings
+        self.schedule = CommitSchedule(settings.interval, settings.refresh, forgets=store.forgets)
+        self.tracker = CommitTracker(store, lease, settings, refused=refused, moved=moved, barred=barred)
         self._requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._next_auto = self._next_refresh = NEVER
         self._failing = self._failure = ""
         self._closing: Thread | None = None
         self._thread = Thread(target=self._run, name=f"{name}-committer", daemon=True)
 
     def open(self) -> None:
         """Start the thread; the first automatic commit comes after one interval."""
-        self._schedule()
+        self.schedule.start(monotonic())
         self._thread.start()
 
     def close(self, deadline: Deadline) -> None:
@@ -134,11 +110,11 @@ class Committer:
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
         """Partitions were claimed: write their progress from now on. Returns at once."""
-        self._ask(lambda: self._ledger.track(claimed))
+        self.submit(lambda: self.tracker.track(claimed))
 
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
         """A partition goes on at a new position: what is due is the new one's from now on. Returns at once."""
-        self._ask(lambda: self._ledger.succeed(old, new))
+        self.submit(lambda: self.tracker.succeed(old, new))
 
     def find_starts(self, positions: Sequence[PartitionPosition], found: Found) -> Sequence[PartitionPosition]:
         """Have the starts of claimed partitions looked up where they are not only in their offset nodes.
@@ -148,7 +124,7 @@ class Committer:
         """
         if not self._store.asks:
             return positions
-        self._ask(lambda: self._ledger.starts.find(positions, found, len(self._ledger.positions)))
+        self.submit(lambda: self.tracker.starts.find(positions, found, len(self.tracker)))
         return ()
 
     @property
@@ -166,7 +142,7 @@ class Committer:
         """Why partitions wait for their start, or are not committed by themselves, in words for the user; empty where
         nothing is wrong.
         """
-        return "; ".join(filter(None, (self._ledger.starts.trouble, self._failure if self._failing else "")))
+        return "; ".join(filter(None, (self.tracker.starts.trouble, self._failure if self._failing else "")))
 
     def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
         """Write the resolved start positions of partitions that had none, before anything of them is handed out.
@@ -175,26 +151,23 @@ class Committer:
         tried again. Without the node a member that lost the partition could still commit to it, and "largest" would
         lose what arrives before the first commit.
         """
-        self._ask(lambda: self._ledger.store_starts(starts, done))
+        self.submit(lambda: self.tracker.store_starts(starts, done))
 
-    def commit(self, count_held: Callable[[PartitionPosition], bool], deadline: Deadline) -> None:
+    def commit(self, count_held: CountHeld, deadline: Deadline) -> None:
         """Write the progress of all partitions now and wait for it.
 
         Arguments: ``count_held`` says for which partitions the message in hand counts as finished.
         Raises: :class:`OffsetCommitError` naming the partitions that could not be written, and why.
         """
         self._wait(
-            self._ask(
-                lambda: self._ledger.commit(self._ledger.positions.values(), count_held, deadline, patient=True),
-                Answer(),
-            ),
+            self.submit(lambda: self.tracker.commit(count_held, deadline, patient=True), Answer()),
             deadline,
             "commit",
         )
 
     def counted_in_hand(self, position: PartitionPosition) -> int | None:
         """Return the committed offset where that counts what is in the user's hands, else None. Any thread."""
-        return self._ledger.counted_in_hand(position)
+        return self.tracker.counted_in_hand(position)
 
     def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         """Write given offsets now, as they are, and wait for it.
@@ -202,33 +175,33 @@ class Committer:
         A partition of ours is written as its owner; one that nobody owns is written as well.
         Raises: :class:`OffsetCommitError` naming what could not be written, and why.
         """
-        self._wait(self._ask(lambda: self._ledger.commit_given(offsets, deadline), Answer()), deadline, "commit")
+        self._wait(self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
         """Somebody else wrote ``known`` (None: elsewhere than in ZooKeeper): the next commit writes over it. Returns at
         once.
         """
-        self._ask(lambda: self._ledger.overwrite(position, known))
+        self.submit(lambda: self.tracker.overwrite(position, known))
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
         """Write where these begin to every store, at once or with the next commit. Returns at once."""
-        self._ask(lambda: self._ledger.level(positions))
+        self.submit(lambda: self.tracker.level(positions))
 
     def check(self) -> None:
         """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``. Returns at once."""
-        self._ask(self._ledger.check)
+        self.submit(self.tracker.check)
 
     def hurry(self) -> None:
         """Have the next automatic commit now; nothing where there are none. Returns at once."""
-        if self._interval is not None:
-            self._ask(self._auto_commit)
+        if self.schedule.interval < NEVER:
+            self.submit(self._auto_commit)
 
     def surrender(
         self,
         positions: Collection[PartitionPosition],
         *,
         commit: bool,
-        count_held: Callable[[PartitionPosition], bool],
+        count_held: CountHeld,
         deadline: Deadline,
         meanwhile: Callable[[], None] = lambda: None,
         release: bool = False,
@@ -239,7 +212,11 @@ class Committer:
         Returns their offset nodes as last seen, None for what is released, and nothing of those that may be released or
         not. A failed commit is logged: the next owner starts at the one before.
         """
-        asked = self._ask(lambda: self._ledger.surrender(positions, commit, count_held, deadline, release))
+        asked = self.submit(
+            lambda: self.tracker.surrender(
+                positions, commit=commit, count_held=count_held, deadline=deadline, release=release
+            )
+        )
         while not asked.done() and not deadline.expired:
             meanwhile()
             wait([asked], deadline.bounded(MEANWHILE))
@@ -247,9 +224,9 @@ class Committer:
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
         """These partitions are lost: write nothing of them any more. Returns at once."""
-        self._ask(lambda: self._ledger.untrack(positions))
+        self.submit(lambda: self.tracker.untrack(positions))
 
-    def _ask(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
+    def submit(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
         """Have the thread do something; whoever waits for it in a thread of the application brings an ``Answer``."""
         future = Future[T]() if answer is None else answer
         self._requests.put((request, future))
@@ -270,11 +247,11 @@ class Committer:
         while self.step():
             pass
 
-    def step(self) -> bool:
-        """Serve one request, or the timers; returns False at the end."""
-        due = min(self._next_auto, self._ledger.starts.due, self._next_refresh)
+    def step(self, *, waiting: bool = True) -> bool:
+        """Serve one request, and the timers that are due; returns False at the end."""
+        due = min(self.schedule.due, self.tracker.starts.due)
         try:
-            request = self._requests.get(timeout=max(0.0, min(due - monotonic(), _IDLE)))
+            request = self._requests.get(waiting, timeout=max(0.0, min(due - monotonic(), _IDLE)))
         except Empty:
             pass
         else:
@@ -287,31 +264,26 @@ class Committer:
                 if not isinstance(e, RegistryError | OffsetCommitError):
                     log.exception("an offset operation failed unexpectedly")
                 future.set_exception(e)
-        self._timers(monotonic())
+        self.run_timers(monotonic())
         return True
 
-    def _timers(self, now: float) -> None:
-        if now >= self._next_auto:
+    def run_timers(self, now: float) -> None:
+        """Do what is due by now (monotonic seconds). Called by the committer's thread."""
+        schedule = self.schedule
+        if now >= schedule.commit_at:
             self._auto_commit()
-            self._next_auto = NEVER if self._interval is None else monotonic() + self._interval
-        if now >= self._ledger.starts.due:
-            self._ledger.starts.try_all(len(self._ledger.positions))
-        if now >= self._next_refresh:
-            self._ledger.rewrite(now - self._refresh, everywhere=self._everywhere)
-            self._next_refresh = now + self._refresh / 4
-
-    def _schedule(self) -> None:
-        if self._interval is not None:
-            self._next_auto = monotonic() + self._interval
-        self._next_refresh = monotonic() + self._refresh / 4
+            schedule.committed(monotonic())
+        if now >= self.tracker.starts.due:
+            self.tracker.starts.try_all(len(self.tracker))
+        if now >= schedule.refresh_at:
+            self.tracker.rewrite(schedule.unchanged_before(now), everywhere=schedule.refreshes_all)
+            schedule.refreshed(now)
 
     def _auto_commit(self) -> None:
         if not self._lease.valid:
             return  # the session is away: what we own may be another's by now
         try:
-            self._ledger.commit(
-                self._ledger.positions.values(), lambda _: False, Deadline(self._timeout), patient=False
-            )
+            self.tracker.commit(lambda _: False, Deadline(self._settings.timeout), patient=False)
             self._failing = ""
         except RegistryUnavailableError as e:
             log.info("the automatic commit is put off: %s", e)

@@ -10,7 +10,6 @@ application's to deal with, while streams go on with what others own.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
@@ -20,14 +19,13 @@ from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
 from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerError, BrokerResponseError, FencedInstanceIdError, OffsetCommitError
-from zkconsumer.kafka import StoredOffset, error_codes
+from zkconsumer.errors import BrokerError, FencedInstanceIdError, OffsetCommitError
+from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.kafka.group_channel import Membership, StoredOffset
+from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import TopicPartition
 from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset
-
-log = logging.getLogger(__name__)
 
 LOOK_AGAIN = 0.05
 """Seconds between two tries while the group passes into the next generation."""
@@ -62,7 +60,7 @@ class Identity(Protocol):
         """
 
 
-class GroupOffsets:
+class CoordinatorOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
 
     Arguments: ``search`` is this store's alone; ``refused`` is told, on the committer's thread, as whom we were
@@ -73,34 +71,22 @@ class GroupOffsets:
 
     def __init__(
         self,
-        group: str,
         search: CoordinatorSearch,
         identity: Identity,
         refused: Callable[[Membership, Exception], None],
         sent: Callable[[int], None] = lambda _: None,
         positions: Callable[[], Mapping[TopicPartition, PartitionPosition]] = dict,
     ) -> None:
-        self._group = group
         self._positions = positions
-        self._search = search
+        self._client = OffsetClient(search)
         self._identity = identity
         self._refused = refused
         self._sent = sent
-        self._coordinator: GroupChannel | None = None
         self._closing = Event()
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """Read offsets. Raises BrokerError where that of any partition is unknown, whatever the reason."""
-        deadline = Deadline(timeout)
-        try:
-            answered = self._find(deadline).offsets(self._group, partitions, deadline)
-        except BrokerError as e:
-            self._drop_after(e)
-            raise
-        for tp, stored in answered.items():
-            if stored.error:
-                raise error_codes.error(stored.error, f"the offset of {tp} in group {self._group!r}")
-        found = {tp: stored for tp, stored in answered.items() if stored.offset >= 0}
+        found = self._client.fetch(partitions, Deadline(timeout))
         positions = self._positions()
         for tp, stored in found.items():
             position = positions.get(tp)
@@ -131,10 +117,9 @@ class GroupOffsets:
             if unclear and held is not None and not held.decided and self._may_wait(deadline):
                 continue
             try:
-                codes = self._find(deadline).commit(who, self._with_epochs(left), deadline) if left else {}
+                failures = self._client.commit(who, self._with_epochs(left), deadline) if left else {}
                 break
             except BrokerError as e:
-                self._drop_after(e)
                 between = action_for(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
                 if between and self._may_wait(deadline):
                     continue
@@ -145,8 +130,7 @@ class GroupOffsets:
                 raise
         if left:
             self._sent(len(left))
-        asked = f"{ASKED} of group {self._group!r}"
-        return {**refused, **unclear, **{tp: error_codes.error(code, asked) for tp, code in codes.items() if code}}
+        return {**refused, **unclear, **failures}
 
     def _may_wait(self, deadline: Deadline) -> bool:
         """Wait a moment; False where there is no time, or everything ends."""
@@ -155,21 +139,7 @@ class GroupOffsets:
     def close(self) -> None:
         """Close all connections, for good."""
         self._closing.set()
-        self._search.close()
-
-    def _find(self, deadline: Deadline) -> GroupChannel:
-        if self._coordinator is None:
-            self._coordinator = self._search.find(deadline)
-        return self._coordinator
-
-    def _drop_after(self, error: BrokerError) -> None:
-        """The connection is of no use after any error but an answer that came from the coordinator itself."""
-        if isinstance(error, BrokerResponseError) and action_for(error) is not ErrorAction.FIND_COORDINATOR:
-            return
-        coordinator, self._coordinator = self._coordinator, None
-        if coordinator is not None:
-            log.info("broker %d is not (or no longer) taken for the coordinator", coordinator.endpoint.broker_id)
-            self._search.discard(coordinator)
+        self._client.close()
 
 
 def _sorted_out(
@@ -202,11 +172,11 @@ class Holding(Protocol):
         """Our stays with partitions, as of now."""
 
 
-class NoOwnerNodes:
-    """Stands for ZooKeeper's part in the offsets of a group that ZooKeeper knows nothing of.
+class EpochFence:
+    """Knows by their ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
 
-    The coordinator lets any member of its generation commit any partition, so what was lost or handed over is not tried
-    again here: the next try would be one of our next life, or generation.
+    The coordinator lets any member of its generation commit any partition. So a partition that was lost or handed over
+    is not tried again: the next try would be one of our next life, or generation.
     """
 
     def __init__(self, holding: Holding) -> None:
@@ -214,40 +184,22 @@ class NoOwnerNodes:
         self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """It is ours, in this stay; in none where the group has gone on since."""
+        """Note a partition in its present stay; in none if the group has gone on since. There is no offset node."""
         self._stays[partition] = self._holding.held.epochs.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """There is no offset node."""
+        """Forget a partition. There is no offset node."""
         self._stays.pop(partition, None)
         return ABSENT
-
-    def known(self, partition: TopicPartition) -> int | None:
-        """There is no offset node."""
-        return None
 
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
-        """Those that were lost or handed over since; the coordinator itself refuses the rest of what is not ours."""
+        """Return those that were lost or handed over since; the coordinator itself refuses others that are not ours."""
         held, stays = self._holding.held, self._stays
         return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
-        """Whether anybody owns them only the group's leader knows: nobody writes what is not his."""
+        """Return all: only the group's leader knows whether they have owners."""
         reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
         return {tp: OffsetCommitError(reason) for tp in partitions}
-
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
-        """Never asked for."""
-        raise OffsetCommitError("offsets of a group that the brokers coordinate are not written to ZooKeeper")
-
-    def release(
-        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
-        """Never asked for."""
-        raise OffsetCommitError("partitions of a group that the brokers coordinate have no owner nodes")
-
-    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Nobody else writes offsets of ours."""
-        return ()

@@ -5,7 +5,7 @@ Called by one thread (the committer's); ``close`` from any. In ZooKeeper every w
 cannot be; there the owner nodes are looked at right before each try. With ``dual.commit.enabled`` what was written
 elsewhere is written to ZooKeeper too, and a partition starts at the larger of both.
 
-Kafka keeps no version with an offset, so a write by somebody else shows only in its value: :meth:`OwnedOffsets.looked`
+Kafka keeps no version with an offset, so a write by somebody else shows only in its value: :meth:`DualStore.looked`
 compares what stands there with what we last read or wrote. A commit of ours that comes between his write and that look
 writes over it unseen.
 
@@ -33,6 +33,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import CommitRefusedError, OffsetStore
+from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 
 log = logging.getLogger(__name__)
@@ -44,34 +45,20 @@ ONE_TRY = 10.0
 """Seconds for one call of a store where no deadline is nearer."""
 
 
-class OwnerNodes(Protocol):
-    """What ZooKeeper knows of a group's partitions: offset nodes, and who owns what (:class:`ZooKeeperOffsets`)."""
+class Fence(Protocol):
+    """Knows which partitions are ours, for stores that cannot refuse a former owner themselves."""
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed."""
+        """Note a claimed partition, with its offset node as of the claim."""
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """It is given up or lost; returns its offset node as last seen."""
-
-    def known(self, partition: TopicPartition) -> int | None:
-        """The offset in its node."""
+        """Forget a released or lost partition; return its offset node as last seen."""
 
     def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Those that are not ours, looked up now."""
+        """Return the partitions that are not ours, looked up now."""
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
-        """Those that anybody owns now."""
-
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
-        """Write offsets; returns what was refused."""
-
-    def release(
-        self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Failures, frozenset[TopicPartition]]:
-        """Write offsets and give up the ownership of all named; returns what was refused, and what is released."""
-
-    def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Those whose offset nodes somebody else wrote."""
+        """Return the partitions, none of them ours, that have an owner now."""
 
 
 class Looked(NamedTuple):
@@ -85,29 +72,30 @@ class Looked(NamedTuple):
     untold: set[TopicPartition]
 
 
-class OwnedOffsets:
+class DualStore:
     """Offsets in one or two stores.
 
-    Arguments: ``elsewhere`` is the store outside ZooKeeper, None for none; ``dual`` keeps them in ZooKeeper as well;
-    ``expires`` says that unchanged offsets must be written again because the store forgets them (KAFKA-1510);
-    ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit; ``zookeeper_first`` writes there
-    first, in both stores what ZooKeeper took, and there also where the other one cannot be written.
+    Arguments: ``nodes`` are the offset nodes in ZooKeeper, ``elsewhere`` is the store outside of it; None for a store
+    that is not used. ``expires`` says that unchanged offsets must be written again because the store elsewhere forgets
+    them (KAFKA-1510). ``backoff`` in seconds between tries; ``max_retries`` further tries of a commit.
+    ``zookeeper_first`` writes to ZooKeeper first, also if the other store cannot be written, and writes elsewhere only
+    offsets that ZooKeeper took.
     """
 
     def __init__(
         self,
-        zookeeper: OwnerNodes,
+        fence: Fence,
+        nodes: ZooKeeperOffsets | None = None,
         elsewhere: OffsetStore | None = None,
         *,
-        dual: bool = False,
         expires: bool = False,
         backoff: float = 1.0,
         max_retries: int = 5,
         zookeeper_first: bool = False,
     ) -> None:
-        self._zookeeper = zookeeper
+        self._fence = fence
+        self._nodes = nodes
         self._elsewhere = elsewhere
-        self.in_zookeeper = elsewhere is None or dual
         self._expires = expires
         self._backoff = backoff
         self._max_retries = max_retries
@@ -117,6 +105,11 @@ class OwnedOffsets:
         """What the store elsewhere holds of tracked partitions, as last read or written."""
         self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
         """The lowest and highest offset of tries whose outcome is unknown."""
+
+    @property
+    def in_zookeeper(self) -> bool:
+        """Whether ZooKeeper keeps the offsets too, or alone."""
+        return self._nodes is not None
 
     @property
     def asks(self) -> bool:
@@ -137,13 +130,13 @@ class OwnedOffsets:
         """The partition was claimed."""
         self._stored.pop(partition, None)
         self._doubtful.pop(partition, None)
-        self._zookeeper.track(partition, known)
+        self._fence.track(partition, known)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """The partition is given up or lost; returns its offset node as last seen."""
         self._stored.pop(partition, None)
         self._doubtful.pop(partition, None)
-        return self._zookeeper.untrack(partition)
+        return self._fence.untrack(partition)
 
     def starts(
         self, partitions: Collection[TopicPartition], deadline: Deadline
@@ -154,8 +147,8 @@ class OwnedOffsets:
         self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
         for tp in partitions:
             held = [stored.get(tp)] if self._elsewhere is not None else []
-            if self.in_zookeeper:
-                held.append(self._zookeeper.known(tp))
+            if self._nodes is not None:
+                held.append(self._nodes.known(tp))
             found[tp] = merged_start(held)
         return found
 
@@ -172,18 +165,21 @@ class OwnedOffsets:
         Arguments: ``unchanged`` are written only where a store forgets them; ``patient`` repeats what fails.
         Raises: RegistryError where nothing is known of the outcome.
         """
-        if self._elsewhere is None:
-            return self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
         wanted = {**unchanged, **changed} if self._expires else changed
+        if self._elsewhere is None:
+            return self._write_nodes(changed, deadline)
         if self._zookeeper_first:
-            refused = self._zookeeper.commit(changed, deadline.bounded(ONE_TRY)) if changed else {}
+            refused = self._write_nodes(changed, deadline)
             left = {tp: offset for tp, offset in wanted.items() if tp not in refused}
-            return {**refused, **self._write_elsewhere(left, self._zookeeper.not_ours, deadline, patient=patient)}
-        failures = self._write_elsewhere(wanted, self._zookeeper.not_ours, deadline, patient=patient)
+            return {**refused, **self._write_elsewhere(left, self._fence.not_ours, deadline, patient=patient)}
+        failures = self._write_elsewhere(wanted, self._fence.not_ours, deadline, patient=patient)
         also = {tp: offset for tp, offset in changed.items() if tp not in failures}
-        if self.in_zookeeper and also:
-            failures |= self._zookeeper.commit(also, deadline.bounded(ONE_TRY))
-        return failures
+        return {**failures, **self._write_nodes(also, deadline)}
+
+    def _write_nodes(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
+        if self._nodes is None or not offsets:
+            return {}
+        return self._nodes.commit(offsets, deadline.bounded(ONE_TRY))
 
     @property
     def releases(self) -> bool:
@@ -198,27 +194,25 @@ class OwnedOffsets:
 
         Raises: RegistryError where nothing is known of the outcome.
         """
-        deadline = Deadline(deadline.bounded(ONE_TRY))
-        return self._zookeeper.release(changed, unchanged, deadline)
+        assert self._nodes is not None
+        return self._nodes.release(changed, unchanged, Deadline(deadline.bounded(ONE_TRY)))
 
     def commit_unowned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
         """Write offsets of partitions that are not ours; refused for one that anybody owns now.
 
         Raises: RegistryError where nothing is known of the outcome.
         """
-        failures: dict[TopicPartition, Exception] = {}
-        if self.in_zookeeper:  # first, since here the check and the write are one
-            failures |= self._zookeeper.commit(offsets, deadline.bounded(ONE_TRY))
+        failures = self._write_nodes(offsets, deadline)  # first, since here the check and the write are one
+        if self._elsewhere is None:
+            return failures
         left = {tp: offset for tp, offset in offsets.items() if tp not in failures}
-        if self._elsewhere is not None:
-            failures |= self._write_elsewhere(left, self._zookeeper.owned, deadline, patient=True)
-        return failures
+        return {**failures, **self._write_elsewhere(left, self._fence.owned, deadline, patient=True)}
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
         """Partitions of ours whose offset nodes somebody else wrote; none where they do not matter. Raises
         RegistryError.
         """
-        return self._zookeeper.moved(deadline) if self.in_zookeeper else ()
+        return () if self._nodes is None else self._nodes.moved(deadline)
 
     def looked(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Looked:
         """See what a store that forgets holds of tracked partitions; never raises. A difference is told once.

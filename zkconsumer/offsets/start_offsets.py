@@ -1,8 +1,8 @@
-"""Where partitions start: asked of the stores, or, where nothing is stored, stored there before anything is handed out.
+"""Finds the start offsets of claimed partitions, and stores resolved ones before anything is handed out.
 
-Part of the committer and its thread's alone. A store that does not answer is asked again, all partitions together, for
-as long as they are ours: an offset is never guessed. The original takes the error of a partition for "no offset", and
-waits for a coordinator inside the rebalance without an end.
+Part of the committer; only its thread comes here. A store that does not answer is asked again, for all partitions
+together and for as long as they are ours: an offset is never guessed. The original takes the error of a partition for
+"no offset", and waits for a coordinator inside the rebalance without an end.
 """
 
 from __future__ import annotations
@@ -14,47 +14,56 @@ from time import monotonic
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import ZkConsumerError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.dual_store import OwnedOffsets, may_pass
-from zkconsumer.offsets.start_writer import Settle, Stored, Storing
+from zkconsumer.offsets.commit_schedule import NEVER
+from zkconsumer.offsets.dual_store import DualStore, Failures, may_pass
+from zkconsumer.offsets.store import CommitRefusedError
+from zkconsumer.zookeeper.fenced_writes import Outcome
 
 log = logging.getLogger(__name__)
 
-NEVER = float("inf")
 LONGEST_RETRY = 30.0
 """Seconds between two tries of a store that refuses us, at most."""
+TOGETHER = 256
+"""Starts that one call stores, at most: each call has the whole time limit, and commits wait for its end."""
+MISSES = 8
+"""Calls that tell nothing, until a pause."""
 
 Barred = Callable[[Exception | None], None]
-"""Told, on the committer's thread, why nothing can start; None: it can again."""
-
+"""Told, on the committer's thread, why no partition can start; None: they can again."""
 Found = Callable[[Mapping[PartitionPosition, int | None]], None]
 """Told, on the committer's thread, where partitions start; None: nothing is stored."""
+Stored = Callable[[Mapping[PartitionPosition, bool]], None]
+"""Told, on the committer's thread, of each start once whether it is stored."""
+Settle = Callable[[Mapping[PartitionPosition, int], Failures], None]
+"""Told which starts were to be stored, and which of them failed."""
 
 
-class Starts:
+class StartOffsets:
     """The partitions that wait for their start.
 
     Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred``: see
-    :class:`Committer`; ``unlevel`` takes the partitions whose stores do not agree.
+    :class:`Committer`; ``unlevel`` is told of partitions whose stores do not agree.
     """
 
     def __init__(
         self,
-        store: OwnedOffsets,
+        store: DualStore,
         *,
         timeout: float,
         retry: float,
         barred: Barred,
         settle: Settle,
-        unlevel: set[TopicPartition],
+        unlevel: Callable[[TopicPartition], None],
     ) -> None:
         self._store = store
         self._timeout = timeout
-        self._retry = retry
+        self.retry = retry
         self._barred = barred
         self._unlevel = unlevel
         self._finding: dict[PartitionPosition, Found] = {}
-        self._storing = Storing(store, timeout, settle)
+        self._writer = StartWriter(store, timeout, settle)
         self._denied = False
         self._bar: Exception | None = None
         self._failures = 0
@@ -69,13 +78,13 @@ class Starts:
 
     def store(self, starts: Mapping[PartitionPosition, int], done: Stored, owned: int) -> None:
         """Store starts that were resolved otherwise."""
-        self._storing.add(starts, done)
+        self._writer.add(starts, done)
         self._try_unless_waiting(owned, starts)
 
     def forget(self, position: PartitionPosition) -> None:
         """It is no longer ours, or goes on elsewhere."""
         self._finding.pop(position, None)
-        self._storing.forget(position)
+        self._writer.forget(position)
 
     def _try_unless_waiting(self, owned: int, starts: Collection[PartitionPosition] = ()) -> None:
         """A store that did not answer is not asked once for each partition: the next try is for all."""
@@ -84,14 +93,14 @@ class Starts:
         elif self._denied:  # it answers, and who asks now has nothing to do with what waits
             self._try(owned, starts)
             if not self._denied:  # the long pause is over with what it was for
-                self.due = min(self.due, monotonic() + self._retry) if self.trouble else NEVER
+                self.due = min(self.due, monotonic() + self.retry) if self.trouble else NEVER
 
     def try_all(self, owned: int) -> None:
         """One try for everything that waits; the next one is scheduled where it is needed."""
         bar = self._try(owned)
         self._failures = self._failures + 1 if self._denied or bar is not None else 0
         # only an operator can let us in, so it is tried ever more seldom
-        pause = backoff(self._failures + 1, self._retry, max(self._retry, LONGEST_RETRY))
+        pause = backoff(self._failures + 1, self.retry, max(self.retry, LONGEST_RETRY))
         self.due = monotonic() + pause if self.trouble else NEVER
 
     def _try(self, owned: int, only: Collection[PartitionPosition] | None = None) -> Exception | None:
@@ -103,9 +112,9 @@ class Starts:
         except Exception as e:  # noqa: BLE001 (whatever a store raises: the offset is not known, and never guessed)
             unfound = str(e) or repr(e)
             bar = None if may_pass(e) else e
-        self._storing.try_all(only)
-        self._denied = self._storing.denied and not unfound
-        trouble = "; ".join(filter(None, (unfound, self._storing.trouble)))
+        self._writer.try_all(only)
+        self._denied = self._writer.denied and not unfound
+        trouble = "; ".join(filter(None, (unfound, self._writer.trouble)))
         if trouble and trouble != self.trouble:
             log.warning("partitions wait for their start offsets: %s", trouble)
         self.trouble = trouble
@@ -126,7 +135,108 @@ class Starts:
         for position, found in finding.items():
             start = starts[position.tp]
             if not start.stores_agree:
-                self._unlevel.add(position.tp)  # the next commit writes it to all stores
+                self._unlevel(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset
         for found, offsets in told.items():
             found(offsets)
+
+
+class StartWriter:
+    """The starts that are to be stored. Arguments: ``timeout`` in seconds for one call."""
+
+    def __init__(self, store: DualStore, timeout: float, settle: Settle) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._settle = settle
+        self._waiting: dict[PartitionPosition, tuple[int, Stored]] = {}
+        self._why: dict[PartitionPosition, Exception] = {}
+        self._together = TOGETHER
+
+    def add(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
+        """These are to be stored, before all others."""
+        fresh = {position: (offset, done) for position, offset in starts.items()}
+        self._waiting = fresh | {position: asked for position, asked in self._waiting.items() if position not in fresh}
+        self._tell_known()
+
+    def forget(self, position: PartitionPosition) -> None:
+        """It is no longer ours, or goes on elsewhere."""
+        self._waiting.pop(position, None)
+        self._why.pop(position, None)
+
+    @property
+    def denied(self) -> bool:
+        """Whether something waits, and all of it only because ZooKeeper does not let us write it."""
+        return bool(self._waiting) and all(isinstance(self._why.get(p), CommitRefusedError) for p in self._waiting)
+
+    @property
+    def trouble(self) -> str:
+        """What waits, and why, in words for the user; empty where nothing does."""
+        why = {position.tp: self._why[position] for position in self._waiting if position in self._why}
+        if not why:
+            return ""
+        first = min(why)
+        more = f" (and {len(self._waiting) - 1} more)" if len(self._waiting) > 1 else ""
+        return f"{first} cannot be stored: {str(why[first]) or repr(why[first])}{more}"
+
+    def _tell_known(self) -> None:
+        """Of some it was stored before, or the user has committed another one meanwhile, and that is where to start."""
+        known = {p: asked for p, asked in self._waiting.items() if p.committed is not None}
+        self._tell({position: position.committed == offset for position, (offset, _) in known.items()})
+
+    def _tell(self, stored: Mapping[PartitionPosition, bool]) -> None:
+        """These wait no more."""
+        told: dict[Stored, dict[PartitionPosition, bool]] = {}
+        for position, is_stored in stored.items():
+            told.setdefault(self._waiting[position][1], {})[position] = is_stored
+            self.forget(position)
+        for done, of_it in told.items():
+            done(of_it)
+
+    def try_all(self, only: Collection[PartitionPosition] | None = None) -> None:
+        """One try for all that waits, or for ``only`` these."""
+        self._tell_known()
+        for position in [position for position in self._waiting if position.revoked]:
+            self.forget(position)
+        untried = [position for position in self._waiting if only is None or position in only]
+        misses, behind, deadline = 0, False, Deadline(self._timeout)
+        while untried and misses < MISSES and not (behind and deadline.expired):
+            part, untried = untried[: self._together], untried[self._together :]
+            answered = self._try(part)
+            # whatever is the matter with what is left of these, others are tried before it next time
+            left = [position for position in part if position in self._waiting]
+            self._waiting.update((position, self._waiting.pop(position)) for position in left)
+            behind = behind or bool(left)
+            # one of them may be what it cannot store: then fewer suffer from it
+            self._together = min(TOGETHER, 2 * self._together) if answered else max(1, len(part) // 2)
+            misses += not answered
+
+    def _try(self, part: Collection[PartitionPosition]) -> bool:
+        """One call of the store. Returns whether it said anything of any of these."""
+        wanted = {position.tp: self._waiting[position][0] for position in part}
+        try:
+            failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
+        except Exception as e:  # the thread that all commits need lives on, and what waits is tried again
+            if not isinstance(e, ZkConsumerError) and repr(e) not in map(repr, self._why.values()):
+                log.exception("storing starts failed unexpectedly")
+            self._why.update(dict.fromkeys(part, e))
+            return False
+        self._settle({position: self._waiting[position][0] for position in part}, failures)
+        decided: dict[PartitionPosition, bool] = {}
+        answered = False
+        for position in part:
+            failure = failures.get(position.tp)
+            answered = answered or failure is None or isinstance(failure, CommitRefusedError)
+            if failure is None or self._decides(failure):
+                # a refusal that the group's thread was told of is dealt with there
+                decided[position] = failure is None
+            else:
+                self._why[position] = failure
+        self._tell(decided)
+        return answered
+
+    def _decides(self, failure: Exception) -> bool:
+        """Whether its node says something else than we thought. Where we may not write it nothing but time can help,
+        unless there is another store to ask, which has it now.
+        """
+        denied = isinstance(failure, CommitRefusedError) and failure.outcome is Outcome.REFUSED
+        return isinstance(failure, CommitRefusedError) and (not denied or self._store.keeps_refused)

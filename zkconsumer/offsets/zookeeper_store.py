@@ -16,8 +16,7 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import refusals
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.claim_sessions import ClaimSessions
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import ABSENT, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5

@@ -24,7 +24,8 @@ from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.cluster_metadata import BootstrapBrokers, topics_of
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
-from zkconsumer.kafka.group_channel import GroupChannel, Membership
+from zkconsumer.kafka.group_channel import Membership
+from zkconsumer.kafka.offset_client import OffsetClient
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.options import ReadOptions, Selection
 from zkconsumer.spark.zookeeper_cluster import Cluster, LiveMembersError, describe
@@ -42,8 +43,7 @@ class BrokersCluster(Cluster):
             config.bootstrap_addresses, self._new_channel, config.security_protocol, config.broker_addresses
         )
         self._brokers: Sequence[Endpoint] = ()
-        self._search: CoordinatorSearch | None = None
-        self._coordinator: GroupChannel | None = None
+        self._client: OffsetClient | None = None
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
         """As :meth:`Cluster.partitions`. Raises BrokerError; RegistryError where brokers are found by ZooKeeper."""
@@ -85,22 +85,22 @@ class BrokersCluster(Cluster):
 
     def close(self) -> None:
         """Close everything; within seconds. May be called again."""
-        search, self._search, self._coordinator = self._search, None, None
-        if search is not None:
-            search.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
         super().close()
 
     def live_members(self, group: str) -> tuple[str, ...]:
         """The group's members as its coordinator describes them. Raises BrokerError."""
 
-        def ask(channel: GroupChannel, deadline: Deadline) -> tuple[str, ...]:
-            return tuple(channel.describe([group], deadline)[group].who)
+        def ask(client: OffsetClient, deadline: Deadline) -> tuple[str, ...]:
+            return tuple(client.ask(lambda channel: channel.describe([group], deadline), deadline)[group].who)
 
         return self._ask_coordinator(group, ask)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's offsets as its coordinator keeps them, without partitions that have none. Raises BrokerError."""
-        return self._ask_coordinator(group, partial(_committed, group, partitions))
+        return self._ask_coordinator(group, partial(_committed, partitions))
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Move the group's offsets on to these; one that is further already stays. We are no member, so the coordinator
@@ -112,7 +112,7 @@ class BrokersCluster(Cluster):
 
     def _write(self, group: str, offsets: Mapping[TopicPartition, int], *, also_back: bool) -> None:
         try:
-            self._ask_coordinator(group, partial(_commit, group, offsets, also_back))
+            self._ask_coordinator(group, partial(_commit, offsets, also_back))
         except UnknownMemberIdError as error:
             raise LiveMembersError(
                 f"group {group}: not committed: {describe(sorted(offsets))} (the group has live members: {error})"
@@ -157,22 +157,11 @@ class BrokersCluster(Cluster):
         self._brokers = ()  # others may be there by now
         raise trouble
 
-    def _ask_coordinator(self, group: str, question: Callable[[GroupChannel, Deadline], T]) -> T:
-        """Ask the group's coordinator, which is found anew after a failure, and again, until it has answered."""
-        if self._search is None:
-            self._search = CoordinatorSearch(group, self._find_brokers, self._new_channel)
-        return self._again(partial(self._ask_found, self._search, question))
-
-    def _ask_found(
-        self, search: CoordinatorSearch, question: Callable[[GroupChannel, Deadline], T], deadline: Deadline
-    ) -> T:
-        channel = self._coordinator = self._coordinator or search.find(deadline)
-        try:
-            return question(channel, deadline)
-        except BrokerError:
-            self._coordinator = None
-            search.discard(channel)
-            raise
+    def _ask_coordinator(self, group: str, question: Callable[[OffsetClient, Deadline], T]) -> T:
+        """Ask the group's coordinator, and again, until it has answered."""
+        if self._client is None:
+            self._client = OffsetClient(CoordinatorSearch(group, self._find_brokers, self._new_channel))
+        return self._again(partial(question, self._client))
 
     def _again(self, once: Callable[[Deadline], T]) -> T:
         """Try until it works or the deadline passes; raises at once what trying again cannot cure."""
@@ -190,28 +179,21 @@ class BrokersCluster(Cluster):
 
 
 def _committed(
-    group: str, partitions: Sequence[TopicPartition], channel: GroupChannel, deadline: Deadline
+    partitions: Sequence[TopicPartition], client: OffsetClient, deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    stored = channel.offsets(group, partitions, deadline)
-    for tp, offset in stored.items():
-        if offset.error:
-            raise codes.error(offset.error, f"the offset of {tp} in group {group!r}")
-    return {tp: offset.offset for tp, offset in stored.items() if offset.offset >= 0}
+    return {tp: stored.offset for tp, stored in client.fetch(partitions, deadline).items()}
 
 
-def _commit(
-    group: str, offsets: Mapping[TopicPartition, int], also_back: bool, channel: GroupChannel, deadline: Deadline
-) -> None:
-    reached = {} if also_back else _committed(group, list(offsets), channel, deadline)
+def _commit(offsets: Mapping[TopicPartition, int], also_back: bool, client: OffsetClient, deadline: Deadline) -> None:
+    reached = {} if also_back else _committed(list(offsets), client, deadline)
     todo = {tp: offset for tp, offset in offsets.items() if reached.get(tp, -1) < offset}
-    codes_of = channel.commit(Membership(group), todo, deadline) if todo else {}
-    refused = {tp: code for tp, code in codes_of.items() if code}
-    for tp, code in refused.items():
-        if codes.retriable(code):
-            raise codes.error(code, f"the offset of {tp} in group {group!r}")
+    refused = client.commit(Membership(client.group), todo, deadline) if todo else {}
+    for error in refused.values():
+        if codes.retriable(error.code):
+            raise error
     if refused:
-        why = "; ".join(sorted({codes.name(code) for code in refused.values()}))
-        raise OffsetCommitError(f"group {group}: not committed: {describe(sorted(refused))} ({why})")
+        why = "; ".join(sorted({codes.name(error.code) for error in refused.values()}))
+        raise OffsetCommitError(f"group {client.group}: not committed: {describe(sorted(refused))} ({why})")
 
 
 def cluster_of(options: ReadOptions) -> Cluster:

@@ -17,8 +17,8 @@ from typing import Any
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError, RegistryUnavailableError, SessionLostError
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, NodeEvent, NodeEventKind, Seen, Watch
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
 _CHILD, _DATA = "child", "data"
 

@@ -12,16 +12,17 @@ fail are taken out and the others are done at once. Pure calls on a session: no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.zookeeper import node_codecs, paths
+from zkconsumer.zookeeper.requests import NodeFailure, Transaction
 from zkconsumer.zookeeper.session import Session
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction
 
+ANY_VERSION = -1
 OWNER_VERSION = 1
 """The data version of an owner node of ours."""
 
@@ -62,6 +63,18 @@ class Commit:
     partition: TopicPartition
     offset: int | None
     known: KnownOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an offset node that was last seen with data version ``version`` (None: no node).
+
+    ``data`` None deletes the node.
+    """
+
+    partition: TopicPartition
+    data: bytes | None
+    version: int | None
 
 
 class Outcome(Enum):
@@ -116,26 +129,37 @@ def commit(
 def commit_unowned(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
-    """Write offsets of partitions that nobody owns: refused, with :attr:`Outcome.OWNED`, where an owner node exists.
+    """Write offsets of partitions without an owner, as :func:`write_unowned`."""
+    changes = [Change(one.partition, node_codecs.encode_offset(one.offset or 0), one.known.version) for one in commits]
+    return write_unowned(session, group, changes, deadline)
 
-    ZooKeeper cannot check that a node is absent, so the transaction makes the owner node and deletes it again.
+
+def write_unowned(
+    session: Session, group: str, changes: Sequence[Change], deadline: Deadline
+) -> dict[TopicPartition, Outcome]:
+    """Write, create or delete the offset nodes of partitions without an owner.
+
+    A partition with an owner node is refused with :attr:`Outcome.OWNED`. ZooKeeper cannot check that a node is absent,
+    so the transaction creates the owner node and deletes it again.
     """
 
-    def build(one: Commit) -> Part:
+    def build(one: Change) -> Part:
         owner, offset = paths.owner(group, one.partition), paths.offset(group, one.partition)
 
         def add(transaction: Transaction) -> Sequence[Outcome]:
             transaction.create(owner, b"", ephemeral=True)
             transaction.delete(owner)
-            if one.known.version is None:
-                transaction.create(offset, node_codecs.encode_offset(one.offset or 0))
+            if one.data is None:
+                transaction.delete(offset, ANY_VERSION if one.version is None else one.version)
+            elif one.version is None:
+                transaction.create(offset, one.data)
             else:
-                transaction.write(offset, node_codecs.encode_offset(one.offset or 0), one.known.version)
+                transaction.write(offset, one.data, one.version)
             return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
 
         return one.partition, 2 * len(owner) + len(offset) + 20, add
 
-    return _perform(session, [build(one) for one in commits], deadline)
+    return _perform(session, [build(one) for one in changes], deadline)
 
 
 def release(
@@ -231,7 +255,7 @@ def _hopeless(session: Session, parts: Sequence[Part], deadline: Deadline) -> di
     found: dict[TopicPartition, Outcome] = {}
     nodes = session.stat([path for _, path, _, _ in needs], deadline)
     for (partition, _, version, meaning), node in zip(needs, nodes, strict=True):
-        if (None if node is None else node.version) != version:
+        if (None if node is None else node.version if version != ANY_VERSION else ANY_VERSION) != version:
             found.setdefault(partition, meaning)
     return found
 
@@ -267,3 +291,32 @@ def _transact(session: Session, builds: Sequence[Build], deadline: Deadline) -> 
             return index, Outcome.NO_PARENT
         return index, meaning
     return None
+
+
+class ClaimSessions:
+    """The session in which each partition of one group was claimed. Used by one thread.
+
+    Guards a node that a later session of this member does not own. Versions alone do not tell it: the owner nodes of
+    all our members look alike, and the versions of an offset node begin anew after an operator deleted it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._claimed_in: dict[TopicPartition, int] = {}
+
+    def claiming(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note a claim in the present session, whatever was before."""
+        self._claimed_in.update(dict.fromkeys(partitions, self._session.session_id))
+
+    def claimed(self, partition: TopicPartition) -> None:
+        """Note a claim in the present session, unless an earlier claim is known."""
+        self._claimed_in.setdefault(partition, self._session.session_id)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Forget a partition that is ours no longer."""
+        self._claimed_in.pop(partition, None)
+
+    def ended(self, partition: TopicPartition) -> bool:
+        """Return whether the session of the claim has ended, and the owner node with it; False if one is unknown."""
+        now, then = self._session.session_id, self._claimed_in.get(partition)
+        return bool(now and then) and now != then

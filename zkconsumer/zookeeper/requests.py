@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -25,6 +26,8 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
     SessionClosedRequireSaslError,
     SessionExpiredError,
 )
@@ -41,7 +44,6 @@ from zkconsumer.errors import (
 )
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Look, Node, NodeEvent, NodeEventKind, Seen, Watch
 from zkconsumer.zookeeper.security import RegistrySecurity
-from zkconsumer.zookeeper.transaction import NodeFailure, Transaction, failure_of
 
 PARENT_DATA = b""
 
@@ -51,6 +53,40 @@ _KINDS = {
     EventType.CHANGED: NodeEventKind.CHANGED,
     EventType.CHILD: NodeEventKind.CHILDREN,
 }
+
+
+class NodeFailure(Enum):
+    """Why one operation of a transaction failed."""
+
+    NO_NODE = "no such node"
+    NODE_EXISTS = "the node exists"
+    BAD_VERSION = "the node's version is another"
+    NO_AUTH = "not permitted"
+    OTHER = "refused"
+
+
+class Transaction:
+    """The operations of one all-or-nothing request, in order."""
+
+    def __init__(self, request: Any, acl: Callable[[str], Any] = lambda _: None) -> None:
+        self._request = request
+        self._acl = acl
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Create a node, with the rights that its path asks for."""
+        self._request.create(path, data, acl=self._acl(path), ephemeral=ephemeral)
+
+    def check(self, path: str, version: int) -> None:
+        """Fail unless the node's version is ``version``."""
+        self._request.check(path, version)
+
+    def write(self, path: str, data: bytes, version: int = -1) -> None:
+        """Set a node's content if its version is ``version``."""
+        self._request.set_data(path, data, version)
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Delete a node if its version is ``version``."""
+        self._request.delete(path, version)
 
 
 class Requests(ABC):
@@ -278,3 +314,18 @@ def _node(data: bytes, stat: Any) -> Node:
 def signed(session_id: int) -> int:
     """A session's id as ``ephemeralOwner`` shows it: signed, where kazoo shows some unsigned."""
     return session_id - (1 << 64) if session_id >= 1 << 63 else session_id
+
+
+def failure_of(result: Any) -> NodeFailure | None:
+    """What kazoo's result of one operation means; None: it was done, or rolled back for another's failure."""
+    if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
+        return None
+    if isinstance(result, NoNodeError):
+        return NodeFailure.NO_NODE
+    if isinstance(result, NodeExistsError):
+        return NodeFailure.NODE_EXISTS
+    if isinstance(result, BadVersionError):
+        return NodeFailure.BAD_VERSION
+    if isinstance(result, NoAuthError):
+        return NodeFailure.NO_AUTH
+    return NodeFailure.OTHER

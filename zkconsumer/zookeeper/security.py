@@ -23,7 +23,7 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 from zkconsumer.config.security_properties import Credentials, SecurityConfig
 from zkconsumer.errors import MissingExtraError
 from zkconsumer.tls import PemFile, client_context
-from zkconsumer.zookeeper.kazoo_handler import NamedHandler
+from zkconsumer.zookeeper.server_connection import NamedHandler
 
 _OURS: Sequence[ACL] = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
 _OPEN: Sequence[ACL] = tuple(OPEN_ACL_UNSAFE)

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import logging
 import re
+import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped, KazooException, SessionExpiredError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 
 from zkconsumer.core.backoff import backoff
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryAuthenticationError
-from zkconsumer.zookeeper.pipelined_connection import PipeliningConnection
 
 log = logging.getLogger(__name__)
+
+Files = Sequence[Any]
+
+AT_ONCE = 128
+"""Requests in one write: answers are looked at in between."""
+
+READ_AHEAD = 64 * 1024
+"""Bytes to take from the socket at once."""
+
+_LENGTH = 4
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
@@ -41,6 +52,87 @@ FORCED_CLOSE = 0.5
 """Seconds before the deadline of a close at which the wire is cut."""
 LONGEST_CLOSE = 10.0
 """Seconds after which it is cut though no deadline is near."""
+
+
+class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
+    """A connection that sends together what is queued together, and reads together what has arrived.
+
+    It reads ahead only in kazoo's main loop, where it deals with all that was read before it waits for the socket
+    again; the beginning of a connection, with the login, is read as kazoo does.
+    """
+
+    _arrived = b""
+    _reads_ahead = False
+    _outgoing: bytearray | None = None
+
+    def _connect(self, *args: Any, **keywords: Any) -> Any:
+        self._arrived = b""  # by the connection before
+        return super()._connect(*args, **keywords)
+
+    # ---- sending ----
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        # each request is announced by a byte after it was queued, so there are at least as many requests as bytes
+        announced = len(self._read_sock.recv(AT_ONCE, socket.MSG_PEEK))
+        outgoing = self._outgoing = bytearray()
+        try:
+            for _ in range(announced):
+                super()._send_request(read_timeout, connect_timeout)
+        finally:
+            self._outgoing = None
+        # kazoo counts them as sent already; where this fails the connection is dropped, and they all fail with it
+        if outgoing:
+            self._write(outgoing, connect_timeout)
+
+    def _write(self, msg: Any, timeout: float) -> None:
+        if self._outgoing is None:
+            super()._write(msg, timeout)
+        else:
+            self._outgoing += msg
+
+    # ---- receiving ----
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        self._reads_ahead = True
+        try:
+            response = super()._read_socket(read_timeout)
+            while response != CLOSE_RESPONSE and self._more():
+                response = super()._read_socket(read_timeout)
+        finally:
+            self._reads_ahead = False
+        return response
+
+    def _more(self) -> bool:
+        """Whether there is another whole answer, or something that waiting for the socket would not tell of (TLS)."""
+        have = len(self._arrived)
+        if have >= _LENGTH and have - _LENGTH >= int.from_bytes(self._arrived[:_LENGTH], "big"):
+            return True
+        return self._decrypted()
+
+    def _decrypted(self) -> bool:
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        if not self._reads_ahead:
+            return bytes(super()._read(length, timeout))
+        while len(self._arrived) < length:
+            self._arrived += self._receive(timeout)
+        data, self._arrived = self._arrived[:length], self._arrived[length:]
+        return data
+
+    def _receive(self, timeout: float) -> bytes:
+        """What has arrived; waits for some. Raises what kazoo's own reading raises."""
+        with self._socket_error_handling():
+            while True:
+                if not self._decrypted() and not self.handler.select([self._socket], [], [], timeout)[0]:
+                    raise self.handler.timeout_exception("socket time-out during read")
+                try:
+                    data = bytes(self._socket.recv(READ_AHEAD))
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    continue
+                if not data:
+                    raise ConnectionDropped("socket connection broken")
+                return data
 
 
 class ServerConnection(PipeliningConnection):
@@ -178,3 +270,60 @@ class Retired:
                 end()
             except Exception:
                 log.debug("stopping the ZooKeeper client failed", exc_info=True)
+
+
+class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's own handler, which leaves its threads without names. Their owner is the session, their end its close."""
+
+    def start(self) -> None:
+        """Start the two threads for callbacks, or none. Raises RuntimeError where the system gives no more threads."""
+        try:
+            super().start()
+        except RuntimeError:
+            self._running = True  # or it would not stop the one that was started
+            self.stop()
+            raise
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Thread:
+        """Start a thread for one of kazoo's loops."""
+        role = "connection" if getattr(func, "__name__", "") == "zk_loop" else "callbacks"
+        thread = Thread(
+            target=func,
+            args=args,
+            kwargs=kwargs,
+            name=f"zkconsumer-zookeeper-{role}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
+
+    def select(
+        self, rlist: Files, wlist: Files, xlist: Files, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait until one of these can be read or written, at most ``timeout`` seconds, as ``select.select`` does.
+
+        One system call; kazoo makes an ``epoll`` object for each look, and closes it again. Raises ValueError for what
+        is closed.
+        """
+        del xlist  # never used by kazoo
+        wanted: dict[int, int] = {}
+        for files, kind in ((rlist, select.POLLIN), (wlist, select.POLLOUT)):
+            for file in files:
+                wanted[_number(file)] = wanted.get(_number(file), 0) | kind
+        poller = select.poll()
+        for number, kinds in wanted.items():
+            poller.register(number, kinds)
+        # an error or a hang-up counts as both, for reading and writing tell of it
+        ready = dict(poller.poll(None if timeout is None else timeout * 1000))
+        return (
+            [file for file in rlist if ready.get(_number(file), 0) & ~select.POLLOUT],
+            [file for file in wlist if ready.get(_number(file), 0) & ~select.POLLIN],
+            [],
+        )
+
+
+def _number(file: Any) -> int:
+    number = file if isinstance(file, int) else file.fileno()
+    if number < 0:
+        raise ValueError("the file is closed")
+    return int(number)

@@ -22,11 +22,10 @@ from kazoo.retry import KazooRetry
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ChrootMissingError, RegistryError, RegistryUnavailableError, SessionLostError
-from zkconsumer.zookeeper.kazoo_handler import NamedHandler
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.requests import Requests, signed
 from zkconsumer.zookeeper.security import NoSecrets, RegistrySecurity
-from zkconsumer.zookeeper.server_connection import Retired, ServerConnection
+from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets import admin
-from zkconsumer.offsets.admin import Side, ZooKeeperSide
-from zkconsumer.offsets.admin_kafka import KafkaSide
+from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.testing import FakeCluster, FakeZooKeeper, ManualClock
 
 OFFSETS = "/consumers/g/offsets/t"

@@ -94,7 +94,7 @@ def test_the_longest_pause_fits_the_shortest_session() -> None:
     """Several tries fit into the shortest session that brokers allow."""
     config = ConsumerConfig({"group.id": "g", "group.coordination": "kafka", "bootstrap.servers": "h:1"})
     session_of_brokers = 6.0  # group.min.session.timeout.ms
-    assert member_settings(config, 10.0).backoff_max * 4 < session_of_brokers
+    assert member_settings(config).backoff_max * 4 < session_of_brokers
 
 
 def test_strategies_are_offered_in_the_order_given() -> None:
@@ -139,7 +139,9 @@ def test_a_zookeeper_group_imports_no_brokers_group_code() -> None:
     code = """
 import sys
 from zkconsumer import ZookeeperConsumerConnector
-ZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:1", group_id="g")._create_once("streams")
+from zkconsumer.wiring import build_member
+connector = ZookeeperConsumerConnector(zookeeper_connect="127.0.0.1:1", group_id="g")
+build_member(connector.config, connector.consumer_id)
 print([m for m in sys.modules if m.startswith(("zkconsumer.member.coordinator", "zkconsumer.kafka.group_"))])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(60), check=True)

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
-from tests.unit.offsets.test_dual_store import THREAD, Group, soon
+from tests.unit.offsets.test_dual_store import THREAD, Group, soon, zookeeper_only
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
     BrokerUnavailableError,
@@ -20,8 +20,9 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, KnownOffset, Outcome
 
@@ -32,7 +33,7 @@ class Stepped:
     """A committer whose thread is the test: ``do`` asks and serves."""
 
     def __init__(
-        self, offsets: OwnedOffsets, group: Group, *, interval: float | None = None, refresh: float | None = None
+        self, offsets: DualStore, group: Group, *, interval: float | None = None, refresh: float | None = None
     ) -> None:
         self.group = group
         self.refused: dict[TopicPartition, Outcome] = {}
@@ -44,25 +45,19 @@ class Stepped:
             "c",
             offsets,
             group.session.lease,
-            interval=interval,
-            timeout=1.0,
-            count_held=False,
+            CommitSettings(interval, timeout=1.0, retry=0.0, refresh=refresh),
             refused=lambda outcomes: self.refused.update({p.tp: outcome for p, outcome in outcomes.items()}),
-            retry=0.0,
-            refresh=refresh,
             barred=self.barred.append,
             moved=self.moved.update,
         )
-        self.committer._schedule()
+        self.committer.schedule.start(monotonic())
 
     def step(self) -> None:
         """Serve the timers, whatever else there is to do."""
-        self.committer._ask(lambda: None)
-        self.committer.step()
+        self.committer.step(waiting=False)
 
     def own(self, tp: TopicPartition, offset: int | None = None) -> PartitionPosition:
-        self.group.claim(tp, offset)
-        known = self.group.zookeeper._known[tp]
+        known = self.group.claim(tp, offset)
         position = PartitionPosition(tp, THREAD, None if self.committer.asks else known.offset)
         self.committer.track([(position, known)])
         self.committer.step()
@@ -88,16 +83,12 @@ class Stepped:
         return starts
 
     def commit(self) -> None:
-        asked = self.committer._ask(
-            lambda: self.committer._ledger.commit(
-                self.committer._ledger.positions.values(), lambda _: False, soon(), patient=True
-            )
-        )
+        asked = self.committer.submit(lambda: self.committer.tracker.commit(lambda _: False, soon(), patient=True))
         self.committer.step()
         asked.result(0)
 
     def commit_given(self, offsets: Mapping[TopicPartition, int]) -> None:
-        asked = self.committer._ask(lambda: self.committer._ledger.commit_given(offsets, soon()))
+        asked = self.committer.submit(lambda: self.committer.tracker.commit_given(offsets, soon()))
         self.committer.step()
         asked.result(0)
 
@@ -108,7 +99,7 @@ def group() -> Group:
 
 
 def test_in_zookeeper_mode_starts_need_no_asking(group: Group) -> None:
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     position = member.own(T0, 5)
     assert member.start(position) == {position: 5}
 
@@ -126,11 +117,11 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
     group.store.offsets = {T0: 7}
     group.store.trouble = failing(CoordinatorUnavailableError("loading"), KeyError("a bug of the user's store"))
     position = member.own(T0)
-    member.committer._ledger.starts._retry = 60.0
+    member.committer.tracker.starts.retry = 60.0
     assert member.committer.find_starts([position], member.found.put) == ()
     member.committer.step()
     assert member.committer.trouble == "loading"
-    member.committer._ledger.starts._retry = member.committer._ledger.starts.due = 0.0
+    member.committer.tracker.starts.retry = member.committer.tracker.starts.due = 0.0
     member.step()
     assert "a bug of the user's store" in member.committer.trouble
     assert member.found.empty()
@@ -144,18 +135,18 @@ def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more
     member = Stepped(group.owned(), group)
     denied = error_codes.error(error_codes.GROUP_AUTHORIZATION_FAILED, "offsets")
     group.store.trouble = failing(denied, denied, denied)
-    member.committer._ledger.starts._retry = 4.0
+    member.committer.tracker.starts.retry = 4.0
     position = member.own(T0)
     member.committer.find_starts([position], member.found.put)
     member.committer.step()
     pauses = []
     for _ in range(2):
-        pauses.append(round(member.committer._ledger.starts.due - monotonic()))
-        member.committer._timers(float("inf"))
-    pauses.append(round(member.committer._ledger.starts.due - monotonic()))
+        pauses.append(round(member.committer.tracker.starts.due - monotonic()))
+        member.committer.run_timers(float("inf"))
+    pauses.append(round(member.committer.tracker.starts.due - monotonic()))
     assert pauses == [8, 16, 30]
     assert member.barred == [denied]
-    member.committer._timers(float("inf"))
+    member.committer.run_timers(float("inf"))
     assert member.barred == [denied, None]
     assert member.found.get_nowait() == {position: None}
 
@@ -226,7 +217,7 @@ def test_starts_that_came_together_are_stored_together_and_each_is_told_once(gro
 
 
 def test_given_offsets_are_written_as_they_are_even_backwards(group: Group) -> None:
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     position = member.own(T0, 5)
     member.commit_given({T0: 3})
     assert group.nodes == {0: 3}
@@ -235,13 +226,13 @@ def test_given_offsets_are_written_as_they_are_even_backwards(group: Group) -> N
 
 def test_offset_zero_of_a_partition_never_seen_is_written(group: Group) -> None:
     """The original takes the remembered value of an unknown partition to be 0, and skips the write."""
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     member.commit_given({T0: 0})
     assert group.nodes == {0: 0}
 
 
 def test_given_offsets_that_cannot_be_written_are_named_and_the_others_written(group: Group) -> None:
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     member.own(T0, 5)
     group.server.put(paths.owner("g", T1), b"g_other-0", ephemeral_owner=99)
     with pytest.raises(OffsetCommitError, match=r"t-1 at 4 \(another member"):
@@ -284,7 +275,7 @@ def test_a_commit_that_keeps_failing_is_logged_once_and_shown(
 
 def test_what_is_in_hand_hides_no_offset_of_somebody_else(group: Group) -> None:
     """Somebody wrote an offset within the rows in hand, and ``offset.conflict`` is ``overwrite``: ours is written."""
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     position = member.own(T0, 5)
     position.batch_until = position.held_until = 10
     group.server.put(paths.offset("g", T0), b"7")
@@ -300,7 +291,7 @@ def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
     """The message in hand was committed, then finished; then the log was truncated to that message. The new one there
     is in hand, and a crash would have skipped it.
     """
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     position = member.own(T0, 5)
     position.held_until = 10
     member.commit_given({T0: 6})
@@ -312,7 +303,7 @@ def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
 
 
 def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Group) -> None:
-    quiet = Stepped(OwnedOffsets(group.zookeeper), group)
+    quiet = Stepped(zookeeper_only(group), group)
     quiet.own(T0, 5)
     quiet.commit()
     node = group.server.node(paths.offset("g", T0))
@@ -320,7 +311,7 @@ def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Gro
     assert node.version == 1  # the claim's
 
     other = Group()
-    member = Stepped(OwnedOffsets(other.zookeeper), other, refresh=0.0)
+    member = Stepped(zookeeper_only(other), other, refresh=0.0)
     position = member.own(T0, 5)
     position.consumed = 6
     member.commit()
@@ -333,7 +324,7 @@ def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Gro
 
 
 def test_a_start_that_was_read_and_never_written_is_refreshed_too(group: Group) -> None:
-    member = Stepped(OwnedOffsets(group.zookeeper), group, refresh=0.0)
+    member = Stepped(zookeeper_only(group), group, refresh=0.0)
     member.own(T0, 5)
     member.step()
     node = group.server.node(paths.offset("g", T0))
@@ -343,7 +334,7 @@ def test_a_start_that_was_read_and_never_written_is_refreshed_too(group: Group) 
 
 def test_a_partition_without_an_offset_is_not_written(group: Group) -> None:
     store = MemoryStore()
-    offsets = OwnedOffsets(group.zookeeper, store, expires=True, dual=True)
+    offsets = DualStore(group.zookeeper, group.zookeeper, store, expires=True)
     member = Stepped(offsets, group, interval=0.0, refresh=0.0)
     member.own(T0)
     for _ in range(3):
@@ -365,7 +356,7 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
         def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
             return {T2: ValueError("nobody asked")} if T0 in offsets else 5  # type: ignore[return-value]
 
-    stepped = Stepped(OwnedOffsets(group.zookeeper, Odd()), group, interval=0.0)
+    stepped = Stepped(DualStore(group.zookeeper, None, Odd()), group, interval=0.0)
     position = stepped.own(T0, 5)
     stepped.start(position)
     position.begin(7)
@@ -375,7 +366,7 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
 
 
 def test_an_offset_that_cannot_be_written_does_not_end_the_thread(group: Group) -> None:
-    stepped = Stepped(OwnedOffsets(group.zookeeper), group, interval=0.0)
+    stepped = Stepped(zookeeper_only(group), group, interval=0.0)
     stepped.own(T0, 5).consumed = 1 << 64
     stepped.step()
 
@@ -383,7 +374,7 @@ def test_an_offset_that_cannot_be_written_does_not_end_the_thread(group: Group) 
 def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offsets = OwnedOffsets(group.zookeeper)
+    offsets = zookeeper_only(group)
     stepped = Stepped(offsets, group)
     position = stepped.own(T0, 5)
 
@@ -392,7 +383,7 @@ def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
 
     monkeypatch.setattr(offsets, "commit_unowned", away)
     with pytest.raises(OffsetCommitError, match=r"t-1 at 3 \(away\)"):
-        stepped.committer._ledger.commit_given({T0: 9, T1: 3}, soon())
+        stepped.committer.tracker.commit_given({T0: 9, T1: 3}, soon())
     assert position.committed == 9
 
 
@@ -400,7 +391,7 @@ def test_a_mistake_while_a_start_is_stored_ends_neither_the_thread_nor_the_tries
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tried again by the timer it ended the thread: no offset of any partition was ever committed again."""
-    member = Stepped(OwnedOffsets(group.zookeeper), group)
+    member = Stepped(zookeeper_only(group), group)
     position = member.own(T0)
     stored: list[Mapping[PartitionPosition, bool]] = []
 

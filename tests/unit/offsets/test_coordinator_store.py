@@ -17,8 +17,8 @@ from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.coordinator_store import GroupOffsets, NoOwnerNodes
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.zookeeper.fenced_writes import ABSENT
 
 TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -36,6 +36,7 @@ class Coordinator:
     """Is its own search and channel; ``first`` happens to the first commit."""
 
     first: Callable[[], None]
+    group: str = "g"
     commits: list[Membership] = field(default_factory=list)
     offsets: list[Mapping[TopicPartition, int]] = field(default_factory=list)
 
@@ -57,9 +58,9 @@ class Coordinator:
         return dict.fromkeys(offsets, 0)
 
 
-def owned(identity: Identity, coordinator: Coordinator) -> OwnedOffsets:
-    store = GroupOffsets("g", cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
-    made = OwnedOffsets(NoOwnerNodes(identity), store, backoff=0.001)
+def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
+    store = CoordinatorOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
+    made = DualStore(EpochFence(identity), elsewhere=store, backoff=0.001)
     made.track(TP, ABSENT)
     made.track(KEPT, ABSENT)
     return made

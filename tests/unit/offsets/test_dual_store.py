@@ -15,7 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
-from zkconsumer.offsets.dual_store import OwnedOffsets
+from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
@@ -46,7 +46,8 @@ class Group:
         session.open(soon())
         return session
 
-    def claim(self, tp: TopicPartition, offset: int | None = None, session: FakeSession | None = None) -> None:
+    def claim(self, tp: TopicPartition, offset: int | None = None, session: FakeSession | None = None) -> KnownOffset:
+        """Own a partition, with this offset in its node. Returns the node as of the claim."""
         known = ABSENT
         if offset is not None:
             self.server.put(paths.offset("g", tp), str(offset).encode())
@@ -55,23 +56,28 @@ class Group:
             known = KnownOffset(offset, node.version)
         done = fenced_writes.claim(session or self.session, "g", [Claim(tp, THREAD, known)], soon())
         assert done == {tp: Outcome.DONE}
+        claimed = ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1)
         if session is None:
-            self.zookeeper.track(tp, ABSENT if offset is None else KnownOffset(offset, (known.version or 0) + 1))
+            self.zookeeper.track(tp, claimed)
+        return claimed
 
     def lose(self, tp: TopicPartition) -> None:
         """Somebody else owns it, and we have not heard of it."""
         self.server.remove(paths.owner("g", tp))
         self.server.put(paths.owner("g", tp), b"g_other-0", ephemeral_owner=99)
 
-    def owned(self, *, dual: bool = False, expires: bool = False, max_retries: int = 5) -> OwnedOffsets:
-        return OwnedOffsets(
-            self.zookeeper, self.store, dual=dual, expires=expires, backoff=0.001, max_retries=max_retries
-        )
+    def owned(self, *, dual: bool = False, expires: bool = False, max_retries: int = 5) -> DualStore:
+        nodes = self.zookeeper if dual else None
+        return DualStore(self.zookeeper, nodes, self.store, expires=expires, backoff=0.001, max_retries=max_retries)
 
     @property
     def nodes(self) -> dict[int, int]:
         below = paths.offset_topic("g", "t")
         return {int(path[len(below) + 1 :]): int(data) for path, data in self.server.tree(below).items()}
+
+
+def zookeeper_only(group: Group) -> DualStore:
+    return DualStore(group.zookeeper, group.zookeeper)
 
 
 @pytest.fixture
@@ -83,7 +89,7 @@ def group() -> Iterator[Group]:
 
 def test_without_another_store_offsets_are_in_zookeeper_only(group: Group) -> None:
     group.claim(T0, 5)
-    offsets = OwnedOffsets(group.zookeeper)
+    offsets = zookeeper_only(group)
     assert not offsets.asks
     assert offsets.commit({T0: 6}, {}, soon(), patient=True) == {}
     assert group.nodes == {0: 6}
@@ -220,7 +226,7 @@ def test_tries_end_with_the_deadline(group: Group) -> None:
 def test_closing_ends_the_wait_between_tries(group: Group) -> None:
     group.claim(T0, 5)
     group.store.trouble = failing(*[BrokerUnavailableError("away")] * 9)
-    offsets = OwnedOffsets(group.zookeeper, group.store, backoff=scaled(60))
+    offsets = DualStore(group.zookeeper, None, group.store, backoff=scaled(60))
     closer = threading.Timer(0.05, offsets.close)
     began = monotonic()
     closer.start()
@@ -255,7 +261,7 @@ def test_a_partition_without_an_owner_may_be_written_by_anybody(group: Group, du
 @pytest.mark.parametrize("kind", ["zookeeper", "other", "dual"])
 def test_a_partition_of_another_member_is_not_written(group: Group, kind: str) -> None:
     group.server.put(paths.owner("g", T0), b"g_other-0", ephemeral_owner=99)
-    offsets = OwnedOffsets(group.zookeeper) if kind == "zookeeper" else group.owned(dual=kind == "dual")
+    offsets = zookeeper_only(group) if kind == "zookeeper" else group.owned(dual=kind == "dual")
     failures = offsets.commit_unowned({T0: 3, T1: 4}, soon())
     assert [(tp, str(e)) for tp, e in failures.items()] == [(T0, Outcome.OWNED.value)]
     assert group.store.offsets == ({} if kind == "zookeeper" else {T1: 4})
@@ -265,8 +271,9 @@ def test_a_partition_of_another_member_is_not_written(group: Group, kind: str) -
 # ---- ZooKeeper first ----
 
 
-def bridging(group: Group) -> OwnedOffsets:
-    return OwnedOffsets(group.zookeeper, group.store, dual=True, backoff=0.01, max_retries=1, zookeeper_first=True)
+def bridging(group: Group) -> DualStore:
+    nodes = group.zookeeper
+    return DualStore(nodes, nodes, group.store, backoff=0.01, max_retries=1, zookeeper_first=True)
 
 
 def test_zookeeper_first_writes_there_also_what_the_other_store_does_not_take() -> None:

@@ -13,9 +13,10 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
 from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
-from zkconsumer.offsets.dual_store import OwnedOffsets
-from zkconsumer.offsets.start_writer import MISSES, TOGETHER, Storing
+from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.offsets.start_offsets import MISSES, TOGETHER, StartWriter
 from zkconsumer.offsets.store import CommitRefusedError
 from zkconsumer.zookeeper.fenced_writes import KnownOffset, Outcome
 from zkconsumer.zookeeper.lease import Lease
@@ -55,11 +56,8 @@ def committer_of(store: Store, timeout: float = 1.0, retry: float = 0.0) -> Comm
         "c",
         store,  # type: ignore[arg-type]
         Lease(),
-        interval=None,
-        timeout=timeout,
-        count_held=False,
+        CommitSettings(interval=None, timeout=timeout, retry=retry),
         refused=lambda _: None,
-        retry=retry,
     )
 
 
@@ -224,8 +222,9 @@ class Denying:
 def test_what_is_denied_waits_unless_another_store_has_it_now(zookeeper_first: bool) -> None:
     """In a bridge nobody has it: read again, it would be resolved and denied again and again without a pause."""
     elsewhere = MemoryStore()
-    store = OwnedOffsets(Denying(), elsewhere, dual=True, zookeeper_first=zookeeper_first)  # type: ignore[arg-type]
-    storing = Storing(store, 1.0, lambda *_: None)
+    nodes: Any = Denying()
+    store = DualStore(nodes, nodes, elsewhere, zookeeper_first=zookeeper_first)
+    storing = StartWriter(store, 1.0, lambda *_: None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"))
     told: dict[PartitionPosition, bool] = {}
     storing.add({position: 7}, told.update)

@@ -18,7 +18,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, OffsetCommitError
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.committer import FORGOTTEN_AFTER
+from zkconsumer.offsets.commit_schedule import FORGOTTEN_AFTER
 
 
 @pytest.fixture
@@ -175,10 +175,12 @@ def test_a_look_that_takes_all_the_time_is_no_commit(group: Group) -> None:
     member = in_kafka(group)
     position = member.begin(T0, 5)
     position.consumed = 8
-    ledger = member.committer._ledger
+    tracker = member.committer.tracker
     with pytest.raises(OffsetCommitError, match="did not answer in time"):
-        ledger.commit([position], lambda _: False, Deadline(0.0), patient=False)
-    assert (group.store.commits, ledger._progress([position], lambda _: False)) == ([], {T0: 8})
+        tracker.commit(lambda _: False, Deadline(0.0), patient=False)
+    assert group.store.commits == []
+    tracker.commit(lambda _: False, soon(), patient=False)
+    assert group.store.commits == [{T0: 8}]
 
 
 def test_a_store_that_does_not_answer_is_not_written_over(group: Group) -> None:
@@ -235,6 +237,7 @@ def test_unchanged_offsets_reach_kafka_every_ten_minutes(group: Group, monkeypat
     for module in ("committer", "commit_tracker"):
         monkeypatch.setattr(f"zkconsumer.offsets.{module}.monotonic", lambda: now)
     member = Stepped(group.owned(dual=True, expires=True), group)
+    member.committer.schedule.start(now)
     member.begin(T0, 5)
     member.commit()
     written = []

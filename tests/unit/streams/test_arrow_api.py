@@ -23,7 +23,7 @@ from zkconsumer.errors import (
     MissingExtraError,
 )
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
-from zkconsumer.offsets.commit_tracker import Ledger
+from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
 
 
@@ -595,8 +595,8 @@ def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> Non
     where.batch_until = where.held_until = 10
     for committed, due in ((0, None), (4, None), (10, None), (11, 0)):
         where.committed = committed
-        assert Ledger._due(where, counting_held=False, ahead=True) == (None if committed == 0 else due)
-        assert Ledger._due(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
+        assert due_offset(where, counting_held=False, ahead=True) == (None if committed == 0 else due)
+        assert due_offset(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
 
 
 def test_nothing_is_a_table_with_columns_of_one_chunk_as_spark_wants_it(bench: Bench) -> None:

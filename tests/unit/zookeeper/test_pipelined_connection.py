@@ -16,9 +16,8 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Exists
 from kazoo.retry import KazooRetry
 
-from zkconsumer.zookeeper import pipelined_connection
-from zkconsumer.zookeeper.kazoo_handler import NamedHandler
-from zkconsumer.zookeeper.server_connection import ServerConnection
+from zkconsumer.zookeeper import server_connection
+from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
 
 SOON = 10.0
 NO_NODE = -101
@@ -113,9 +112,9 @@ def test_what_is_queued_goes_out_in_one_write(line: Line) -> None:
 
 
 def test_answers_are_looked_at_between_writes(line: Line) -> None:
-    line.queue(pipelined_connection.AT_ONCE + 10)
+    line.queue(server_connection.AT_ONCE + 10)
     line.send()
-    assert len(line.arrived_at_server()) == pipelined_connection.AT_ONCE
+    assert len(line.arrived_at_server()) == server_connection.AT_ONCE
     line.send()
     assert len(line.arrived_at_server()) == 10
 
@@ -175,7 +174,7 @@ def test_what_tls_has_decrypted_is_not_left_lying(line: Line, monkeypatch: pytes
     line.wire.end = line.connection._socket = ours
     results = line.queue(3)
     line.send()
-    monkeypatch.setattr(pipelined_connection, "READ_AHEAD", 20)
+    monkeypatch.setattr(server_connection, "READ_AHEAD", 20)
     line.server.sendall(answer(1) + answer(2) + answer(3))
     line.read()
     assert all(result.ready() for result in results)

@@ -14,8 +14,7 @@ from kazoo.retry import KazooRetry
 from tests.timing import eventually
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError
-from zkconsumer.zookeeper.kazoo_handler import NamedHandler
-from zkconsumer.zookeeper.server_connection import Retired, ServerConnection
+from zkconsumer.zookeeper.server_connection import NamedHandler, Retired, ServerConnection
 from zkconsumer.zookeeper.session import Session
 
 CALLBACKS = "zkconsumer-zookeeper-callbacks"

@@ -17,8 +17,7 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.model import Endpoint, TopicPartition
-from zkconsumer.offsets.admin import Side, ZooKeeperSide
-from zkconsumer.offsets.admin_kafka import KafkaSide
+from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.wiring import fetch_settings
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import registered_brokers

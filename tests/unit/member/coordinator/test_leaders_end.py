@@ -11,7 +11,7 @@ import pytest
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.events import StopRequested
 from zkconsumer.testing import FakeCluster
 
@@ -35,14 +35,14 @@ def close(leader: ZookeeperConsumerConnector) -> None:
 def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked_to_stop, handle = threading.Event(), CoordinatedMember._handle
+    asked_to_stop, handle = threading.Event(), CoordinatedRebalancer.handle
 
-    def told(self: CoordinatedMember, event: object) -> None:
+    def told(self: CoordinatedRebalancer, event: object) -> None:
         handle(self, event)
         if isinstance(event, StopRequested):
             asked_to_stop.set()
 
-    monkeypatch.setattr(CoordinatedMember, "_handle", told)
+    monkeypatch.setattr(CoordinatedRebalancer, "handle", told)
     with FakeCluster() as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"1", b"2", b"in hand"])

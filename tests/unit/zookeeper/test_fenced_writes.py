@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zkconsumer.model import TopicPartition
-from zkconsumer.zookeeper.claim_sessions import ClaimSessions
+from zkconsumer.zookeeper.fenced_writes import ClaimSessions
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zkconsumer.errors import MalformedNodeError
-from zkconsumer.zookeeper.decoded_nodes import Decoded
+from zkconsumer.zookeeper.node_cache import DecodedNodes
 from zkconsumer.zookeeper.node_values import FORBIDDEN, Node
 
 NODE = Node(b"7", 0, 1, 1, 5)
@@ -26,7 +26,7 @@ class Numbers:
 
 def test_what_did_not_change_is_not_decoded_again() -> None:
     numbers = Numbers()
-    decoded = Decoded(numbers)
+    decoded = DecodedNodes(numbers)
     nodes = {"/a": NODE, "/b": replace(NODE, data=b"x"), "/c": None, "/d": FORBIDDEN}
     for _ in range(2):
         values, reasons = decoded.of(nodes)
@@ -39,13 +39,13 @@ def test_what_did_not_change_is_not_decoded_again() -> None:
 
 def test_other_content_under_the_same_numbers_is_decoded() -> None:
     """A ZooKeeper whose data was lost counts its transactions from the start again."""
-    decoded = Decoded(Numbers())
+    decoded = DecodedNodes(Numbers())
     decoded.of({"/a": NODE})
     assert decoded.of({"/a": replace(NODE, data=b"8")}) == ({"/a": 8}, {})
 
 
 def test_what_is_not_asked_for_any_more_is_forgotten() -> None:
-    decoded = Decoded(Numbers())
+    decoded = DecodedNodes(Numbers())
     decoded.of({"/a": NODE, "/b": NODE})
     decoded.of({"/b": NODE})
     assert set(decoded._known) == {"/b"}

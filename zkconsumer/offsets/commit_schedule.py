@@ -1,0 +1,86 @@
+"""Decides when the committer commits, and which offset of a partition. Pure; times are monotonic seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from zkconsumer.core.partition_position import PartitionPosition
+
+NEVER: Final = float("inf")
+FORGOTTEN_AFTER: Final = 480.0
+"""Seconds after which an unchanged offset is written again to a store that forgets it: ten minutes at most, with the
+quarter of it that may pass until the next look.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSettings:
+    """What the configuration says about commits.
+
+    ``interval`` in seconds between the timer's commits, None for none (``auto.commit.enable=false``); ``timeout`` in
+    seconds for one of them; ``count_held`` counts a message as consumed when it is handed out (``consumed.on=return``);
+    ``retry`` in seconds before a start that could not be read or stored is tried again; ``refresh`` in seconds after
+    which an unchanged offset is written again (``offsets.refresh.interval.ms``), None for never.
+    """
+
+    interval: float | None
+    timeout: float
+    count_held: bool = False
+    retry: float = 1.0
+    refresh: float | None = None
+
+
+class CommitSchedule:
+    """The times of the timer's next commit and of the next look for unchanged offsets.
+
+    Arguments: ``interval`` and ``refresh`` as in :class:`CommitSettings`; ``forgets`` says that a store forgets
+    unchanged offsets, so that they are written again after :data:`FORGOTTEN_AFTER` at the latest.
+    """
+
+    def __init__(self, interval: float | None, refresh: float | None, *, forgets: bool) -> None:
+        self.interval = NEVER if interval is None else interval
+        self.refreshes_all = refresh is not None
+        """Whether unchanged offsets are written to all stores, not only to one that forgets."""
+        self._refresh = min(NEVER if refresh is None else refresh, FORGOTTEN_AFTER if forgets else NEVER)
+        self.commit_at = self.refresh_at = NEVER
+
+    @property
+    def due(self) -> float:
+        """When there is something to do."""
+        return min(self.commit_at, self.refresh_at)
+
+    def start(self, now: float) -> None:
+        """Begin: the first commit comes after one interval."""
+        self.committed(now)
+        self.refreshed(now)
+
+    def committed(self, now: float) -> None:
+        """Note the end of a timer's commit, done or failed."""
+        self.commit_at = now + self.interval
+
+    def refreshed(self, now: float) -> None:
+        """Note the end of a look for unchanged offsets."""
+        self.refresh_at = now + self._refresh / 4
+
+    def unchanged_before(self, now: float) -> float:
+        """Return the time before which an offset must have been written last to be written again."""
+        return now - self._refresh
+
+
+def due_offset(position: PartitionPosition, *, counting_held: bool, ahead: bool) -> int | None:
+    """Return the offset to write, None if nothing is new: an unchanged offset is not written again (KAFKA-987).
+
+    ``counting_held`` counts the message in hand as finished. ``ahead`` says that a commit of this position counted it
+    before. An offset that an earlier position committed, or somebody else wrote, says nothing of this position: after a
+    seek back a crash would skip from the sought place to there.
+    """
+    held, committed = position.held, position.committed
+    offset = position.finished(including_held=counting_held)
+    if offset is None or offset == committed:
+        return None
+    if counting_held or not held or committed is None or not ahead:
+        return offset
+    if offset < committed <= max(offset + 1, position.batch_until):
+        return None  # the message in hand, or some of the rows, were committed explicitly before
+    return offset
