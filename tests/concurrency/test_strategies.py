@@ -143,7 +143,6 @@ def test_a_strategy_that_raises_leaves_the_assignment_in_force(
 def test_lost_partitions_come_back_while_the_strategy_fails(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was lost while the strategy fails."""
     made, chosen = failing(monkeypatch)
     member = SteppedMember(server, "a", strategy=made)
     settle([member])
