@@ -24,7 +24,7 @@ from typing import Any, Self
 from zkconsumer import fork_guard
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.core.registration import BESIDE_TOPICS, MAX_REGISTRATION_BYTES, STATIC, Registration
+from zkconsumer.core.registration import MAX_REGISTRATION_BYTES, RESERVED_BYTES, STATIC, Registration
 from zkconsumer.core.topic_filter import TopicFilter
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoded_messages import message_class
@@ -48,9 +48,9 @@ from zkconsumer.run_loop import Serving
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC
-from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
-from zkconsumer.streams.loop_errors import public_names
-from zkconsumer.wiring import MemberParts, new_member
+from zkconsumer.streams import KafkaStream, MessageAndMetadata
+from zkconsumer.streams.message_iterator import public_names
+from zkconsumer.wiring import GroupMember, build_member
 
 __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]
 
@@ -97,7 +97,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         self._end = Closing()
         self._forked: ForkedProcessError | None = None
         self._restorers: list[Callable[[], None]] = []
-        self._member: MemberParts | None = None
+        self._member: GroupMember | None = None
         self._offset_store = offset_store
         self._listener: ConsumerRebalanceListener | None = None
         self._registration = Registration(STATIC, {})
@@ -135,7 +135,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         _check_topics(topics)
         registration = Registration(STATIC, dict(topics))
         member = self._create_once("message streams")
-        streams = self._make_all_streams(member, topics, message_class(key_decoder, value_decoder))
+        streams = self._make_streams(member, topics, message_class(key_decoder, value_decoder))
         self._join_group(member, registration)
         return streams
 
@@ -167,7 +167,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             if known:
                 raise ValueError(f"subscribed already: {', '.join(known)}")
             _check_topics({**subscription, **topics})
-            streams = self._make_all_streams(member, topics, message_class(key_decoder, value_decoder))
+            streams = self._make_streams(member, topics, message_class(key_decoder, value_decoder))
             self._registration = Registration(STATIC, {**subscription, **topics})
             done = member.subscribe(self._registration)
         member.await_change(done, timeout)
@@ -218,11 +218,11 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         _check_subscription(topic_filter.regex, streams)
         registration = Registration(topic_filter.pattern, {topic_filter.regex: streams})
         member = self._create_once("message streams by filter")
-        made = self._make_streams(member, ANY_TOPIC, streams, message_class(key_decoder, value_decoder))
+        made = self._make_streams(member, {ANY_TOPIC: streams}, message_class(key_decoder, value_decoder))[ANY_TOPIC]
         self._join_group(member, registration)
         return made
 
-    def _create_once(self, what: str) -> MemberParts:
+    def _create_once(self, what: str) -> GroupMember:
         with self._create_lock:
             if self._end.begun:
                 raise self._forked or ConnectorClosedException("the connector was shut down; make a new one")
@@ -231,43 +231,22 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                     f"{what}: this connector has created its streams, which can be done once; for more topics call"
                     " add_topics, or make another connector"
                 )
-            member = new_member(self.config, self.consumer_id, self._offset_store, self._listener)
+            member = build_member(
+                self.config, self.consumer_id, offset_store=self._offset_store, listener=self._listener
+            )
             member.metrics.gauges(lambda: member_gauges(member))
             self._member = member
             self._created = True
             fork_guard.watch(self)
             return member
 
-    def _make_all_streams(
-        self, member: MemberParts, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
-    ) -> dict[str, list[KafkaStream[Any, Any]]]:
-        return {topic: self._make_streams(member, topic, count, message) for topic, count in topics.items()}
-
     def _make_streams(
-        self, member: MemberParts, topic: str, count: int, message: type[MessageAndMetadata[Any, Any]]
-    ) -> list[KafkaStream[Any, Any]]:
-        config = self.config
-        streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(
-                f"{topic}/{self.consumer_id}-{number}" if topic else f"{self.consumer_id}-{number}",
-                StreamQueue(config.queued_max_message_chunks, member.fetching.wake, member.budget),
-                member.gate,
-                timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
-                check_crc=config.check_crcs,
-                read_committed=config.isolation_level == "read_committed",
-                skip_corrupt=config.corrupt_message_policy == "skip",
-                largest_batch=config.batch_expanded_max_bytes,
-                ended=self._end.await_stream_end,
-                message_class=message,
-                ends_on_timeout=config.consumer_timeout_action == "end",
-                count=member.count,
-            )
-            for number in range(count)
-        ]
-        member.delivery.add(topic, streams)
-        return streams
+        self, member: GroupMember, topics: Mapping[str, int], message: type[MessageAndMetadata[Any, Any]]
+    ) -> dict[str, list[KafkaStream[Any, Any]]]:
+        ended = self._end.await_stream_end
+        return {topic: member.parts.streams(topic, count, message, ended) for topic, count in topics.items()}
 
-    def _join_group(self, member: MemberParts, registration: Registration) -> None:
+    def _join_group(self, member: GroupMember, registration: Registration) -> None:
         self._registration = registration
         try:
             if self._end.begun:
@@ -320,7 +299,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         thread = get_native_id()
         member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
 
-    def _commit_while_closing(self, member: MemberParts | None, offsets: Mapping[TopicPartition, int] | None) -> None:
+    def _commit_while_closing(self, member: GroupMember | None, offsets: Mapping[TopicPartition, int] | None) -> None:
         """Commit what the calling thread has in its hands, while that is still waited for."""
         held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
         if member is None or member.committer is None or not held:
@@ -342,15 +321,13 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
     def state(self) -> ConnectorState:
         """What the member is doing now, and what it waits for."""
         member = self._member
-        if member is None or member.rebalancer is None:
+        state = None if member is None else member.state
+        if member is None or state is None:
             detail = "" if self._forked is None else str(self._forked)
             return ConnectorState(Phase.CLOSED if self._end.begun else Phase.STARTING, detail=detail)
-        state = member.rebalancer.state
         if state.phase is Phase.CLOSED:
             return state
-        starts = member.committer.trouble if member.committer is not None else ""
-        troubles = (state.detail, member.concern, member.trouble, member.fetching.trouble, starts)
-        detail = "; ".join(filter(None, troubles))
+        detail = "; ".join(filter(None, (state.detail, *member.troubles)))
         return ConnectorState(state.phase, state.owned, state.wanted, state.blocked, detail, state.rebalances)
 
     # ---- the end ----
@@ -518,7 +495,7 @@ def _check_topics(topics: Mapping[str, int]) -> None:
         if problem is not None:
             raise ValueError(f"{topic!r} cannot be a topic: {problem}")
     size = sum(len(topic.encode()) + len(f'"":{count},') for topic, count in topics.items())
-    if size > (most := MAX_REGISTRATION_BYTES - BESIDE_TOPICS):
+    if size > (most := MAX_REGISTRATION_BYTES - RESERVED_BYTES):
         raise ValueError(
             f"{len(topics)} topics take {size} bytes in the registration, more than {most}: subscribe to fewer, or by a"
             " filter"

@@ -13,7 +13,7 @@ from math import inf
 
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.version import VERSION
-from zkconsumer.wiring import MemberParts
+from zkconsumer.wiring import GroupMember
 
 _Found = Iterator[tuple[MetricName, Value]]
 CONNECTOR = ("kafka.consumer", "ZookeeperConsumerConnector")
@@ -22,11 +22,11 @@ UNKNOWN_LAG = -1
 """``ConsumerLag`` of a partition whose lag is not known, as in the original before its first fetch."""
 
 
-def member_gauges(member: MemberParts) -> _Found:
+def member_gauges(member: GroupMember) -> _Found:
     """All gauges of a member now."""
     client = (("clientId", member.config.client_id),)
     group = (*client, ("groupId", member.config.group_id))
-    positions = {} if member.rebalancer is None else member.rebalancer.positions()
+    positions = member.positions()
     yield MetricName(*CONNECTOR, "OwnedPartitionsCount", group), len(positions)
     for topic, count in sorted(Counter(tp.topic for tp in positions).items()):
         yield MetricName(*CONNECTOR, "OwnedPartitionsCount", (*group, ("topic", topic))), count
@@ -34,14 +34,14 @@ def member_gauges(member: MemberParts) -> _Found:
     yield from _lags(member, client)
     yield MetricName("kafka.consumer", "ConsumerFetcherManager", "MinFetchRate", client), member.fetching.slowest_rate
     yield MetricName("kafka.common", "AppInfo", "Version"), VERSION
-    if member.rebalancer is not None:
-        state = member.rebalancer.state
+    state = member.state
+    if state is not None:
         yield MetricName(*OURS, "State", group), state.phase.value
         yield MetricName(*OURS, "WaitingPartitionsCount", group), len(state.blocked)
     yield MetricName(*OURS, "PausedPartitionsCount", group), sum(p.paused for p in positions.values())
 
 
-def _streams(member: MemberParts, client: tuple[tuple[str, str], ...]) -> _Found:
+def _streams(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
     queued = skipped = 0
     for topic, number, stream in member.delivery.streams():
         tags = (*client, *((("topic", topic),) if topic else ()), ("threadId", str(number)))
@@ -52,7 +52,7 @@ def _streams(member: MemberParts, client: tuple[tuple[str, str], ...]) -> _Found
     yield MetricName(*OURS, "SkippedCount", client), skipped
 
 
-def _lags(member: MemberParts, client: tuple[tuple[str, str], ...]) -> _Found:
+def _lags(member: GroupMember, client: tuple[tuple[str, str], ...]) -> _Found:
     lags = member.lags()
     for tp, lag in sorted(lags.items()):
         tags = (*client, ("topic", tp.topic), ("partition", str(tp.partition)))

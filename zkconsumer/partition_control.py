@@ -19,7 +19,7 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
 from zkconsumer.shutdown import Closing
-from zkconsumer.wiring import MemberParts
+from zkconsumer.wiring import GroupMember
 
 _PLACES = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
 
@@ -44,7 +44,7 @@ def _check_time(what: object, time: object) -> None:
 class PartitionControl:
     """The part of :class:`zkconsumer.ZookeeperConsumerConnector` that concerns single partitions."""
 
-    _member: MemberParts | None
+    _member: GroupMember | None
     _end: Closing
     _forked: ForkedProcessError | None
 
@@ -201,7 +201,7 @@ class PartitionControl:
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._live().request_timeout if timeout is None else timeout)
 
-    def _live(self) -> MemberParts:
+    def _live(self) -> GroupMember:
         if self._end.begun:
             raise self._forked or ConnectorClosedException("the connector was shut down")
         if self._member is None:
@@ -210,7 +210,7 @@ class PartitionControl:
 
     def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
         member = self._member
-        return {} if member is None or member.rebalancer is None else member.rebalancer.positions()
+        return {} if member is None else member.positions()
 
     def _position(self, tp: TopicPartition) -> PartitionPosition:
         if self._forked is not None:

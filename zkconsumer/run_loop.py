@@ -28,7 +28,7 @@ from zkconsumer.model import ConsumerId
 from zkconsumer.shutdown import CLOSE_WITHIN, Closing
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
-from zkconsumer.wiring import MemberParts
+from zkconsumer.wiring import GroupMember
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Serving:
 
     config: ConsumerConfig
     consumer_id: ConsumerId
-    _member: MemberParts | None
+    _member: GroupMember | None
     _end: Closing
     _forked: ForkedProcessError | None
     _created: bool
@@ -154,7 +154,7 @@ class Serving:
             raise ValueError("no topics: name at least one, or leave them out to read the streams created before")
         self.create_message_streams(wanted, key_decoder, value_decoder)
 
-    def _serving_member(self) -> MemberParts:
+    def _serving_member(self) -> GroupMember:
         if self._end.begun:
             raise self._forked or ConnectorClosedException("the connector was shut down")
         if self._member is None:
@@ -218,7 +218,7 @@ class Serving:
 class _Run:
     """One call of ``run``: its workers, who reads what, and what went wrong."""
 
-    def __init__(self, connector: Serving, handler: Handler, member: MemberParts, workers: int) -> None:
+    def __init__(self, connector: Serving, handler: Handler, member: GroupMember, workers: int) -> None:
         self._connector = connector
         self._handler = handler
         self._member = member

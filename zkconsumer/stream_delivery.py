@@ -18,7 +18,6 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
-from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.model import ConsumerId
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
@@ -30,14 +29,10 @@ ANY_TOPIC = ""
 
 
 class Delivery:
-    """The member's streams by topic and number, and the fetching that feeds them.
+    """The member's streams by topic and number: the :class:`~zkconsumer.member.interfaces.Hold` of a connector."""
 
-    Mirrors :class:`zkconsumer.member.zookeeper.group_thread.Delivery`, which says what each method promises.
-    """
-
-    def __init__(self, consumer: ConsumerId, fetching: FetchManager, lease: Lease) -> None:
+    def __init__(self, consumer: ConsumerId, lease: Lease) -> None:
         self._consumer = consumer
-        self._fetching = fetching
         self._lease = lease
         self._streams: dict[tuple[str, int], KafkaStream[Any, Any]] = {}
         self._merged: dict[int, ref[MergedStreams[Any, Any]]] = {}  # any thread: one step of the interpreter each
@@ -99,27 +94,31 @@ class Delivery:
 
     # ---- for the group's thread ----
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
-        """Fetch these partitions into their streams."""
-        self._fetching.start([(position, self.stream_of(position).queue) for position in positions])
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, StreamQueue]]:
+        """Hand out messages of these from now on. Returns each with the queue of its stream."""
+        return [(position, self.stream_of(position).queue) for position in positions]
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        """Hand out nothing more of these; wait until the deadline for messages of theirs in the user's hands."""
-        by_queue: dict[StreamQueue, list[PartitionPosition]] = {}
-        for position in positions:
-            by_queue.setdefault(self.stream_of(position).queue, []).append(position)
-        for queue, of_queue in by_queue.items():
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Hand out nothing more of these; return at once. Any thread."""
+        for queue, of_queue in self._by_queue(positions).items():
             queue.revoke(of_queue)
-        self._fetching.forget()
         self._lease.wake()
-        for queue, of_queue in by_queue.items():
-            if not queue.wait_let_go(of_queue, drain) and drain.at is not None:
+
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait until no message of these revoked positions is in the user's hands, or until the limit."""
+        for queue, of_queue in self._by_queue(positions).items():
+            if not queue.wait_let_go(of_queue, limit) and limit.at is not None:
                 log.debug("a message of %s is still in the user's hands", of_queue[0].tp)
 
+    def _by_queue(self, positions: Sequence[PartitionPosition]) -> dict[StreamQueue, list[PartitionPosition]]:
+        found: dict[StreamQueue, list[PartitionPosition]] = {}
+        for position in positions:
+            found.setdefault(self.stream_of(position).queue, []).append(position)
+        return found
+
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """The partition goes on at ``new``, in the same stream; hand out nothing more of ``old``."""
+        """Go on at ``new``, in the same stream; hand out nothing more of ``old``."""
         self.stream_of(old).queue.replace(old, new)
-        self._fetching.forget()
         self._lease.wake()
 
     def retire(self, streams: Collection[KafkaStream[Any, Any]]) -> None:
@@ -133,10 +132,6 @@ class Delivery:
     def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
         """Raise ``error`` to whoever reads the stream of this partition, until the position ends."""
         self.stream_of(position).queue.fail(position, error)
-
-    def wake(self) -> None:
-        """A start position is known: fetch from there."""
-        self._fetching.wake()
 
     def refuse(self, error: Exception | None) -> None:
         """Make every reader raise ``error``, for there is nothing to read; None takes it back. Any thread."""

@@ -1,8 +1,8 @@
-"""Where a message's time goes: the fetch path taken apart, in CPU time of one thread, ns a message.
+"""The cost of each part of the fetch path, in CPU time of one thread, ns for each message.
 
-What is fetched from a real broker once is put through ever more of the path, again and again; a part's cost is what it
-adds. CPU time of the thread (not the clock's) so that a busy machine disturbs little; the least of some rounds counts.
-What it leaves out is waiting: for the interpreter's lock and for data.
+The bytes of one fetch from a real broker pass through ever more of the path, again and again. The cost of a part is the
+time that it adds. It is CPU time of the thread, not time of the clock, so that a busy machine disturbs little. The
+least of several rounds counts. Waiting for the interpreter's lock and for data is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.bench import machine
 from tests.bench.iterate import BROKER, CASES, PARTITIONS
 from tests.bench.plan import Plan
 from tests.bench.producing import fill
+from tests.streams import new_stream
 from zkconsumer import MessageAndMetadata
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -37,7 +38,7 @@ _MILLION = 1_000_000
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought of one partition."""
+    """The bytes of one fetch of one partition."""
 
     where: TopicPartition
     records: bytes
@@ -164,7 +165,7 @@ def _filled(chunks: list[Fetched]) -> KafkaStream[bytes, bytes]:
     for chunk in chunks:
         position = positions.setdefault(chunk.where, PartitionPosition(chunk.where, thread, chunk.first))
         queue.deliver(position, chunk.records, (chunk.first, chunk.end), ())
-    return KafkaStream("profile", queue, lease, timeout=0.0, check_crc=True)
+    return new_stream("profile", queue, lease, timeout=0.0)
 
 
 def _print(case: str, parts: dict[str, float]) -> None:

@@ -12,15 +12,14 @@ from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, java, resolve
 from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port
-from zkconsumer.devcluster.server_logs import log4j_options, write_properties
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S
+from zkconsumer.devcluster.server_process import START_TIMEOUT_S, log4j_options, write_properties
 
 VERSION = "4.0.1"
 _CLUSTER_ID = "emtjb25zdW1lci1rcmFmdA"
 
 
 def jars() -> list[Path]:
-    """The class path of such a broker. Fetched once."""
+    """Return the class path of a KRaft broker. Fetched once."""
     return resolve(f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-reload4j:1.7.36")
 
 
@@ -35,7 +34,7 @@ class KraftBroker(ServerProcess):
         return f"{LOOPBACK}:{self.port}"
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Start it, unless it runs. Not within the deadline: its jars are fetched the first time."""
+        """Start the broker unless it runs. The deadline does not include the first download of its jars."""
         jars()
         return super().start(deadline)
 

@@ -17,9 +17,8 @@ from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerUnavailableError
-from zkconsumer.kafka import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, error_codes
-from zkconsumer.kafka.leader_epoch_request import epochs_in
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, PartitionResponse, batches, error_codes
+from zkconsumer.kafka.message_set_extent import epochs_in, extent
 from zkconsumer.kafka.requests import FETCH
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper import paths
@@ -27,7 +26,7 @@ from zkconsumer.zookeeper.node_codecs import decode_broker
 
 
 class Generation(NamedTuple):
-    """A broker, what it must be found to speak, and what its messages can say."""
+    """A broker, its expected request versions, and the features of its messages."""
 
     kafka: str
     node: int  # the version of its node in ZooKeeper
@@ -59,7 +58,7 @@ def soon() -> Deadline:
 
 
 def registered(cluster: DevCluster) -> Endpoint:
-    """The broker's endpoint as it stands in ZooKeeper."""
+    """The broker's endpoint in ZooKeeper."""
     client = KazooClient(cluster.zookeeper_connect, timeout=10.0)
     client.start(timeout=scaled(10.0))
     try:
@@ -80,14 +79,14 @@ def connected(endpoint: Endpoint, timeout: float = 20) -> Iterator[BrokerChannel
         channel.close()
 
 
-def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 << 20, **more: Any) -> FetchedPartition:
+def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 << 20, **more: Any) -> PartitionResponse:
     request = FetchRequest([FetchPosition(topic, 0, offset, max_bytes)], 0.1, 1, 1 << 25, **more)
     (partition,) = channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions
     return partition
 
 
 def read(channel: BrokerChannel, topic: str, end: int, start: int = 0, isolation_level: int = 0) -> list[Any]:
-    """All records of partition 0 from ``start`` to ``end``."""
+    """Return all records of partition 0 from ``start`` to ``end``."""
     where, offset, records = TopicPartition(topic, 0), start, list[Any]()
     deadline = soon()
     while offset < end and not deadline.expired:
@@ -182,7 +181,7 @@ class TestEveryGeneration:
             assert told.leaders == {where: 0}
 
     def test_where_a_leader_epoch_ends(self, old_or_new: DevCluster, generation: Generation) -> None:
-        """Brokers from 0.11 on tell it; the batches say in which epoch they came."""
+        """Brokers from 0.11 on answer it, and their batches carry their epochs."""
         topic = unique("epochs")
         where = TopicPartition(topic, 0)
         old_or_new.create_topic(topic, 1)
@@ -198,7 +197,7 @@ class TestEveryGeneration:
             assert epochs_in(fetch(channel, topic, 0).records, 0, 0) == ((0, 0),)
 
     def test_a_message_larger_than_the_fetch(self, old_or_new: DevCluster, generation: Generation) -> None:
-        """Brokers before 0.10.1 send its beginning only, newer ones all of it."""
+        """Brokers before 0.10.1 send only the beginning of the batch, newer ones all of it."""
         topic = unique("large")
         where = TopicPartition(topic, 0)
         old_or_new.create_topic(topic, 1)
@@ -218,7 +217,7 @@ class TestEveryGeneration:
 
 @pytest.fixture(scope="module")
 def formats() -> Iterator[DevCluster]:
-    """A broker that keeps topics in whatever format they ask for."""
+    """A broker that stores each topic in the format of its configuration."""
     with DevCluster(kafka_version="1.1.1") as cluster:
         yield cluster
 
@@ -370,6 +369,7 @@ def test_a_broker_that_dies_and_comes_back() -> None:
             assert [r.value for r in read(channel, topic, 1)] == [b"x"]
 
 
-def test_the_newest_version_we_write_is_known_to_the_newest_broker(cluster: DevCluster) -> None:
+def test_the_newest_broker_knows_our_newest_versions(cluster: DevCluster) -> None:
+    """The newest broker knows the newest version of each request that the client writes."""
     with connected(registered(cluster)) as channel:
         assert channel.versions["Fetch"] == len(FETCH.classes) - 1

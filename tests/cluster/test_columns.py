@@ -1,5 +1,6 @@
-"""A group whose members take batches of columns, on a real cluster: nothing is lost, and what is repeated is what a
-killed member held.
+"""A group whose members read batches of columns, on a real cluster.
+
+No message is lost, and the only repeated messages are those that a killed member held.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PARTITIONS = 6
 
 @contextmanager
 def producing(cluster: DevCluster, topic: str) -> Iterator[list[bytes]]:
-    """Messages go on being written until the block ends; the list grows with them."""
+    """Produce messages until the block ends, and add them to the list."""
     written: list[bytes] = []
     ended = threading.Event()
 
@@ -42,9 +43,10 @@ def producing(cluster: DevCluster, topic: str) -> Iterator[list[bytes]]:
         writer.join(60)
 
 
-def test_members_that_take_batches_lose_nothing_when_one_is_killed_and_one_leaves(
+def test_batch_readers_lose_nothing_in_a_kill_and_a_leave(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
+    """Members that read batches lose no message when one is killed and one leaves."""
     topic, group = new_topic(PARTITIONS), new_group()
 
     def member() -> OurMember:

@@ -1,8 +1,7 @@
-"""The requests of groups on real brokers: what a member sends is understood, what is answered is read.
+"""The group requests on real brokers: brokers understand our requests, and we decode their answers.
 
-The coordinator's part is played by the newest broker, the last one of the original connector's time, one that can be
-asked for its versions and knows few of them, and the first that coordinates groups; the other members are ours too,
-each on connections of its own.
+The brokers are the newest, the last with the original connector, one that answers ApiVersions with few versions, and
+the first that coordinates groups. The other members are ours too, each with its own connections.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import pytest
 
 from tests.cluster.conftest import TICK_MS, unique
 from tests.timing import eventually, scaled
+from zkconsumer.assignors.java_consumer import CooperativeStickyGroupAssignor, RangeGroupAssignor
 from zkconsumer.core.consumer_protocol import decode_assignment, decode_subscription
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
@@ -34,8 +34,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import lead, offers
-from zkconsumer.member.coordinator.leader_assignors import CooperativeStickyGroupAssignor, RangeGroupAssignor
+from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
 from zkconsumer.model import Endpoint, TopicPartition
 
 RELEASES = {"0.9.0.1": "3.4.6", "0.10.2.2": "3.4.9", "1.1.1": "3.4.10", "3.9.1": None}
@@ -46,7 +45,7 @@ QUICK = {"group.initial.rebalance.delay.ms": 0}
 
 @pytest.fixture(scope="module", params=RELEASES)
 def broker(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    """A broker of its own for each release, as its group's coordinator."""
+    """One broker for each release, as the group's coordinator."""
     release: str = request.param
     properties = {} if release.startswith("0.") else QUICK
     with DevCluster(
@@ -59,7 +58,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def channel(broker: Endpoint) -> Iterator[Callable[[], GroupChannel]]:
-    """Connections to the broker; all are closed with the test."""
+    """Connections to the broker, which end with the test."""
     made: list[GroupChannel] = []
 
     def connect() -> GroupChannel:
@@ -78,7 +77,7 @@ def soon(seconds: float = 30) -> Deadline:
 
 
 class Member:
-    """One member with a connection for its life in the group and one for everything else."""
+    """One member with two connections: one for joining and heartbeats, one for all other requests."""
 
     def __init__(self, connect: Callable[[], GroupChannel], group: str, instance: str | None = None) -> None:
         self.life, self.other = connect(), connect()
@@ -87,7 +86,7 @@ class Member:
         eventually(self._coordinator_is_there, 60, "the topic of offsets")
 
     def _coordinator_is_there(self) -> bool:
-        """Found, and aware of it."""
+        """Wait until the group's coordinator is found and ready."""
         try:
             return self.other.find_coordinator(self.who.group, soon()).broker_id == 0 and bool(self.state())
         except (CoordinatorNotAvailableError, NotCoordinatorError, CoordinatorLoadInProgressError):
@@ -95,7 +94,7 @@ class Member:
 
     def join(self, *assignors: Any, session: float = SESSION, who: Membership | None = None) -> Joined:
         assignors = assignors or (RangeGroupAssignor(),)
-        protocols = offers(assignors, ["t"], owned=(), previous=(), generation=-1)
+        protocols = protocol_offers(assignors, ["t"], owned=(), previous=(), generation=-1)
         who = who or self.who
         try:
             self.joined = self._join(who, protocols, session)
@@ -113,7 +112,7 @@ class Member:
         assert self.joined is not None
         assignments = None
         if self.joined.is_leader:
-            assignments = lead(RangeGroupAssignor(), {"t": 4}, self.joined.members).assignments
+            assignments = assign_group(RangeGroupAssignor(), {"t": 4}, self.joined.members).assignments
         data = self.life.sync(self.who, protocol=self.joined.protocol, assignments=assignments, deadline=soon())
         return decode_assignment(data, self.who.member_id).partitions
 
@@ -128,7 +127,7 @@ def member(channel: Callable[[], GroupChannel]) -> Callable[..., Member]:
 
 @pytest.fixture
 def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Runs something beside the test, which waits for it at its end."""
+    """Run a function in the background. The test waits for its end."""
     with ThreadPoolExecutor(8, "aside") as pool:
         yield pool.submit
 
@@ -138,7 +137,7 @@ def tps(*numbers: int) -> tuple[TopicPartition, ...]:
 
 
 def stable_pair(member: Callable[..., Member], aside: Callable[..., Future[Any]]) -> tuple[Member, Member]:
-    """A group of two, the leader first: only its joining again makes a stable group rebalance."""
+    """Return a group of two, the leader first. Only its repeated join makes a stable group rebalance."""
     group = unique("group")
     first, second = member(group), member(group)
     first.join()
@@ -216,9 +215,10 @@ def test_a_second_member_makes_the_first_join_again(
         first.other.commit(old, {TopicPartition("t", 0): 1}, soon())
 
 
-def test_who_leaves_a_stable_group_makes_the_other_join_again_at_once(
+def test_a_leave_from_a_stable_group_starts_a_join_at_once(
     member: Callable[..., Member], aside: Callable[..., Future[Any]]
 ) -> None:
+    """A member that leaves a stable group makes the other join again at once."""
     first, second = stable_pair(member, aside)
     second.life.leave(second.who, soon())
     with pytest.raises(RebalanceInProgressError):
@@ -227,9 +227,10 @@ def test_who_leaves_a_stable_group_makes_the_other_join_again_at_once(
     assert first.sync() == tps(0, 1, 2, 3)
 
 
-def test_who_leaves_before_the_assignment_makes_the_others_join_again_at_once(
+def test_a_leave_before_the_assignment_starts_a_join_at_once(
     member: Callable[..., Member], aside: Callable[..., Future[Any]]
 ) -> None:
+    """A member that leaves before the assignment makes the others join again at once."""
     leader, follower = stable_pair(member, aside)
     joining = aside(leader.join, who=leader.who)
     eventually(lambda: leader.state() == "PreparingRebalance", 20, "the leader's join")
@@ -272,7 +273,7 @@ def test_a_join_that_waits_ends_by_its_deadline(
 ) -> None:
     first, _ = stable_pair(member, aside)
     late = member(first.who.group)
-    offered = offers([RangeGroupAssignor()], ["t"], owned=(), previous=(), generation=-1)
+    offered = protocol_offers([RangeGroupAssignor()], ["t"], owned=(), previous=(), generation=-1)
     with pytest.raises((BrokerUnavailableError, MemberIdRequiredError)) as raised:
         late.life.join(late.who, offered, session_timeout=SESSION, rebalance_timeout=scaled(30), deadline=Deadline(0.5))
     if isinstance(raised.value, MemberIdRequiredError):

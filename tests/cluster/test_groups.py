@@ -1,5 +1,6 @@
-"""What a group does: shares, publishes, follows topics as they come and go, waits for what is not there, and lets
-nobody's broken nodes spoil more than what depends on them.
+"""A group on a real cluster: assignments, registrations, new and deleted topics, missing nodes and broken nodes.
+
+A broken node affects only the partitions or members that depend on it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def read(connector: ZookeeperConsumerConnector, topics: dict[str, int]) -> list[
     return [Reader(stream) for streams in connector.create_message_streams(topics).values() for stream in streams]
 
 
-def values(*readers: Reader) -> list[bytes | None]:
-    return [message.value for reader in readers for message in reader.got]
+def values(*readers: Reader) -> list[bytes]:
+    return [message.value or b"" for reader in readers for message in reader.got]
 
 
 def test_groups_get_everything_and_members_of_one_share_it(
@@ -62,9 +63,10 @@ def test_groups_get_everything_and_members_of_one_share_it(
     assert {m.partition for m in first[0].got}.isdisjoint(m.partition for m in first[1].got)
 
 
-def test_a_stream_per_thread_more_than_partitions_leaves_some_idle(
+def test_more_streams_than_partitions_leave_some_idle(
     connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
 ) -> None:
+    """A stream per thread more than partitions leaves some idle."""
     topic = new_topic(2)
     readers = read(connector(new_group()), {topic: 4})
     produce(topic, numbers(20), partitions=2)
@@ -119,13 +121,14 @@ def test_a_whitelist_follows_topics_as_they_come_grow_and_go(
     assert not any(reader.error for reader in readers)
 
 
-def test_a_deleted_topic_that_comes_back_is_read_from_its_beginning(
+def test_a_recreated_topic_is_read_from_its_beginning(
     cluster: DevCluster,
     connector: NewConnector,
     new_topic: NewTopic,
     new_group: Callable[[], str],
     produce: Callable[..., int],
 ) -> None:
+    """A deleted topic that comes back is read from its beginning."""
     topic = new_topic(1)
     member = connector(new_group())
     (reader,) = read(member, {topic: 1})
@@ -162,9 +165,10 @@ def test_a_longer_topic_made_anew_is_not_read_in_its_middle(
     assert reader.error is None
 
 
-def test_a_blacklist_takes_all_other_topics_but_the_internal_ones(
+def test_a_blacklist_takes_all_other_ordinary_topics(
     connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
+    """A blacklist takes all other topics except the internal ones."""
     wanted, unwanted = new_topic(1), new_topic(1)
     taking = connector(new_group(), auto_offset_reset="largest")
     taking.create_message_streams_by_filter(Blacklist(re.escape(unwanted)))
@@ -209,7 +213,7 @@ def test_the_largest_offset_of_a_topic_to_come_is_its_first(
 
 
 class closing_client:  # noqa: N801
-    """A plain client of a cluster's ZooKeeper for a ``with`` block."""
+    """Open a plain client of a cluster's ZooKeeper for a ``with`` block."""
 
     def __init__(self, cluster: DevCluster | str) -> None:
         connect = cluster if isinstance(cluster, str) else cluster.zookeeper_connect
@@ -251,7 +255,7 @@ def test_a_consumer_id_in_use_is_refused_by_name(
 
 
 def ours_left() -> list[str]:
-    """The threads of connectors and of their ZooKeeper client."""
+    """Return the threads of connectors and of their ZooKeeper client."""
     return [
         t.name
         for t in threading.enumerate()
@@ -274,9 +278,8 @@ def test_a_missing_chroot_is_named_and_not_created(
 
 
 @pytest.mark.parametrize("server", ["refuses", "is silent"])
-def test_an_unreachable_zookeeper_is_reported_within_the_connection_timeout(
-    server: str, new_group: Callable[[], str]
-) -> None:
+def test_an_unreachable_zookeeper_raises_within_its_timeout(server: str, new_group: Callable[[], str]) -> None:
+    """An unreachable ZooKeeper is reported within the connection timeout."""
     with ExitStack() as stack:
         port = free_port()
         if server == "is silent":
@@ -302,7 +305,7 @@ def test_an_unreachable_zookeeper_is_reported_within_the_connection_timeout(
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[DevCluster]:
-    """A cluster whose brokers' nodes may be spoilt."""
+    """A cluster for tests that damage its brokers' nodes."""
     with DevCluster(tick_ms=500) as made:
         yield made
 
@@ -383,6 +386,7 @@ def test_a_broken_offset_blocks_only_its_partition_until_it_is_mended(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A broken offset blocks only its partition, until it is repaired."""
     topic, group = new_topic(2), new_group()
     produce(topic, numbers(10), partitions=2)
     path = f"/consumers/{group}/offsets/{topic}/1"
@@ -398,13 +402,14 @@ def test_a_broken_offset_blocks_only_its_partition_until_it_is_mended(
     eventually(lambda: path not in str(member.state), 5, "a state without trouble")
 
 
-def test_a_foreign_owner_node_blocks_only_its_partition_until_it_goes(
+def test_a_foreign_owner_node_blocks_only_its_partition(
     connector: NewConnector,
     new_topic: NewTopic,
     new_group: Callable[[], str],
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A foreign owner node blocks only its partition, until it is deleted."""
     topic, group = new_topic(2), new_group()
     produce(topic, numbers(10), partitions=2)
     path = f"/consumers/{group}/owners/{topic}/0"
@@ -440,7 +445,7 @@ def test_a_lost_registration_and_lost_ownership_come_back(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
-    """The original never registers again after its node was deleted: a zombie that peers do not count."""
+    """After its id node was deleted, the original never registers again and becomes a zombie that its peers ignore."""
     topic, group = new_topic(2), new_group()
     member = connector(group)
     (reader,) = read(member, {topic: 1})

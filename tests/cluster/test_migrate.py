@@ -1,5 +1,6 @@
-"""A group leaves ZooKeeper for the brokers' coordinator and comes back, member by member, under load; and its offsets,
-moved by the command while nobody lives.
+"""The migration of a group from ZooKeeper to the brokers' coordinator and back, member by member and under load.
+
+The command moves the offsets of a group without live members.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ UNHURRIED = {"rebalance.drain.timeout.ms": "10000"}
 
 
 class Load:
-    """Produces to all partitions until told to stop; ``sent`` are the messages of each."""
+    """A load on all partitions. ``sent`` are the messages of each."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap_servers, topic
@@ -55,7 +56,7 @@ class Load:
             self.error = error
 
     def stop(self) -> Counter[tuple[int, int]]:
-        """End it; returns what was sent, each once."""
+        """End the load. Return the sent messages."""
         self._stop.set()
         self._thread.join(scaled(60))
         assert not self._thread.is_alive()
@@ -64,7 +65,7 @@ class Load:
 
 
 class RollingGroup:
-    """Members in this process, each of two streams with a reader of its own, restarted one after the other."""
+    """Members in this process, each with two streams and their readers, which restart one after the other."""
 
     def __init__(self, cluster: DevCluster, group: str, topic: str) -> None:
         self._base = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, **QUICK, **UNHURRIED}
@@ -74,7 +75,7 @@ class RollingGroup:
         self._all: list[Reader] = []
 
     def stop(self, name: str) -> None:
-        """As a user does: shut down, and the readers end."""
+        """Shut a member down. Its readers end."""
         self.members.pop(name).shutdown()
         for reader in self._readers.pop(name):
             reader.join()
@@ -89,14 +90,14 @@ class RollingGroup:
         self._all += self._readers[name]
 
     def roll(self, properties: dict[str, str], load: Load) -> None:
-        """Every member restarted, one after the other: each has its share, and reads it, before the next one goes."""
+        """Restart the members one after the other. Each owns and reads its partitions before the next one restarts."""
         for name in NAMES:
             self.restart(name, properties)
             eventually(lambda: self.shared(len(self.members)), 60, f"an even share after {name} became {properties}")
             self.await_all(list(load.sent), f"everything to flow after {name} became {properties}")
 
     def shared(self, members: int) -> bool:
-        """Whether every partition is owned once, and evenly."""
+        """Return whether every partition has one owner, and the owners have equal numbers."""
         shares = [member.assignment() for member in self.members.values()]
         owned = [tp for share in shares for tp in share]
         assert sorted(owned) == [TopicPartition(self._topic, p) for p in range(PARTITIONS)], shares
@@ -131,9 +132,10 @@ def migrate(cluster: DevCluster, group: str, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_live_group_moves_to_the_brokers_and_back_member_by_member_under_load(
+def test_a_live_group_moves_to_the_brokers_and_back_under_load(
     cluster: DevCluster, rolling: tuple[RollingGroup, str, str], zookeeper: KazooClient, strategy: str
 ) -> None:
+    """A live group moves to the brokers and back, member by member, under load."""
     group, name, topic = rolling
     by = {"partition.assignment.strategy": strategy}
     load = Load(cluster.bootstrap_servers, topic)
@@ -172,12 +174,13 @@ def _stored(cluster: DevCluster, group: str, topic: str) -> list[tuple[int, int]
     ]
 
 
-def test_a_scala_member_keeps_its_share_until_it_goes_and_the_brokers_coordinate_then(
+def test_a_scala_member_keeps_its_partitions_until_it_leaves(
     cluster: DevCluster,
     rolling: tuple[RollingGroup, str, str],
     legacy_member: Callable[..., LegacyMember],
     zookeeper: KazooClient,
 ) -> None:
+    """A Scala member keeps its partitions until it leaves. After that the brokers coordinate the group."""
     group, name, topic = rolling
     scala = legacy_member("1.1.1", name, {topic: 2}, properties={"consumer.id": "c"}).wait_ready()
     for member in ("a", "b"):
@@ -195,7 +198,7 @@ def test_a_scala_member_keeps_its_share_until_it_goes_and_the_brokers_coordinate
     with pytest.raises(ConsumerRebalanceFailedException, match=f"ZooKeeper alone coordinates: {name}_c; both kinds"):
         group.restart("d", KAFKA)
     del group.members["d"]
-    assert _members(cluster, name) == []  # else the coordinator would refuse the commits of who is no member
+    assert _members(cluster, name) == []  # otherwise the coordinator would refuse commits from outside the group
     assert scala.stop() is not None, scala.log_text()
     eventually(lambda: _members(cluster, name) == [f"{name}_a", f"{name}_b"], 30, "the bridges in the brokers' group")
     eventually(lambda: group.shared(2), 30, "all partitions with the bridges")
@@ -209,7 +212,7 @@ def test_a_scala_member_keeps_its_share_until_it_goes_and_the_brokers_coordinate
 
 
 def _members(cluster: DevCluster, group: str) -> list[str]:
-    """The names in the brokers' group, as Kafka's own client sees it."""
+    """Return the names in the brokers' group, from Kafka's own client."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
@@ -217,9 +220,10 @@ def _members(cluster: DevCluster, group: str) -> list[str]:
     return sorted(member.client_id for member in described.members)
 
 
-def test_who_is_killed_on_the_bridge_costs_what_it_had_not_committed(
+def test_a_kill_on_the_bridge_repeats_only_uncommitted_messages(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], our_member: Callable[..., OurMember]
 ) -> None:
+    """A member that is killed on the bridge causes the repetition of its uncommitted messages only."""
     topic, name = new_topic(PARTITIONS), new_group()
     made: dict[str, MemberProcess] = {
         member: our_member(name, {topic: 1}, properties={**BRIDGE, "consumer.id": member}) for member in NAMES
@@ -287,13 +291,14 @@ def test_offsets_move_there_and_back_and_are_put_back_exactly(
     assert zookeeper.get(f"/consumers/{name}/offsets/{topic}/3")[0] == b"+4"
 
 
-def test_the_java_tool_reads_what_we_export_and_we_read_what_it_exports(
+def test_our_export_and_the_java_tools_are_interchangeable(
     cluster: DevCluster,
     new_topic: NewTopic,
     new_group: Callable[[], str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The Java tool reads our export, and we read its export."""
     topic, name = new_topic(2, prefix="a-topic-with-a-name-that-the-java-tool-quotes"), new_group()
     produce_to(cluster.bootstrap_servers, topic, [b"x"] * 20, partitions=2)
     ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"

@@ -1,4 +1,4 @@
-"""All streams of a real member in one loop: worker threads, one thread, sessions of fetches, a pace, memory."""
+"""``run`` on all streams of a real member: worker threads, one thread, fetch sessions, a rate limit, memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NewGroup = Callable[[], str]
 
 
 class Taken:
-    """A handler that writes down what it gets, and on which thread; ``at`` decides what else happens there."""
+    """A handler that records its messages and threads. ``at`` adds actions at chosen messages."""
 
     def __init__(self, at: Callable[[Any], None] = lambda _: None) -> None:
         self.places: list[tuple[str, int, int]] = []
@@ -50,7 +50,7 @@ class Taken:
 
 
 class Running:
-    """``run`` on a thread of its own, and how it ended."""
+    """A call of ``run`` on its own thread, and its end."""
 
     def __init__(self, connector: ZookeeperConsumerConnector, *arguments: Any, **options: Any) -> None:
         self.error: BaseException | None = None
@@ -95,9 +95,10 @@ def test_workers_share_the_partitions_and_keep_their_order(
     assert workers_left() == []
 
 
-def test_an_exception_of_the_handler_stops_all_and_is_raised_with_the_position(
+def test_an_exception_of_the_handler_is_raised_with_its_position(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
 ) -> None:
+    """An exception of the handler stops all workers and is raised with the message's position."""
     topic, group = new_topic(2), new_group()
     produce(topic, [str(n) for n in range(40)], partitions=2)
     other_holds, failed = threading.Event(), threading.Event()
@@ -179,9 +180,10 @@ def test_without_messages_it_times_out_and_may_be_run_again(
     assert len(taken.places) == 24
 
 
-def test_topics_of_a_filter_and_topics_added_later_are_dealt_to_workers(
+def test_workers_get_topics_of_a_filter_and_later_topics(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce
 ) -> None:
+    """Workers get the topics of a filter, also those that are created later."""
     first, second = new_topic(2, prefix="dealt"), new_topic(2, prefix="dealt")
     for topic in (first, second):
         produce(topic, ["x"] * 10, partitions=2)
@@ -289,7 +291,7 @@ else:
 
 
 class Service:
-    """A process that ends on a signal; ``lines`` are the messages that it has handled."""
+    """A process that ends on a signal. ``lines`` are its handled messages."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-c", _SERVICE, *arguments]
@@ -319,7 +321,7 @@ class Service:
 def test_signals_lose_and_repeat_nothing(
     cluster: DevCluster, new_topic: NewTopic, new_group: NewGroup, produce: Produce, coordination: str, reading: str
 ) -> None:
-    """Services that are replaced one after the other, each in the middle of its messages."""
+    """Replace services one after the other, each in the middle of its messages."""
     topic, group = new_topic(4), new_group()
     produced = 0
     arguments = (cluster.zookeeper_connect, group, topic, coordination, reading)

@@ -4,56 +4,60 @@ purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
-from zkconsumer.assignors.assignor import Member
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.range import RangeAssignor
+from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError, OffsetConflictError
-from zkconsumer.member.events import (
-    CommitsRefused,
-    Event,
-    ListenerReturned,
-    NodeChanged,
-    OffsetsMoved,
-    SeekRequested,
-    StopRequested,
-    SubscriptionChanged,
-)
-from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread, Listening
-from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
-from zkconsumer.member.zookeeper.group_warnings import Reports
-from zkconsumer.member.zookeeper.message_model import ModelMembership
-from zkconsumer.member.zookeeper.planner import GroupView, Threads
-from zkconsumer.model import Assignment, ConsumerId, TopicPartition
+from zkconsumer.member.events import SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.member.listener import ConsumerRebalanceListener
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
+from zkconsumer.member.zookeeper.rebalancer import Rebalancer
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
 from zkconsumer.testing import FakeZooKeeper
+from zkconsumer.testing.fake_zookeeper import FakeSession
+from zkconsumer.wiring import Outside, build_member
+from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
-from zkconsumer.zookeeper.node_cache import NodeCache
+from zkconsumer.zookeeper.lease import Lease
 
 GROUP = "g"
 TOPIC = "t"
+PROPERTIES: dict[str, str | int] = {
+    "zookeeper.connect": "fake:2181",
+    "group.id": GROUP,
+    "offsets.channel.backoff.ms": 0,
+    "offsets.commit.max.retries": 0,
+}
 T = TypeVar("T")
-
-
-def range_assignment(view: GroupView, threads: Threads) -> Assignment:
-    members = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
-    return RangeAssignor().assign(members, view.partitions)
+LIMITS = {
+    "quiet": 0.0,
+    "backoff": 0.0,
+    "backoff_max": 0.0,
+    "drain": 0.0,
+    "interval": 3600.0,
+    "request_timeout": 5.0,
+    "patience": 3600.0,
+}
 
 
 class InlineCommitter(Committer):
     """The committer without its thread: what is asked is done at once, and what the asker does meanwhile before it."""
+
+    def __init__(self, name: str, store: DualStore, lease: Lease, settings: CommitSettings, **options: Any) -> None:
+        """Commits are asked for, and do not come by a timer."""
+        super().__init__(name, store, lease, CommitSettings(interval=None, timeout=settings.timeout), **options)
 
     def surrender(
         self, *arguments: Any, meanwhile: Callable[[], None] = lambda: None, **options: Any
@@ -77,17 +81,26 @@ class RecordingDelivery:
     def __init__(self) -> None:
         self.flowing: dict[TopicPartition, PartitionPosition] = {}
         self.log: list[tuple[str, tuple[TopicPartition, ...]]] = []
-        self.failed: dict[TopicPartition, OffsetConflictError] = {}
+        self.failed: dict[TopicPartition, OffsetConflictError | LogTruncatedError] = {}
         self.ended = False
 
-    def start(self, positions: Sequence[PartitionPosition]) -> None:
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
         self.log.append(("start", tuple(p.tp for p in positions)))
         for position in positions:
             assert position.tp not in self.flowing, "a partition is started once"
             self.flowing[position.tp] = position
+        return ()
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        del drain
+    def start(self, partitions: Iterable[tuple[PartitionPosition, Any]]) -> None:
+        """Nothing is fetched."""
+
+    def forget(self) -> None:
+        """Nothing is fetched."""
+
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Nobody is waited for."""
+
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
         self.log.append(("revoke", tuple(p.tp for p in positions)))
         for position in positions:
             position.revoked = True
@@ -96,7 +109,7 @@ class RecordingDelivery:
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
         new.paused = new.halted = old.paused
-        self.revoke([old], Deadline(0.0))
+        self.revoke([old])
 
     def wake(self) -> None:
         self.log.append(("wake", ()))
@@ -106,6 +119,9 @@ class RecordingDelivery:
 
     def end(self) -> None:
         self.ended = True
+
+    def refuse(self, error: Exception | None) -> None:
+        """Nobody reads, so nobody is told."""
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
         return position.held and thread == 1
@@ -120,77 +136,58 @@ class SteppedMember:
         name: str,
         *,
         streams: int = 1,
-        auto_commit: bool = True,
         topic: str = TOPIC,
         strategy: GroupStrategy | None = None,
         extra: Mapping[str, object] | None = None,
         store: OffsetStore | None = None,
-        dual: bool = False,
         expires: bool = False,
         listener: ConsumerRebalanceListener | None = None,
         listener_limit: float = 5.0,
+        auto_commit: bool = True,
+        dual: bool = False,
         broadcasting: bool = False,
-        patience: float = 3600.0,
         conflict: str = "adopt",
+        **limits: float,
     ) -> None:
-        group = paths.broadcast_group(GROUP, name) if broadcasting else GROUP
+        """``limits`` are seconds of :class:`RebalanceSettings`; ``expires``: the store forgets offsets."""
+        timing: dict[str, Any] = {**LIMITS, **limits}
         self.consumer = ConsumerId(f"{GROUP}_{name}")
-        self.events: SimpleQueue[Event] = SimpleQueue()
-        self.session = server.session(self.events.put)
-        self.session.open(Deadline(1))
         self.delivery = RecordingDelivery()
         self.retired: list[str] = []
-        nodes = ZooKeeperOffsets(self.session, group)
-        self.committer = InlineCommitter(
-            name,
-            DualStore(
-                nodes, nodes if store is None or dual else None, store, expires=expires, backoff=0.0, max_retries=0
+        member = build_member(
+            ConsumerConfig(
+                PROPERTIES,
+                consumer_id=name,
+                auto_commit_enable=auto_commit,
+                dual_commit_enabled=dual,
+                message_model="broadcasting" if broadcasting else "clustering",
+                offset_conflict=conflict,
+                rebalance_listener_timeout_ms=int(listener_limit * 1000),
             ),
-            self.session.lease,
-            CommitSettings(interval=None, timeout=1.0),
-            refused=lambda outcomes: self.events.put(CommitsRefused(outcomes)),
-            moved=lambda offsets: self.events.put(OffsetsMoved(offsets)),
+            self.consumer,
+            offset_store=store,
+            listener=listener,
+            outside=Outside(
+                session=lambda _, told: server.session(told),
+                stamp=lambda _config, _session, made: replace(made, timestamp="1", extra=extra or {}),
+                timing=lambda settings: replace(settings, **timing),
+                committer=InlineCommitter,
+                delivery=self.delivery,
+                source=self.delivery,
+                strategy=strategy,
+            ),
         )
-        self.listener = None
-        if listener is not None:
-            self.listener = ListenerThread(listener, name, lambda: self.events.put(ListenerReturned()))
+        coordination = cast(ZooKeeperCoordination, member.coordination)
+        coordination.store_expires = expires
+        self.events, self.session = member.events, cast(FakeSession, coordination.session)
+        self.rebalancer, self.committer = member.prepare(Registration(STATIC, {topic: streams}))
+        self.membership = cast(ModelRegistration, coordination.membership)
+        self.cache, self.strategy = coordination.cache, coordination.strategy
+        self.coordinator = cast(Rebalancer, self.rebalancer.coordinator)
+        self.schedule = self.coordinator.schedule
+        self.listener = member.parts.listener
+        if self.listener is not None:
             self.listener.open()
-        cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        self.membership = ModelMembership(
-            self.session,
-            cache,
-            group,
-            self.consumer,
-            lambda: Registration(STATIC, {topic: streams}, timestamp="1", extra=extra or {}),
-            shared=GROUP,
-            exclude_internal_topics=True,
-            wants_racks=strategy is not None and strategy.wants_racks,
-        )
-        self.rebalancer = Rebalancer(
-            self.consumer,
-            group,
-            RebalanceSettings(
-                quiet=0.0,
-                backoff=0.0,
-                backoff_max=0.0,
-                drain=0.0,
-                interval=3600.0,
-                request_timeout=5.0,
-                auto_commit=auto_commit,
-                exclude_internal_topics=True,
-                patience=patience,
-                conflict=conflict,
-            ),
-            events=self.events,
-            session=self.session,
-            cache=cache,
-            membership=self.membership,
-            delivery=self.delivery,
-            offsets=self.committer,
-            assign=strategy or range_assignment,
-            reports=None if strategy is None else Reports(strategy.name, strategy.concern),
-            listening=Listening(self.listener, listener_limit),
-        )
         self.rebalancer.begin()
 
     def step(self, times: int = 1) -> None:

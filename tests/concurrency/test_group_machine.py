@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, range_assignment, settle
+from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
+from zkconsumer.assignors.assignor import Member
+from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import RegistryError, RegistryUnavailableError, ZkConsumerError
 from zkconsumer.member.events import StartsResolved
@@ -295,7 +297,7 @@ class Group(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(number=picks)
     def look_after_everything(self, number: int) -> None:
-        self._pick(number).rebalancer._next_reconcile = 0.0
+        self._pick(number).schedule.reconcile_at = 0.0
 
     @precondition(lambda self: self.members)
     @rule(number=picks)
@@ -332,8 +334,8 @@ class Group(RuleBasedStateMachine):
     def nobody_fetches_what_it_does_not_count_as_its_own(self) -> None:
         for member in self.members:
             # one that was sent elsewhere before its start was stored waits until that place is
-            waiting = {*member.rebalancer._holdings._sought, *member.rebalancer._conflicts._stopped}
-            started = {tp: position for tp, position in member.owned.items() if position not in waiting}
+            waiting = member.coordinator.conflicts.waiting
+            started = {tp: position for tp, position in member.owned.items() if tp not in waiting}
             assert started == member.delivery.flowing
 
     def teardown(self) -> None:
@@ -341,7 +343,7 @@ class Group(RuleBasedStateMachine):
         if self.members:
             expected = self._range_of_all()
             states = [
-                (member.consumer, member.rebalancer._state, str(member.rebalancer.state)) for member in self.members
+                (member.consumer, member.coordinator.phase, str(member.rebalancer.state)) for member in self.members
             ]
             assert owners(self.server) == expected, f"at rest everything is owned, as range says: {states}"
             for member in self.members:
@@ -372,7 +374,7 @@ class Group(RuleBasedStateMachine):
                 vars(member.session).pop(kind, None)
         settle(self.members, 40)
         for member in self.members:
-            member.rebalancer._next_reconcile = 0.0
+            member.schedule.reconcile_at = 0.0
         settle(self.members, 20)
 
     def _range_of_all(self) -> dict[int, str]:
@@ -381,7 +383,9 @@ class Group(RuleBasedStateMachine):
             members[ConsumerId(path.rsplit("/", 1)[1])] = node_codecs.decode_registration(data, path)
         view = GroupView(members, {TOPIC: tuple(range(self.partitions))})
         threads = threads_of(view, exclude_internal_topics=True)
-        return {tp.partition: str(thread) for tp, thread in range_assignment(view, threads).items()}
+        bringing = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
+        assigned = RangeAssignor().assign(bringing, view.partitions)
+        return {tp.partition: str(thread) for tp, thread in assigned.items()}
 
 
 TestGroup = Group.TestCase

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -16,6 +15,7 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetConflictError, RegistryUnavailableError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.member.events import LookAgain, StartsFound
+from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.zookeeper.state_machine import State
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
@@ -57,7 +57,7 @@ def own_as_scala(server: FakeZooKeeper, *partitions: int) -> None:
 # ---- partitions that nobody owns ----
 
 
-def test_a_scala_member_that_gave_up_is_woken_by_our_id_node_made_anew(server: FakeZooKeeper) -> None:
+def test_our_id_node_made_anew_wakes_a_stuck_scala_member(server: FakeZooKeeper) -> None:
     """It claims only when it hears of a change under ``ids``; ours must never be absent from there meanwhile."""
     member = SteppedMember(server, "a", patience=0.0)
     settle([member])
@@ -70,7 +70,7 @@ def test_a_scala_member_that_gave_up_is_woken_by_our_id_node_made_anew(server: F
     assert "nobody owned t-2, t-3" in member.rebalancer.state.detail
     assert f"{SCALA}-0 should" in member.rebalancer.state.detail
     own_as_scala(server, 2, 3)
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert "nobody" not in member.rebalancer.state.detail
 
@@ -91,22 +91,22 @@ def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
     settle([member])
     join_as_scala(server)
     settle([member], rounds=400)
-    before = member.rebalancer._unowned.next_look
+    before = member.coordinator.orphaned.next_look
     made = czxid(server, member)
     for _ in range(200):
         member.step()
-    assert member.rebalancer._unowned.next_look >= before
+    assert member.coordinator.orphaned.next_look >= before
     assert czxid(server, member) - made < 20
 
 
-def test_a_partition_that_nobody_owns_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeeper) -> None:
     """Whoever gave it up is gone, so nobody else looks."""
     join_as_scala(server)
     member = SteppedMember(server, "a", patience=0.0)
     settle([member], rounds=2)
     before = czxid(server, member)
     assert set(owners(server)) == {0, 1}
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member], rounds=3)
     assert czxid(server, member) > before
 
@@ -123,7 +123,7 @@ def test_a_look_that_fails_harms_nothing(server: FakeZooKeeper, monkeypatch: pyt
     monkeypatch.setattr(member.session, "stat", refuse)
     monkeypatch.setattr(member.session, "children", refuse)
     member.step()
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert set(owners(server)) == {0, 1}
     assert len(member.owned) == 2
@@ -160,7 +160,7 @@ def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
     """Three looks without an answer were counted as three times that it was woken, which is the most there may be."""
     member = given_up(server)
     before = czxid(server, member)
-    target, method = (member.rebalancer._unowned, "_owned") if what == "look" else (member.membership, "renew")
+    target, method = (member.coordinator.orphaned, "look_up_owners") if what == "look" else (member.membership, "renew")
     failed = failing(monkeypatch, target, method, 5)
     settle([member], rounds=5)
     assert (len(failed), czxid(server, member)) == (5, before)
@@ -168,13 +168,11 @@ def test_whoever_gave_up_is_woken_also_after_tries_that_failed(
     assert czxid(server, member) > before
 
 
-def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_names_no_owner_only_after_a_look(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """They had been taken in time, and nobody could be asked."""
     member = given_up(server)
     own_as_scala(server, 2, 3)
-    failing(monkeypatch, member.rebalancer._unowned, "_owned", 1000)
+    failing(monkeypatch, member.coordinator.orphaned, "look_up_owners", 1000)
     settle([member], rounds=5)
     member.events.put(LookAgain("a test"))
     settle([member], rounds=2)
@@ -184,7 +182,7 @@ def test_the_state_tells_of_no_owner_only_where_a_look_found_none(
 # ---- members that cannot be read ----
 
 
-def test_what_the_threads_of_an_unreadable_member_own_stays_theirs(server: FakeZooKeeper) -> None:
+def test_threads_of_an_unreadable_member_keep_their_partitions(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     join_as_scala(server)
@@ -248,9 +246,10 @@ def test_raising_stops_the_partition_until_somebody_seeks(server: FakeZooKeeper,
 
 
 @pytest.mark.parametrize("conflicted", ["raise"], indirect=True)
-def test_a_stopped_partition_is_given_up_with_the_offset_that_somebody_wrote(
+def test_a_stopped_partition_is_released_at_the_foreign_offset(
     server: FakeZooKeeper, conflicted: SteppedMember
 ) -> None:
+    """It is released with the offset that somebody else wrote."""
     conflicted.stop()
     assert (offsets(server)[0], owners(server), str(conflicted.rebalancer.state)) == (3, {}, "closed")
 
@@ -274,22 +273,19 @@ def test_a_deleted_offset_is_never_taken_for_nought(server: FakeZooKeeper, confl
 # ---- newer events ----
 
 
-def test_what_changed_while_messages_drained_supersedes_the_claim(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_during_the_drain_supersedes_the_claim(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round gave up two and was to claim one; whoever should have the rest is gone by the time of the claim."""
     first, second = SteppedMember(server, "b"), SteppedMember(server, "a")
     settle([first, second])
     assert set(first.owned) == {tp(2), tp(3)}
     second.session.expire_unnoticed()
-    second.session._up = False
     server.put(
         paths.member(GROUP, f"{GROUP}_c"), SCALA_NODE.replace(b'"t": 1', b'"t": 3'), ephemeral_owner=SCALA_SESSION
     )
     revoke = first.delivery.revoke
 
-    def changing(positions: object, drain: Deadline) -> None:
-        revoke(positions, drain)  # type: ignore[arg-type]
+    def changing(positions: Sequence[PartitionPosition]) -> None:
+        revoke(positions)
         server.remove(paths.member(GROUP, f"{GROUP}_c"))
 
     monkeypatch.setattr(first.delivery, "revoke", changing)
@@ -303,7 +299,7 @@ def test_what_changed_while_messages_drained_supersedes_the_claim(
 # ---- what was done to our nodes, and what faults left behind ----
 
 
-def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(server: FakeZooKeeper) -> None:
+def test_partitions_dropped_with_the_lease_are_released(server: FakeZooKeeper) -> None:
     """Its owner nodes stood in no list any more: what became another's meanwhile was never released, and never read."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -311,7 +307,7 @@ def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(s
     first.step()
     first.session.lease.lapse()
     first.step()
-    assert first.rebalancer._state is State.CUT_OFF
+    assert first.coordinator.phase is State.CUT_OFF
     second = SteppedMember(server, "b")
     settle([second])
     first.session.resume()
@@ -320,7 +316,7 @@ def test_what_was_dropped_with_the_lease_is_released_when_the_session_lived_on(s
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+def test_an_overwritten_registration_is_made_again(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     path = paths.member(GROUP, member.consumer)
@@ -330,7 +326,7 @@ def test_our_registration_is_made_again_where_somebody_wrote_into_it(server: Fak
     assert server.tree(paths.ids(GROUP))[path] != b"rubbish"
 
 
-def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZooKeeper) -> None:
+def test_an_overwritten_owner_node_is_made_again(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.owner(GROUP, tp(0)), b"nobody")
@@ -341,9 +337,8 @@ def test_our_owner_node_is_made_again_where_somebody_wrote_into_it(server: FakeZ
     assert offsets(server)[0] == 12
 
 
-def test_a_foreign_owner_node_is_not_deleted_even_where_it_was_ours_a_moment_ago(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_owner_node_is_never_deleted(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the node was ours a moment ago."""
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
@@ -374,10 +369,10 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     member.session.suspend()
     member.step()
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(member.rebalancer._holdings, "starts_found", broken)
+    monkeypatch.setattr(OwnedPartitions, "starts_found", broken)
     member.events.put(StartsFound({}))
     member.session.resume()
     with pytest.raises(KeyError):
@@ -387,14 +382,14 @@ def test_an_event_that_fails_unexpectedly_takes_no_other_with_it(
     assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_a_connection_whose_event_was_lost_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
+def test_a_lost_connection_event_is_found_by_the_reconciliation(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     member.session.suspend()
     member.step()
     member.session.resume()
     member.events.get_nowait()
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert member.session.lease.valid
 
@@ -408,7 +403,7 @@ def test_what_an_unfinished_round_gave_up_is_looked_after(
     settle([member])
     member.subscribe({"t": 1, "other": 1})
     join_as_scala(server)
-    release, revoke = member.rebalancer._ownership.release, member.delivery.revoke
+    release, revoke = member.coordinator.rounds.owner_nodes.release, member.delivery.revoke
 
     def released(*arguments: object) -> None:
         release(*arguments)  # type: ignore[arg-type]
@@ -421,14 +416,14 @@ def test_what_an_unfinished_round_gave_up_is_looked_after(
         if fault == "newer events":
             member.events.put(LookAgain("newer"))
 
-    monkeypatch.setattr(member.rebalancer._ownership, "release", released)
+    monkeypatch.setattr(member.coordinator.rounds.owner_nodes, "release", released)
     monkeypatch.setattr(member.delivery, "revoke", revoked)
     settle([member])
-    assert {tp(2), tp(3)} == set(member.rebalancer._unowned._open.due(1e12))
+    assert {tp(2), tp(3)} == set(member.coordinator.orphaned.handovers.due(1e12))
 
 
 def look_now(member: SteppedMember) -> None:
-    for known in member.rebalancer._unowned._open._open.values():
+    for known in member.coordinator.orphaned.handovers._open.values():
         known.look_at = 0.0
     settle([member], 3)
 
@@ -448,9 +443,7 @@ def test_nobody_is_woken_for_ever_where_that_does_not_help(server: FakeZooKeeper
     assert len(set(made)) == 1 + 3
 
 
-def test_a_waking_counts_although_nothing_can_be_looked_at_after_it(
-    server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waking_counts_even_if_the_next_look_fails(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.member(GROUP, SCALA), SCALA_NODE)
@@ -480,37 +473,34 @@ def test_members_of_ours_are_not_woken(server: FakeZooKeeper) -> None:
     assert czxid(server, member) == before
 
 
-def test_an_offset_that_somebody_wrote_is_found_where_nothing_is_consumed(server: FakeZooKeeper) -> None:
+def test_a_foreign_offset_of_an_idle_partition_is_found(server: FakeZooKeeper) -> None:
     """An operator who has an idle partition consumed again saw nothing happen until something new came."""
     member = SteppedMember(server, "a")
     settle([member])
     server.put(paths.offset(GROUP, tp(0)), b"3")
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert member.owned[tp(0)].consumed == 3
 
 
 def test_a_drain_renews_the_lease_of_what_stays(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lease of all lapsed in a drain, or a last commit, that took longer than the session's timeout."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=60.0)
     settle([member])
     position, slices, touches = member.owned[tp(3)], [], []
     position.held_until = 11  # one message of it is in the user's hands
-    rounds = member.rebalancer._rounds
-    monkeypatch.setattr(rounds, "_settings", replace(rounds._settings, drain=60.0))
-    revoke, touch = member.delivery.revoke, member.session.touch
+    touch = member.session.touch
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        slices.append(drain.remaining() or 0.0)
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        slices.append(limit.remaining() or 0.0)
         if len(slices) == 5:
             position.held_until = -1
-        revoke(positions, drain)
 
     def touched() -> None:
         touches.append(len(slices))
         touch()
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     monkeypatch.setattr(member.session, "touch", touched)
     join_as_scala(server)
     settle([member])
@@ -532,7 +522,7 @@ def reconnect(member: SteppedMember, *, answers: bool) -> None:
     member.step()
 
 
-def test_a_session_is_given_up_where_connections_come_about_and_nothing_is_answered(
+def test_a_session_is_given_up_if_new_connections_stay_silent(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection renewed it at the server, so its partitions were nobody else's, and it could consume none."""
@@ -556,11 +546,11 @@ def test_a_session_is_given_up_where_connections_come_about_and_nothing_is_answe
     member.session.touch()
     settle([member])
     # it is not registered, and given partitions, before a connection has held for a while
-    assert member.rebalancer._schedule.due > monotonic() + server.session_timeout / 2
-    member.rebalancer._schedule.due = member.rebalancer._schedule.not_before = 0.0
+    assert member.schedule.due > monotonic() + server.session_timeout / 2
+    member.schedule.due = member.schedule.not_before = 0.0
     settle([member])
     assert len(member.owned) == 4
-    assert not member.rebalancer._contact._on_probation
+    assert not member.coordinator.monitor.on_probation
 
 
 def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> None:
@@ -574,7 +564,7 @@ def test_a_session_that_outlives_an_outage_is_kept(server: FakeZooKeeper) -> Non
     assert len(member.owned) == 4
 
 
-def test_a_session_is_given_up_where_a_connection_stands_and_nothing_is_answered(
+def test_a_session_is_given_up_if_its_connection_stays_silent(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked like owning, handed out nothing, and its requests kept the session alive until somebody reconnected."""

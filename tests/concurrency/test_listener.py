@@ -66,7 +66,7 @@ def member(server: FakeZooKeeper, listener: Recorder) -> Iterator[SteppedMember]
         made.stop()
 
 
-def test_it_is_told_the_groups_assignment_and_what_leaves_in_plain_types(
+def test_it_is_told_assignment_and_releases_in_plain_types(
     server: FakeZooKeeper, member: SteppedMember, listener: Recorder
 ) -> None:
     settle([member])
@@ -78,7 +78,7 @@ def test_it_is_told_the_groups_assignment_and_what_leaves_in_plain_types(
         ("starting", "g_a", {tp(0): "g_a-0", tp(1): "g_a-0", tp(2): "g_b-0", tp(3): "g_b-0"}),
     ], "what stays is not released"
     assert type(listener.told[1][1]) is dict
-    assert listener.threads == {"a-listener"}, "on a thread of its own"
+    assert listener.threads == {"g_a-listener"}, "on a thread of its own"
 
 
 def test_both_members_are_told_the_same_assignment(server: FakeZooKeeper) -> None:
@@ -90,7 +90,7 @@ def test_both_members_are_told_the_same_assignment(server: FakeZooKeeper) -> Non
         one.stop()
 
 
-def test_what_is_released_is_still_ours_and_can_be_committed_by_the_listener(server: FakeZooKeeper) -> None:
+def test_the_listener_can_commit_partitions_being_released(server: FakeZooKeeper) -> None:
     """KAFKA-4735: committing inside the listener locked up with the rebalance."""
     server.put(paths.offset(GROUP, tp(3)), b"10")
     listener = Recorder()

@@ -10,6 +10,7 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, offsets, settle
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import OffsetCommitError, RegistryUnavailableError
+from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -146,17 +147,17 @@ def test_a_conflict_settled_in_a_later_session_claims_nothing(server: FakeZooKee
     heir.commit()
     late.session.suspend()
     late.session.resume()  # with a new session, of which its group's thread hears after the conflict
-    changed = late.rebalancer._session_changed
+    changed = late.coordinator.monitor.changed
     refused: list[str] = []
 
-    def commit_before(event: SessionChanged) -> None:
+    def commit_before(event: SessionChanged) -> tuple[Trigger, str] | None:
         if not refused:
             with pytest.raises(OffsetCommitError, match="owner node is gone") as error:
                 late.commit()
             refused.append(str(error.value))
-        changed(event)
+        return changed(event)
 
-    late.rebalancer._session_changed = commit_before  # type: ignore[method-assign]
+    late.coordinator.monitor.changed = commit_before  # type: ignore[method-assign]
     late.step()
     assert refused
     assert offsets(server)[0] == 53

@@ -157,7 +157,7 @@ def test_unlistable_owners_hide_those_of_no_other_topic(
     server.put(closed)
     server.refuse(closed, "read")
     for _ in range(3):
-        member.rebalancer._next_reconcile = 0.0
+        member.schedule.reconcile_at = 0.0
         settle([member], 3)
     assert f"nobody owned t-1 for 0 s, which {scala}-0 should" in member.rebalancer.state.detail
     assert [r.getMessage() for r in caplog.records if "not known" in r.getMessage() and r.levelno > 10] == [
@@ -180,7 +180,7 @@ def test_filters_stop_nobody_if_topics_may_not_be_listed(server: FakeZooKeeper) 
     assert {tp.partition for tp in member.owned} == {0, 1, 3}
     assert "left to unreadable members: t-2" in member.rebalancer.state.detail
     server.refuse(paths.TOPICS)
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
     assert {tp.partition for tp in member.owned} == {0, 1}
 

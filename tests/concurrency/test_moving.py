@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,10 +106,8 @@ def test_a_seek_of_what_is_not_ours_says_so(server: FakeZooKeeper, member: Stepp
 @pytest.fixture
 def draining(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Draining:
     """Thread 1 holds a message of a partition that leaves."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=60.0)
     settle([member])
-    rounds = member.rebalancer._rounds
-    monkeypatch.setattr(rounds, "_settings", replace(rounds._settings, drain=60.0))
     return Draining(member, member.owned[tp(1)], monkeypatch)
 
 
@@ -124,12 +121,10 @@ class Draining:
         self.slices = 0
         self.ask: Callable[[], Future[Any]] = Future
         self.asked: Future[Any] | None = None
-        self._revoke = member.delivery.revoke
-        monkeypatch.setattr(member.delivery, "revoke", self._revoked)
+        monkeypatch.setattr(member.delivery, "wait", self.wait)
 
-    def _revoked(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        self._revoke(positions, drain)
-        if self.position in positions and (drain.remaining() or 0.0) > 0.0:
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        if self.position in positions and (limit.remaining() or 0.0) > 0.0:
             self.slices += 1
             if self.asked is None:
                 self.asked = self.ask()
@@ -168,15 +163,15 @@ def test_a_subscription_by_who_is_waited_for_comes_later(
 def test_a_subscription_by_another_thread_waits_for_the_drain(server: FakeZooKeeper, draining: Draining) -> None:
     draining.ask = lambda: draining.member.subscribe({"t": 1, "other": 1}, holder=2)
     member, second = draining.member, SteppedMember(server, "b")
-    slices, draining_revoked = [], draining._revoked
+    slices = []
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        draining_revoked(positions, drain)
+    def waited(positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        draining.wait(positions, limit)
         slices.append(draining.asked is not None and draining.asked.done())
         if draining.slices == 3:
             draining.position.consumed = 11
 
-    member.delivery.revoke = revoked  # type: ignore[method-assign]
+    member.delivery.wait = waited  # type: ignore[method-assign]
     settle([second, member])
     assert not any(slices[: slices.index(True)] if True in slices else slices)
     assert draining.asked is not None

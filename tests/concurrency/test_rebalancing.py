@@ -42,7 +42,8 @@ def test_the_first_member_registers_and_owns_everything(server: FakeZooKeeper) -
     assert member.rebalancer.first_round.done()
 
 
-def test_a_second_member_takes_its_half_and_the_rest_is_not_touched(server: FakeZooKeeper) -> None:
+def test_a_second_member_takes_its_half(server: FakeZooKeeper) -> None:
+    """The other half is not touched."""
     first = SteppedMember(server, "a")
     settle([first])
     before = {n: server.node(paths.owner(GROUP, tp(n))) for n in range(2)}
@@ -78,11 +79,11 @@ def test_without_auto_commit_a_rebalance_commits_nothing(server: FakeZooKeeper) 
     assert second.owned[tp(3)].fetched == 10
 
 
-def test_a_partition_without_an_offset_waits_for_its_start_to_be_stored(server: FakeZooKeeper) -> None:
+def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     position = member.owned[tp(0)]
-    assert position.fetched is None
+    assert [one.fetched for one in member.owned.values()] == [None] * len(member.owned)
     member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert offsets(server) == {0: 77}
@@ -90,11 +91,11 @@ def test_a_partition_without_an_offset_waits_for_its_start_to_be_stored(server: 
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
-def test_starts_that_were_committed_elsewhere_meanwhile_are_read_again_although_that_fails_once(
+def test_starts_committed_elsewhere_meanwhile_are_read_again(
     server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened: nothing told of them once more, and they never started. Later they were given back and claimed
-    anew where the read failed, so that a pause was forgotten.
+    """They never started: no event came for them a second time. After the first repair a failed read gave them back and
+    claimed them anew, and so forgot a pause.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -118,9 +119,10 @@ def test_starts_that_were_committed_elsewhere_meanwhile_are_read_again_although_
     assert not any("release" in event for event, _ in member.delivery.log)
 
 
-def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no_other_waiting(
+def test_a_start_that_may_not_be_written_is_reported_and_retried(
     server: FakeZooKeeper,
 ) -> None:
+    """It keeps no other start waiting."""
     server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
     member = SteppedMember(server, "a")
     settle([member])
@@ -138,7 +140,7 @@ def test_a_start_that_may_not_be_written_is_told_of_and_tried_again_and_keeps_no
 
 
 @pytest.mark.parametrize("denied", [True, False])
-def test_a_start_that_waits_is_not_stored_over_what_the_user_commits_meanwhile(
+def test_a_waiting_start_is_not_stored_over_the_users_commit(
     server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any, **__: Any) -> None:
@@ -208,17 +210,17 @@ def test_a_shutdown_waits_for_messages_in_hand(server: FakeZooKeeper, monkeypatc
     settle([member])
     position = member.owned[tp(0)]
     position.held_until = 1 << 40
-    revoke, slices = member.delivery.revoke, 0
+    slices = 0
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        del limit
         nonlocal slices
         slices += 1
         if slices == 5:
             assert member.delivery.ended
             position.consumed, position.held_until = 6, NOTHING_HELD
-        revoke(positions, drain)
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     member.events.put(StopRequested(deadline=Deadline(scaled(20))))
     member.step()
     assert offsets(server)[0] == 6
@@ -231,17 +233,17 @@ def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypa
     settle([member])
     member.finish(tp(1), 3)
     member.owned[tp(0)].held_until = 1 << 40
-    revoke, slices = member.delivery.revoke, 0
+    slices = 0
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        del limit
         nonlocal slices
         slices += 1
         if slices == 5:
             member.events.put(StopRequested(hurried=True))
         assert slices < 100
-        revoke(positions, drain)
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     begin = monotonic()
     member.events.put(StopRequested(deadline=Deadline(3600.0)))
     member.step()
@@ -250,7 +252,7 @@ def test_a_second_request_to_stop_ends_the_drain(server: FakeZooKeeper, monkeypa
     assert member.rebalancer.state.phase is Phase.CLOSED
 
 
-def test_an_expired_session_registers_again_and_takes_everything_anew(server: FakeZooKeeper) -> None:
+def test_an_expired_session_registers_and_claims_anew(server: FakeZooKeeper) -> None:
     """KAFKA-992, KAFKA-1387: the re-registration after an expiry was lost or looped."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -270,17 +272,17 @@ def test_a_blip_of_the_connection_changes_nothing(server: FakeZooKeeper) -> None
     member = SteppedMember(server, "a")
     settle([member])
     before, tree = dict(member.owned), server.tree("/consumers")
-    member.session.suspend()
-    settle([member])
-    assert member.rebalancer.state.phase is Phase.SUSPENDED
-    member.session.resume()
-    settle([member])
+    phases = []
+    for change in (member.session.suspend, member.session.resume):
+        change()
+        settle([member])
+        phases.append(member.rebalancer.state.phase)
+    assert phases == [Phase.SUSPENDED, Phase.OWNING]
     assert dict(member.owned) == before
     assert server.tree("/consumers") == tree
-    assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_a_member_waits_for_its_own_former_session_and_never_adopts_its_nodes(server: FakeZooKeeper) -> None:
+def test_a_member_never_adopts_nodes_of_its_former_session(server: FakeZooKeeper) -> None:
     """The original takes an owner node with its own thread id for its own, and loses it when the old session ends."""
     make = server.session()
     make.open(_deadline())
@@ -318,7 +320,7 @@ def test_a_deleted_registration_is_made_again(server: FakeZooKeeper) -> None:
     assert len(member.owned) == 4
 
 
-def test_a_deleted_owner_node_stops_the_partition_and_is_claimed_again(server: FakeZooKeeper) -> None:
+def test_a_deleted_owner_node_is_claimed_again(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     old = member.owned[tp(1)]
@@ -339,9 +341,7 @@ def test_the_whole_group_deleted_by_hand_is_made_again(server: FakeZooKeeper) ->
     assert server.node(paths.member(GROUP, "g_a")) is not None
 
 
-def test_an_offset_written_by_somebody_else_is_adopted_and_reported(
-    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_offset_is_adopted_and_reported(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"10")
     member = SteppedMember(server, "a")
     settle([member])
@@ -361,9 +361,8 @@ def test_an_offset_written_by_somebody_else_is_adopted_and_reported(
 
 
 @pytest.mark.parametrize("content", [b"", b"abc", b" 5", b"99999999999999999999"])
-def test_an_unreadable_offset_is_not_guessed_and_harms_only_its_partition(
-    server: FakeZooKeeper, content: bytes
-) -> None:
+def test_an_unreadable_offset_harms_only_its_partition(server: FakeZooKeeper, content: bytes) -> None:
+    """It is not guessed."""
     server.put(paths.offset(GROUP, tp(2)), content)
     member = SteppedMember(server, "a")
     settle([member])
@@ -405,7 +404,7 @@ def test_new_partitions_are_taken_and_the_old_ones_flow_on(server: FakeZooKeeper
     assert all(member.owned[known] is position for known, position in before.items())
 
 
-def test_a_deleted_topic_is_given_up_and_taken_again_when_it_comes_back(server: FakeZooKeeper) -> None:
+def test_a_deleted_topic_is_given_up_and_taken_when_it_is_back(server: FakeZooKeeper) -> None:
     member = SteppedMember(server, "a")
     settle([member])
     server.remove(paths.topic(TOPIC))
@@ -418,7 +417,7 @@ def test_a_deleted_topic_is_given_up_and_taken_again_when_it_comes_back(server: 
     assert len(member.owned) == 2
 
 
-def test_a_connection_that_breaks_in_a_round_leaves_nothing_claimed_unseen(server: FakeZooKeeper) -> None:
+def test_a_broken_connection_leaves_no_claim_unseen(server: FakeZooKeeper) -> None:
     """A claim whose answer is lost may be done: its nodes are ours, belong to no position, and must not block
     anybody.
     """
@@ -442,7 +441,7 @@ def test_a_connection_that_breaks_in_a_round_leaves_nothing_claimed_unseen(serve
     assert member.delivery.flowing == dict(member.owned)
 
 
-def test_what_an_interrupted_claim_left_behind_is_given_back_when_it_is_no_longer_ours(server: FakeZooKeeper) -> None:
+def test_leftovers_of_an_interrupted_claim_are_given_back(server: FakeZooKeeper) -> None:
     """In the original such owner nodes belong to no registry, so nobody ever releases them."""
     first = SteppedMember(server, "a")
     original = first.session.transact
@@ -463,7 +462,7 @@ def test_what_an_interrupted_claim_left_behind_is_given_back_when_it_is_no_longe
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
 
 
-def test_a_round_costs_what_changed_and_not_the_size_of_the_group(server: FakeZooKeeper) -> None:
+def test_a_round_costs_its_changes_not_the_size_of_the_group(server: FakeZooKeeper) -> None:
     make_topic(server, 40)
     members = [SteppedMember(server, f"m{n:02}") for n in range(10)]
     settle(members, 40)
@@ -478,7 +477,7 @@ def test_a_round_costs_what_changed_and_not_the_size_of_the_group(server: FakeZo
     assert server.operations["read"] < 10 + 4 * 40
 
 
-def _deadline() -> object:
+def _deadline() -> Deadline:
     from zkconsumer.deadline import Deadline
 
     return Deadline(5)
@@ -490,7 +489,7 @@ def _unavailable() -> Exception:
     return RegistryUnavailableError("staged")
 
 
-def test_what_a_leaver_had_is_looked_at_while_the_last_commit_is_waited_for(
+def test_a_leavers_partitions_are_looked_at_during_a_last_commit(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over a slow link each question that waits for another's answer counts."""

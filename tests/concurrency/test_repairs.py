@@ -1,11 +1,10 @@
-"""What is done to a group's nodes at the worst moment, and what a member makes of it."""
+"""Foreign changes of a group's nodes at the worst moment, and the member's repairs."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -46,15 +45,8 @@ def server() -> FakeZooKeeper:
 
 
 def reconciled(member: SteppedMember) -> None:
-    member.rebalancer._next_reconcile = 0.0
+    member.schedule.reconcile_at = 0.0
     settle([member])
-
-
-def configured(member: SteppedMember, **changed: Any) -> None:
-    """Other settings, in all that has them."""
-    rebalancer = member.rebalancer
-    for holder in (rebalancer, rebalancer._rounds, rebalancer._schedule):
-        holder._settings = replace(rebalancer._settings, **changed)  # type: ignore[attr-defined]
 
 
 def raced(
@@ -78,15 +70,14 @@ def raced(
 # ---- the look at everything, every rebalance.interval.ms ----
 
 
-def test_a_member_that_waits_looks_after_what_it_believes_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_waiting_member_reconciles_all_the_same(server: FakeZooKeeper) -> None:
     """Every round put the look off, and one that waits for a partition has one every other second: for as long as a
     stranger held one partition, no lost watch and no operator's rewind was ever found.
     """
     server.put(own(3), b"stranger")
-    member = SteppedMember(server, "a")
-    configured(member, interval=0.2)
+    member = SteppedMember(server, "a", interval=0.2)
     settle([member])
-    assert member.rebalancer._state is State.WAITING
+    assert member.coordinator.phase is State.WAITING
     server.put(paths.offset(GROUP, tp(0)), b"3")
     end = monotonic() + scaled(20)
     while member.owned[tp(0)].consumed != 3:
@@ -104,7 +95,7 @@ def foreign(number: int) -> str:
     return paths.member(GROUP, f"{GROUP}_z{number:02}")
 
 
-def test_a_reconciliation_reads_few_registrations_and_every_one_in_turn(server: FakeZooKeeper) -> None:
+def test_a_reconciliation_reads_few_registrations_in_turn(server: FakeZooKeeper) -> None:
     """Every member read those of all others, every time: members times members requests."""
     most = 3 * registration.DOUBTED - 1
     nothing = FOREIGN.replace(b'"t":1', b"")
@@ -167,16 +158,16 @@ def test_of_members_that_left_nothing_is_kept(server: FakeZooKeeper) -> None:
 def test_a_deletion_that_is_told_late_is_not_believed(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture, whose: str
 ) -> None:
-    """What happened: watches tell on another thread than answers come, so that we were told of our registration's end,
-    which we had deleted and made in one transaction, when it stood again. It counted as gone, making it failed, and
-    what stood there counted as somebody else's; so it was made anew, and so on.
+    """Watches report on another thread than responses. The member deleted and created its registration in one
+    transaction, and heard of the deletion when the node existed again. It took the node for gone, failed to create it,
+    took the existing one for a foreign node, created it anew, and so on.
     """
     member = SteppedMember(server, "a")
     settle([member])
     path = paths.member(GROUP, member.consumer) if whose == "our registration" else own(3)
     before = server.node(path)
     assert before is not None
-    member.rebalancer._cache._fired(NodeEvent(NodeEventKind.DELETED, path))
+    member.cache._fired(NodeEvent(NodeEventKind.DELETED, path))
     rebalances = member.rebalancer.state.rebalances
     settle([member])
     assert server.node(path) == before
@@ -185,7 +176,7 @@ def test_a_deletion_that_is_told_late_is_not_believed(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_an_overwritten_owner_node_is_released_also_where_the_partition_moves_on(server: FakeZooKeeper) -> None:
+def test_an_overwritten_owner_node_leaves_with_its_partition(server: FakeZooKeeper) -> None:
     """It was lost and in no list any more, so it stood until our session ended, and the next owner waited."""
     first = SteppedMember(server, "a")
     settle([first])
@@ -195,12 +186,12 @@ def test_an_overwritten_owner_node_is_released_also_where_the_partition_moves_on
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_an_owner_node_that_is_overwritten_while_it_is_released_is_released(
+def test_an_owner_node_overwritten_during_a_release_is_released(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = SteppedMember(server, "a")
     settle([first])
-    raced(monkeypatch, first.rebalancer._ownership, "release", lambda: server.put(own(3), b"garbage"))
+    raced(monkeypatch, first.coordinator.rounds.owner_nodes, "release", lambda: server.put(own(3), b"garbage"))
     second = SteppedMember(server, "b")
     settle([second, first])
     assert set(second.owned) == {tp(2), tp(3)}
@@ -218,19 +209,18 @@ def test_what_a_commit_found_lost_is_released_where_it_moves_on(server: FakeZooK
     assert set(second.owned) == {tp(2), tp(3)}
 
 
-def test_what_is_released_between_the_claim_and_the_watch_is_claimed_at_once(
+def test_a_release_between_claim_and_watch_is_seen_at_once(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No watch tells of it: it was made after the first look, and gone before the second."""
-    member = SteppedMember(server, "a")
-    configured(member, backoff_max=1000.0)
+    member = SteppedMember(server, "a", backoff_max=1000.0)
     raced(monkeypatch, member.session, "transact", lambda: server.put(own(3), b"x", ephemeral_owner=99))
-    raced(monkeypatch, member.rebalancer._ownership, "claim", lambda: server.remove(own(3)), after=True)
+    raced(monkeypatch, member.coordinator.rounds.owner_nodes, "claim", lambda: server.remove(own(3)), after=True)
     settle([member])
     assert set(owners(server)) == {0, 1, 2, 3}
 
 
-def test_one_that_may_not_be_released_keeps_nothing_else_from_moving(
+def test_a_refused_release_keeps_nothing_else_from_moving(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every round failed at it, for ever: no other partition was claimed or released any more."""
@@ -248,7 +238,7 @@ def test_one_that_may_not_be_released_keeps_nothing_else_from_moving(
     assert caplog.text.count("t-3 cannot be released") == 1
 
 
-def test_a_hostile_owner_node_does_not_fill_the_state_and_the_log(server: FakeZooKeeper) -> None:
+def test_a_hostile_owner_node_fills_neither_state_nor_log(server: FakeZooKeeper) -> None:
     server.put(own(2), b"x" * 1_000_000)
     server.put(own(3), b"two\nlines\x00")
     member = SteppedMember(server, "a")
@@ -262,7 +252,7 @@ def test_a_hostile_owner_node_does_not_fill_the_state_and_the_log(server: FakeZo
 # ---- registrations ----
 
 
-def test_of_two_with_one_id_that_start_at_the_same_moment_one_waits(
+def test_of_two_with_one_id_at_the_same_moment_one_waits(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither saw the other, and who came second took the first's registration for its own, with its partitions."""
@@ -278,8 +268,8 @@ def test_of_two_with_one_id_that_start_at_the_same_moment_one_waits(
 
 
 def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> None:
-    """An operator deletes our node, and before we make it again another process with our consumer.id makes his: the
-    group's new members are given what we own, and we released nothing, for no round of ours got that far.
+    """An operator deletes our node, and another process with our consumer.id creates its own before us. The group then
+    assigns our partitions to others. We released nothing, because no round of ours got that far.
     """
     member = SteppedMember(server, "a")
     settle([member])
@@ -298,10 +288,10 @@ def test_who_cannot_register_gives_up_what_it_owns(server: FakeZooKeeper) -> Non
 
 
 @pytest.mark.parametrize("way", ["create", "transact"])
-def test_a_registration_that_was_overwritten_before_its_answer_was_lost_is_made_anew(
+def test_an_overwritten_registration_without_answer_is_made_anew(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """What we had written was not known then, and the stranger's number of streams was taken for ours."""
+    """The member did not know its own text, and took the foreign number of streams for its own."""
     member = SteppedMember(server, "a")
     if way == "transact":
         settle([member])
@@ -316,9 +306,7 @@ def test_a_registration_that_was_overwritten_before_its_answer_was_lost_is_made_
     assert set(owners(server).values()) == {f"{member.consumer}-0"}
 
 
-def test_a_thousand_unreadable_members_fill_neither_the_state_nor_the_log(
-    server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_members_fill_neither_state_nor_log(server: FakeZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(1000):
         server.put(paths.member(GROUP, f"{GROUP}_bad{number:04}"), b"")
     member = SteppedMember(server, "a")
@@ -335,7 +323,7 @@ def test_a_thousand_unreadable_members_fill_neither_the_state_nor_the_log(
 # ---- what a member says of itself ----
 
 
-def test_the_state_says_where_a_member_stands_and_what_it_waits_for_since_when(
+def test_the_state_says_what_a_member_waits_for_and_since_when(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def says() -> str:
@@ -391,10 +379,9 @@ def test_a_round_that_fails_is_tried_for_ever(server: FakeZooKeeper, monkeypatch
     assert len(member.owned) == 6
 
 
-def test_a_release_that_no_watch_tells_of_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
+def test_a_release_without_a_watch_is_found_at_the_next_look(server: FakeZooKeeper) -> None:
     server.put(own(3), b"stranger", ephemeral_owner=5)
-    member = SteppedMember(server, "a")
-    configured(member, backoff_max=0.2)
+    member = SteppedMember(server, "a", backoff_max=0.2)
     settle([member])
     lose_watch(server, own(3))
     server.remove(own(3))
@@ -420,7 +407,8 @@ def test_a_member_whose_node_we_may_not_read_harms_nobody(server: FakeZooKeeper)
     assert "left to unreadable members: t-1" in str(member.rebalancer.state)
 
 
-def test_an_offset_that_we_may_not_read_is_not_guessed_and_harms_only_its_partition(server: FakeZooKeeper) -> None:
+def test_an_offset_without_read_rights_harms_only_its_partition(server: FakeZooKeeper) -> None:
+    """It is not guessed."""
     server.refuse(paths.offset(GROUP, tp(2)), "read")
     member = SteppedMember(server, "a")
     settle([member])
@@ -432,7 +420,8 @@ def test_an_offset_that_we_may_not_read_is_not_guessed_and_harms_only_its_partit
     assert member.owned[tp(2)].consumed == 10
 
 
-def test_an_offset_whose_rights_are_taken_while_it_is_consumed_stops_its_partition_only(server: FakeZooKeeper) -> None:
+def test_lost_rights_to_an_offset_stop_its_partition_only(server: FakeZooKeeper) -> None:
+    """The rights are taken away while the partition is consumed."""
     member = SteppedMember(server, "a")
     settle([member])
     before = {n: member.owned[tp(n)] for n in (0, 1, 3)}
@@ -496,7 +485,7 @@ def test_offsets_whose_directory_was_deleted_are_made_again(server: FakeZooKeepe
     assert offsets(server)[0] == 15
 
 
-def test_a_second_write_does_not_set_free_what_the_first_one_stopped(server: FakeZooKeeper) -> None:
+def test_a_second_foreign_write_frees_no_stopped_partition(server: FakeZooKeeper) -> None:
     """With ``offset.conflict=raise`` the partition flowed again, from wherever somebody wrote next."""
     member = SteppedMember(server, "a", conflict="raise")
     settle([member])
@@ -518,28 +507,27 @@ def test_a_second_write_does_not_set_free_what_the_first_one_stopped(server: Fak
 
 def test_a_shutdown_hurries_a_drain(server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for the whole of ``rebalance.drain.timeout.ms``, which may be a minute."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", drain=3600.0)
     settle([member])
-    configured(member, drain=3600.0)
     member.owned[tp(3)].held_until = 11
-    revoke, slices = member.delivery.revoke, 0
+    slices = 0
 
-    def revoked(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
+    def waited(_: Sequence[PartitionPosition], limit: Deadline) -> None:
+        del limit
         nonlocal slices
         slices += 1
         if slices == 3:
             member.events.put(StopRequested())
         assert slices < 100
-        revoke(positions, drain)
 
-    monkeypatch.setattr(member.delivery, "revoke", revoked)
+    monkeypatch.setattr(member.delivery, "wait", waited)
     server.put(paths.member(GROUP, f"{GROUP}_z"), FOREIGN, ephemeral_owner=5)
     settle([member])
-    assert member.rebalancer._state is State.CLOSED
+    assert member.coordinator.phase is State.CLOSED
     assert owners(server) == {}
 
 
-def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(server: FakeZooKeeper) -> None:
+def test_a_failing_step_of_leaving_still_ends_the_thread(server: FakeZooKeeper) -> None:
     """It was tried again for ever, by a thread that nobody could end."""
     member = SteppedMember(server, "a")
     settle([member])
@@ -548,7 +536,7 @@ def test_a_step_of_leaving_that_fails_unexpectedly_ends_the_thread_all_the_same(
         raise KeyError("a mistake of ours")
 
     member.delivery.end = broken  # type: ignore[method-assign]
-    member.rebalancer._thread.start()
+    member.rebalancer.run()
     member.events.put(StopRequested())
     assert member.rebalancer.join(Deadline(scaled(20)))
     assert owners(server) == {}
@@ -558,15 +546,14 @@ def test_a_round_that_fails_unexpectedly_shows_in_the_state(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It went on saying "owning 4 of 4 partitions", however often its rounds failed."""
-    member = SteppedMember(server, "a")
+    member = SteppedMember(server, "a", backoff=0.01, backoff_max=0.05)
     settle([member])
-    configured(member, backoff=0.01, backoff_max=0.05)
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(member.rebalancer._rounds, "_plan", broken)
-    member.rebalancer._thread.start()
+    monkeypatch.setattr(member.strategy, "plan", broken)
+    member.rebalancer.run()
     make_topic(server, 6)
     try:
         eventually(lambda: member.rebalancer.state.phase is Phase.FAILED, 20, "the failure to show")

@@ -74,7 +74,7 @@ def test_what_somebody_wrote_into_the_node_counts_alone(
         with pytest.raises(OffsetCommitError, match="t-0 at 100 .somebody else wrote the offset"):
             member.commit()
     else:
-        member.rebalancer._next_reconcile = 0.0
+        member.schedule.reconcile_at = 0.0
     settle([member])
     position = member.owned[tp(0)]
     assert (position.consumed, position.fetched, position.paused) == (written, written, True)

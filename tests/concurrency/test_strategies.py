@@ -14,8 +14,8 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
+from zkconsumer.assignors.assignor import assignor
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.lookup import assignor
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
@@ -81,10 +81,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> tuple[GroupStrategy, Failing]:
 CIRCLE = {"strategy": "average-by-circle"}
 
 
-def test_a_strategy_of_ours_is_in_effect_once_the_whole_group_advertises_it(
+def test_our_strategy_needs_the_advertisement_of_the_whole_group(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.group_warnings")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.strategy")
     first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
     settle([first])
     old = SteppedMember(server, "b")
@@ -117,7 +117,7 @@ def test_a_group_that_refuses_to_be_mixed_keeps_what_it_owns(server: FakeZooKeep
 
 
 @pytest.mark.parametrize("error", [ValueError("no room"), KeyError("x"), RuntimeError()])
-def test_a_strategy_that_raises_leaves_the_old_assignment_in_force(
+def test_a_strategy_that_raises_leaves_the_assignment_in_force(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     made, chosen = failing(monkeypatch)
@@ -140,9 +140,10 @@ def test_a_strategy_that_raises_leaves_the_old_assignment_in_force(
     assert member.rebalancer.state.detail == ""
 
 
-def test_what_was_lost_while_the_strategy_fails_is_taken_again_as_before(
+def test_lost_partitions_come_back_while_the_strategy_fails(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It was lost while the strategy fails."""
     made, chosen = failing(monkeypatch)
     member = SteppedMember(server, "a", strategy=made)
     settle([member])
@@ -189,7 +190,8 @@ def test_an_impossible_assignment_is_refused_as_a_whole(
     assert "the strategy range failed" in member.rebalancer.state.detail
 
 
-def test_racks_are_read_for_strategies_that_want_them_and_a_moved_leader_counts(server: FakeZooKeeper) -> None:
+def test_racks_are_read_for_strategies_that_want_them(server: FakeZooKeeper) -> None:
+    """A moved leader counts."""
     lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
     members = [
         SteppedMember(
@@ -243,7 +245,7 @@ def test_the_rooms_and_the_table_are_properties(server: FakeZooKeeper) -> None:
 def test_members_that_subscribe_differently_are_reported_once(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.group_warnings")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.strategy")
     make_topic(server, 2, "other")
     first, second = SteppedMember(server, "a"), SteppedMember(server, "b", topic="other")
     settle([first, second])
@@ -299,7 +301,7 @@ def _changed() -> Any:
     return NodeChanged("/")
 
 
-def test_a_strategy_that_wants_to_end_the_process_does_not_end_the_member(server: FakeZooKeeper) -> None:
+def test_a_strategy_that_raises_systemexit_ends_no_member(server: FakeZooKeeper) -> None:
     class Quitting(GroupStrategy):
         def __call__(self, view: object, threads: object) -> Assignment:
             raise SystemExit(3)

@@ -1,6 +1,7 @@
-"""Members on threads of their own, each with its committer and a reader, while everything happens to them at random: no
-thread stumbles, all is owned in the end, and every thread ends. What is checked step by step elsewhere is here met in
-orders that nobody thought of.
+"""Members on their own threads, each with a committer and a reader, under random faults.
+
+No thread fails, all partitions are owned in the end, and every thread ends. The steps that other tests check one by one
+come here in unforeseen orders.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from threading import Thread
 from typing import Any
@@ -37,9 +37,8 @@ LOST = 0.01
 class DrainingDelivery(RecordingDelivery):
     """Waits for the message in the reader's hands, as streams do."""
 
-    def revoke(self, positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        super().revoke(positions, drain)
-        while any(position.held for position in positions) and not drain.expired:
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        while any(position.held for position in positions) and not limit.expired:
             threading.Event().wait(0.001)
 
 
@@ -54,19 +53,18 @@ class Running:
             streams=chance.choice((1, 2, 3)),
             conflict=chance.choice(("adopt", "overwrite", "raise")),
             patience=3.0,
+            quiet=0.01,
+            backoff=0.02,
+            backoff_max=0.2,
+            drain=0.2,
+            interval=0.5,
         )
-        rebalancer = member.rebalancer
-        quick = replace(
-            rebalancer._settings, quiet=0.01, backoff=0.02, backoff_max=0.2, drain=0.2, interval=0.5, patience=3.0
-        )
-        for holder in (rebalancer, rebalancer._rounds, rebalancer._schedule):
-            holder._settings = quick
         self.lossy = True
         for kind in REQUESTS:
             setattr(member.session, kind, self._losing(getattr(member.session, kind)))
         member.committer.schedule.interval = 0.05
         member.committer.open()
-        rebalancer.start()
+        member.rebalancer.start()
         self._ended = threading.Event()
         self._reader = Thread(target=self._read, name=f"{name}-reader", daemon=True)
         self._reader.start()
@@ -110,7 +108,7 @@ class Running:
 
 
 class Mischief:
-    """What happens to a group from outside."""
+    """Random faults from outside the group."""
 
     def __init__(self, server: FakeZooKeeper, chance: Random) -> None:
         self._server = server
@@ -182,7 +180,7 @@ class Mischief:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_happens_to_members_on_threads_they_share_everything_in_the_end(
+def test_members_on_threads_share_everything_in_the_end(
     seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

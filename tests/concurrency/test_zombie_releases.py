@@ -45,8 +45,8 @@ def test_a_release_in_a_later_session_leaves_claims_of_others(server: FakeZooKee
     claimed: list[int] = []
     revoke = first.delivery.revoke
 
-    def stopped_meanwhile(positions: Sequence[PartitionPosition], drain: Deadline) -> None:
-        revoke(positions, drain)
+    def stopped_meanwhile(positions: Sequence[PartitionPosition]) -> None:
+        revoke(positions)
         if positions and not claimed:
             first.session.expire_unnoticed()
             settle([second])

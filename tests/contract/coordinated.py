@@ -12,12 +12,12 @@ from typing import Any
 from tests.cluster.conftest import produce_to, unique
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
+from zkconsumer.assignors.java_consumer import RangeGroupAssignor
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MemberIdRequiredError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, GroupDescription, Joined, Membership
-from zkconsumer.member.coordinator.leader_assignment import offers
-from zkconsumer.member.coordinator.leader_assignors import RangeGroupAssignor
+from zkconsumer.member.coordinator.leader_assignment import protocol_offers
 from zkconsumer.model import Endpoint
 from zkconsumer.testing import FakeCluster
 from zkconsumer.zookeeper.cluster_admin import Admin
@@ -147,7 +147,7 @@ class RawMember:
 
     def joins(self, topics: list[str]) -> Future[Joined]:
         """Ask to join; the answer comes when all have."""
-        protocols = offers([RangeGroupAssignor()], topics, owned=(), previous=(), generation=-1)
+        protocols = protocol_offers([RangeGroupAssignor()], topics, owned=(), previous=(), generation=-1)
         return _in_background(lambda: self._join(protocols))
 
     def _join(self, protocols: list[tuple[str, bytes]]) -> Joined:

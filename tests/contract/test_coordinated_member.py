@@ -31,7 +31,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import GroupChannel
 from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.testing import FakeCluster
 
 STRATEGIES = ["range", "cooperative-sticky", "average"]
@@ -137,12 +137,11 @@ def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> Non
     one = read(first, topic)
     one.wait_for(40)
     assert first._member is not None
-    assert first._member.rebalancer is not None
-    before = first._member.rebalancer.positions()
+    before = first._member.positions()
     second = place.connector(partition_assignment_strategy="cooperative-sticky")
     read(second, topic)
     shared(4, first, second)
-    after = first._member.rebalancer.positions()
+    after = first._member.positions()
     assert len(after) == 2
     assert all(before[tp] is position for tp, position in after.items())
 
@@ -194,7 +193,7 @@ def test_leaving_a_stable_group_is_told_to_the_others_at_once(place: Place) -> N
 
 def _name(connector: ZookeeperConsumerConnector) -> str:
     member: Any = connector._member
-    return str(member.rebalancer._generation.who.member_id)
+    return str(member.coordination.group.generation.who.member_id)
 
 
 def test_leaving_before_the_assignment_is_told_at_once(place: Place) -> None:
@@ -223,7 +222,7 @@ def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatc
     topic = place.topic(2)
     raw, ours = place.raw(), place.connector(session_timeout_ms=60_000)
     read(ours, topic)
-    monkeypatch.setattr(Line, "topics", lambda line, _: line._put(lambda: _hear_nothing(line)))
+    monkeypatch.setattr(CoordinatorRequests, "topics", lambda line, _: line._put(lambda: _hear_nothing(line)))
     assert not raw.joins([topic]).result(scaled(20)).is_leader
     awaited = raw.syncs()
     place.await_state("CompletingRebalance", 2)
@@ -237,7 +236,7 @@ def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatc
     assert monotonic() - began < scaled(4)  # the session would last 60 s
 
 
-def _hear_nothing(line: Line) -> TopicsSeen:
+def _hear_nothing(line: CoordinatorRequests) -> TopicsSeen:
     """Wait as for an answer that never comes, until another connection takes the place of this one."""
     channel = line._connected()
     eventually(lambda: not line._search.is_open(channel), 60, "the end of a question that nobody answers")

@@ -226,7 +226,8 @@ def test_a_sync_for_another_protocol_is_refused(coordinator: Target, name: str, 
         pytest.skip("since SyncGroup 5")
     first = coordinator.member()
     first.joined()
-    assert codes(first.syncs(**{name: value}).answer()) == [INCONSISTENT]
+    given: dict[str, Any] = {name: value}
+    assert codes(first.syncs(**given).answer()) == [INCONSISTENT]
     assert coordinator.state() == "CompletingRebalance"
 
 

@@ -41,7 +41,7 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
         if request.param == "fake":
             session: Session = fake.session()
         else:
-            address = served.connect if request.param == "served" else request.getfixturevalue("zookeeper_server")
+            address = served.connect if served is not None else request.getfixturevalue("zookeeper_server")
             session = Session(address, timeout=4.0, on_change=lambda _: None)
         session.open(Deadline(scaled(10)))
         sessions.append(session)

@@ -39,15 +39,15 @@ class Task:
         self.ended = False
         self._simulation = simulation
         self._body = body
-        self._turn = threading.Semaphore(0)
-        self._since = 0.0
-        self._wakeup = 0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.turn = threading.Semaphore(0)
+        self.since = 0.0
+        self.wakeup = 0
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def _run(self) -> None:
-        self._turn.acquire()
-        self._since = time.thread_time()
+        self.turn.acquire()
+        self.since = time.thread_time()
         try:
             if not self.ended:
                 self._body()
@@ -57,7 +57,7 @@ class Task:
             self._simulation.failures.append(e)
         finally:
             self.ended = True
-            self._simulation._mine.release()
+            self._simulation.turn_back.release()
 
 
 class Simulation:
@@ -72,7 +72,7 @@ class Simulation:
         self._counts_cpu = counts_cpu
         self._seed = seed
         self.chance = random.Random(seed)
-        self._mine = threading.Semaphore(0)
+        self.turn_back = threading.Semaphore(0)
         self._moments: list[tuple[float, int, Task | None, int, Callable[[], None] | None]] = []
         self._order = itertools.count()
         self._tasks: list[Task] = []
@@ -83,7 +83,7 @@ class Simulation:
         task = self._running
         if task is None or not self._counts_cpu:
             return self.now
-        return self.now + time.thread_time() - task._since
+        return self.now + time.thread_time() - task.since
 
     def start(self, name: str, body: Callable[[], None]) -> Task:
         """A new thread, whose first turn comes now."""
@@ -93,7 +93,7 @@ class Simulation:
         finally:
             threading.stack_size(size)
         self._tasks.append(task)
-        self._wake(task, self.now)
+        self.wake(task, self.now)
         return task
 
     def at(self, moment: float, call: Callable[[], None]) -> None:
@@ -114,7 +114,7 @@ class Simulation:
                 self.now = max(self.now, moment)
                 assert call is not None
                 call()
-            elif not task.ended and task._wakeup == wakeup:
+            elif not task.ended and task.wakeup == wakeup:
                 self.now = max(self.now, moment)
                 self._give_turn(task)
         if self.failures:
@@ -125,7 +125,7 @@ class Simulation:
         """End all threads."""
         for task in self._tasks:
             self.end(task)
-            task._thread.join(10)
+            task.thread.join(10)
 
     @contextmanager
     def clocks(self) -> Iterator[None]:
@@ -158,47 +158,47 @@ class Simulation:
     def settle_cpu(self) -> float:
         """Book what the task has computed; returns the moment it has got to."""
         task = self.task()
-        used = time.thread_time() - task._since
+        used = time.thread_time() - task.since
         task.cpu += used
-        task._since += used
+        task.since += used
         return self.now + used if self._counts_cpu else self.now
 
     def forget_cpu(self) -> None:
         """What was computed since :meth:`settle_cpu` was not the task's work."""
-        self.task()._since = time.thread_time()
+        self.task().since = time.thread_time()
 
     def sleep_until(self, moment: float) -> None:
         """Give the turn away until then."""
         task = self.task()
-        self._wake(task, moment)
+        self.wake(task, moment)
         self._wait(task)
 
     # ---- the turn ----
 
-    def _wake(self, task: Task, moment: float) -> None:
+    def wake(self, task: Task, moment: float) -> None:
         """Its turn comes then, and not when it was to come before."""
-        task._wakeup += 1
-        heapq.heappush(self._moments, (max(moment, self.now), next(self._order), task, task._wakeup, None))
+        task.wakeup += 1
+        heapq.heappush(self._moments, (max(moment, self.now), next(self._order), task, task.wakeup, None))
 
     def _give_turn(self, task: Task) -> None:
         self._running = task
-        task._turn.release()
-        self._mine.acquire()
+        task.turn.release()
+        self.turn_back.acquire()
         self._running = None
 
     def _wait(self, task: Task) -> None:
-        self._mine.release()
-        task._turn.acquire()
+        self.turn_back.release()
+        task.turn.acquire()
         if task.ended:
             raise _Ended
-        task._since = time.thread_time()
+        task.since = time.thread_time()
 
 
 class Mailbox(SimpleQueue[T]):
     """A queue whose waiting is virtual. One task takes; anybody puts."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
+        self.simulation = simulation
         self._items: deque[T] = deque()
         self._taker: Task | None = None
 
@@ -206,12 +206,12 @@ class Mailbox(SimpleQueue[T]):
         """Add one; whoever waits gets it now."""
         self._items.append(item)
         if self._taker is not None:
-            self._simulation._wake(self._taker, self._simulation.now)
+            self.simulation.wake(self._taker, self.simulation.now)
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
         """Take one, waiting ``timeout`` seconds for it. Raises Empty."""
         if not self._items and block:
-            simulation = self._simulation
+            simulation = self.simulation
             reached = simulation.settle_cpu()
             self._taker = simulation.task()
             try:

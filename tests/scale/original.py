@@ -160,7 +160,6 @@ class OriginalMember:
         """Its process is gone; its session lives until :meth:`expire`."""
         self._simulation.end(self.task)
         self._simulation.end(self._listener)
-        self.session._up = False
 
     def expire(self) -> None:
         """ZooKeeper ends its session."""

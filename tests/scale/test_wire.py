@@ -64,9 +64,9 @@ def test_a_mailbox_waits_for_mail_or_for_its_time(simulation: Simulation) -> Non
     assert seen == [("mail", 1003.0), ("nothing", 1008.0)]
 
 
-def test_who_is_ended_stops_where_he_stands_and_a_failure_comes_out(simulation: Simulation) -> None:
+def test_an_ended_task_stops_and_a_failure_comes_out(simulation: Simulation) -> None:
     seen = []
-    task = simulation.start("ended", lambda: (simulation.sleep_until(1005.0), seen.append("too late")))  # type: ignore[arg-type, func-returns-value]
+    task = simulation.start("ended", lambda: (simulation.sleep_until(1005.0), seen.append("too late")))  # type: ignore[arg-type]
     simulation.at(1001.0, lambda: simulation.end(task))
     simulation.run(1010.0)
     assert seen == []
@@ -75,9 +75,10 @@ def test_who_is_ended_stops_where_he_stands_and_a_failure_comes_out(simulation: 
         simulation.run(1020.0)
 
 
-def test_requests_sent_together_share_a_round_trip_and_the_server_serves_one_after_the_other(
+def test_requests_sent_together_share_a_round_trip(
     simulation: Simulation,
 ) -> None:
+    """The server serves them one after the other."""
     server = CountedServer(simulation)
     for number in range(10):
         server.put(f"/n/{number}", b"123")
@@ -127,7 +128,7 @@ def test_a_transaction_is_one_request_with_its_parts(simulation: Simulation) -> 
     assert server.owners_changed == 1000.0, "no owner node"
 
 
-def test_an_event_travels_and_comes_before_an_answer_that_knows_more(simulation: Simulation) -> None:
+def test_an_event_comes_before_an_answer_that_knows_more(simulation: Simulation) -> None:
     server = CountedServer(simulation)
     server.put("/n", b"1")
     order: list[tuple[str, float]] = []

@@ -98,7 +98,7 @@ def query(spark: Any, cluster: DevCluster, new_group: Callable[[], str], tmp_pat
         one.stop()
 
 
-def test_a_query_alone_reads_everything_once_commits_it_and_leaves(
+def test_a_query_alone_reads_commits_and_leaves(
     query: NewQuery, new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
     topic = new_topic(4)
@@ -122,13 +122,14 @@ def test_a_query_alone_reads_everything_once_commits_it_and_leaves(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_query_and_a_connector_share_a_group_that_the_connector_joins_and_leaves(
+def test_a_query_and_a_connector_share_a_group(
     strategy: str,
     query: NewQuery,
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """The connector joins and leaves."""
     topic = new_topic(4)
     produce(topic, values(0, 2000), partitions=4)
     one = query(topic, strategy)
@@ -149,13 +150,14 @@ def test_a_query_and_a_connector_share_a_group_that_the_connector_joins_and_leav
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_who_joins_during_a_batch_of_several_heartbeats_waits_for_its_end_and_gets_nothing_twice(
+def test_a_join_during_a_long_batch_waits_for_its_end(
     strategy: str,
     query: NewQuery,
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """The batch takes several heartbeats. Nothing is read twice."""
     topic = new_topic(4)
     produce(topic, values(0, 2000), partitions=4)
     one = query(topic, strategy)
@@ -179,12 +181,13 @@ def test_who_joins_during_a_batch_of_several_heartbeats_waits_for_its_end_and_ge
     assert {*one.sink.places, *places(other)} == everything(4, 1000)
 
 
-def test_a_batch_that_takes_longer_than_releaseafter_gives_up_and_is_never_twice_in_the_query(
+def test_a_batch_longer_than_releaseafter_gives_up(
     query: NewQuery,
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """Nothing is read twice in the query."""
     topic = new_topic(2)
     produce(topic, values(0, 1000), partitions=2)
     one = query(topic, "range")
@@ -202,7 +205,7 @@ def test_a_batch_that_takes_longer_than_releaseafter_gives_up_and_is_never_twice
     assert {*one.sink.places, *places(other)} == everything(2, 600)
 
 
-def test_a_batch_in_whose_middle_the_driver_dies_is_repeated_exactly(
+def test_a_batch_whose_driver_dies_is_repeated_exactly(
     query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], tmp_path: Path
 ) -> None:
     topic = new_topic(4)
@@ -237,9 +240,10 @@ def test_a_batch_in_whose_middle_the_driver_dies_is_repeated_exactly(
             process.close()
 
 
-def test_a_query_leaves_zookeeper_by_one_property_and_goes_on_from_its_checkpoint(
+def test_a_query_moves_to_the_brokers_by_one_property(
     query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], cluster: DevCluster, zookeeper: Any
 ) -> None:
+    """It goes on from its checkpoint."""
     topic = new_topic(4)
     produce(topic, values(0, 2000), partitions=4)
     one = query(topic, "range")
@@ -254,7 +258,7 @@ def test_a_query_leaves_zookeeper_by_one_property_and_goes_on_from_its_checkpoin
     assert offsets_of(zookeeper, one.group, topic) == dict.fromkeys(range(4), 500)
 
 
-def test_what_reads_beside_the_group_moves_its_offsets_while_it_has_no_members(
+def test_a_query_beside_an_empty_group_moves_its_offsets(
     query: NewQuery, new_topic: NewTopic, produce: Callable[..., int], our_member: Callable[..., OurMember]
 ) -> None:
     from zkconsumer.errors import OffsetCommitError

@@ -73,7 +73,7 @@ def values(first: int, end: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, end)]
 
 
-def test_a_batch_in_whose_middle_the_driver_dies_is_repeated_exactly(
+def test_a_batch_whose_driver_dies_is_repeated_exactly(
     driver: Callable[[str], Driver], new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
     topic = new_topic(4)
@@ -105,7 +105,7 @@ def test_a_batch_in_whose_middle_the_driver_dies_is_repeated_exactly(
     assert of_topic.at(4, 1100)
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_batch_and_a_session_that_is_stopped(
+def test_a_killed_worker_and_a_stopped_session(
     driver: Callable[[str], Driver], new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
     topic = new_topic(2)

@@ -1,4 +1,4 @@
-"""A streaming query as a live member of its group, beside others: the rows of README's table, one test each.
+"""A streaming query as a live member of its group, beside others: the cases of docs/spark-guarantees.md, one test each.
 
 Two things are asked everywhere: no message is missing in the group, and none is twice in the query.
 """
@@ -24,10 +24,10 @@ from tests.spark.conftest import Reader, Sink, offsets_of, runners
 from tests.timing import eventually, scaled
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark import query_member as member_module
+from zkconsumer.spark import membership
+from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span, encode_progress
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.query_member import GroupMember
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 MakeReader = Callable[[str], Reader]
@@ -43,7 +43,7 @@ class Query:
         self.sink = Sink()
         self.query: Any = None
 
-    def start(self, trigger: dict[str, Any] | None = None, **options: str) -> None:
+    def start(self, trigger: dict[str, Any] | None = None, **options: Any) -> None:
         given = {"membership": "member", "zookeeper.session.timeout.ms": "4000", **options}
         self.query = self.sink.start(self.reader.stream(**given), self.checkpoint, **trigger or QUICK)
 
@@ -125,12 +125,13 @@ def test_what_is_there_now_is_read_as_a_member_that_leaves_then(
     assert set(one.sink.places) == everything(4, 1000)
 
 
-def test_who_joins_gets_its_share_when_the_running_batch_ends_and_nothing_twice(
+def test_a_joining_member_gets_its_share_after_the_batch(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """Nothing is read twice."""
     topic = new_topic(4)
     produce(topic, values(0, 2000), partitions=4)
     one = query(topic)
@@ -154,12 +155,13 @@ def test_who_joins_gets_its_share_when_the_running_batch_ends_and_nothing_twice(
     assert {*one.sink.places, *places(other)} == everything(4, 1250)
 
 
-def test_a_batch_that_takes_too_long_is_read_by_others_as_well_but_never_twice_by_the_query(
+def test_a_batch_that_takes_too_long_is_never_twice_in_the_query(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """Other members read its messages as well."""
     topic = new_topic(2)
     produce(topic, values(0, 1000), partitions=2)
     one = query(topic)
@@ -177,12 +179,13 @@ def test_a_batch_that_takes_too_long_is_read_by_others_as_well_but_never_twice_b
     assert set(one.sink.places) == everything(2, 600)
 
 
-def test_what_is_not_being_read_leaves_at_once_however_long_the_trigger_waits(
+def test_an_idle_partition_leaves_at_once(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """However long the trigger waits."""
     topic = new_topic(2)
     produce(topic, values(0, 100), partitions=2)
     one = query(topic)
@@ -194,7 +197,7 @@ def test_what_is_not_being_read_leaves_at_once_however_long_the_trigger_waits(
     assert len(one.sink.places) == 100
 
 
-def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
+def test_a_session_lost_during_a_batch_costs_nothing(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
@@ -204,7 +207,7 @@ def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
     produce(topic, values(0, 1000), partitions=2)
     one = query(topic)
     one.sink.hold_at = 0
-    one.start(**{"zookeeper.session.timeout.ms": "2000"})
+    one.start(None, **{"zookeeper.session.timeout.ms": "2000"})
     assert one.sink.holding.wait(scaled(120))
     me = one.member
     (runner,) = runners(os.getpid())
@@ -225,7 +228,7 @@ def test_a_session_that_ends_during_a_batch_costs_the_query_nothing(
     assert {*one.sink.places, *places(other)} == everything(2, 700)
 
 
-def test_a_batch_is_repeated_exactly_although_others_own_what_it_reads_by_now(
+def test_a_batch_is_repeated_exactly_even_if_others_own_it(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
@@ -278,7 +281,7 @@ def test_a_query_and_a_scala_member_share_a_group(
     assert {*one.sink.places, *places(scala)} == everything(4, 1100)
 
 
-def test_a_scala_member_that_gave_up_during_a_long_batch_is_woken_when_it_has_ended(
+def test_the_end_of_a_long_batch_wakes_a_stuck_scala_member(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
@@ -286,10 +289,11 @@ def test_a_scala_member_that_gave_up_during_a_long_batch_is_woken_when_it_has_en
     legacy_member: Callable[..., LegacyMember],
 ) -> None:
     # By default it tries for 8 s; here for 3 s. One that only starts then fails to start, so this one is there before.
+    """A Scala member that has used up its retries during the batch."""
     tries = {"rebalance.max.retries": "10", "rebalance.backoff.ms": "300"}
     topic = new_topic(7)
     one = query(topic)
-    one.start(**tries)
+    one.start(None, **tries)
     me = one.member
     eventually(lambda: one.sink.batches, 60, "the first batch, which stores the starts")
     first = our_member(one.group, {topic: 1}, properties={"consumer.id": "0"}).wait_ready()
@@ -318,12 +322,13 @@ def test_a_scala_member_that_gave_up_during_a_long_batch_is_woken_when_it_has_en
     assert set(rows) == everything(7, 200)
 
 
-def test_two_queries_share_a_group_and_a_third_member_comes_and_goes_while_all_read(
+def test_two_queries_and_a_third_member_share_a_group(
     query: Callable[[str], Query],
     new_topic: NewTopic,
     produce: Callable[..., int],
     our_member: Callable[..., OurMember],
 ) -> None:
+    """The third member comes and goes while all read."""
     topic = new_topic(4)
     one, two = query(topic), query(topic)
     two.group = two.reader.options["group.id"] = one.group
@@ -353,7 +358,7 @@ def test_a_query_that_ends_leaves_the_group_at_once(
     topic = new_topic(2)
     one = query(topic)
     one.sink.fail_at = 1 if how == "failed" else None
-    one.start(**{"zookeeper.session.timeout.ms": "20000"})
+    one.start(None, **{"zookeeper.session.timeout.ms": "20000"})
     eventually(lambda: len(one.owned_by(one.member)) == 2, 60, "the query to own its topic")
     eventually(lambda: one.at(2, 0), 60, "the starts to be stored")
     if how == "failed":
@@ -366,7 +371,7 @@ def test_a_query_that_ends_leaves_the_group_at_once(
     assert one.at(2, 0)
 
 
-def test_a_query_that_starts_at_the_end_of_its_topic_misses_nothing_that_comes_after(
+def test_a_query_at_the_end_of_its_topic_misses_nothing(
     query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
     topic = new_topic(2)
@@ -379,7 +384,7 @@ def test_a_query_that_starts_at_the_end_of_its_topic_misses_nothing_that_comes_a
     assert set(one.sink.places) == everything(2, 70) - everything(2, 50)
 
 
-def test_partitions_that_are_added_to_the_topic_of_a_running_query_are_read_from_their_beginning(
+def test_added_partitions_are_read_from_their_beginning(
     query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int], cluster: DevCluster
 ) -> None:
     topic = new_topic(2)
@@ -396,9 +401,10 @@ def test_partitions_that_are_added_to_the_topic_of_a_running_query_are_read_from
     assert set(one.sink.places) == {(p, n) for p in (0, 1) for n in range(50, 70)} | {(2, n) for n in range(20)}
 
 
-def test_the_group_goes_on_where_it_is_further_than_the_checkpoint_and_never_back(
+def test_the_group_goes_on_from_the_further_place(
     query: Callable[[str], Query], new_topic: NewTopic, produce: Callable[..., int]
 ) -> None:
+    """Either the group or the checkpoint is further; it never goes back."""
     topic = new_topic(2)
     produce(topic, values(0, 200), partitions=2)
     one = query(topic)
@@ -415,13 +421,13 @@ def test_the_group_goes_on_where_it_is_further_than_the_checkpoint_and_never_bac
     assert one.at(2, 200)
 
 
-def test_a_member_whose_spark_is_gone_leaves_although_nobody_tells_it(
+def test_a_member_without_its_spark_leaves(
     cluster: DevCluster, zookeeper: Any, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
     # As while its main thread waits for a broker: the end of Spark's connection is not seen then.
     topic, group = new_topic(2), new_group()
     parents = [1000]
-    member = GroupMember(
+    member = LiveMembership(
         parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}),
         parent=lambda: parents[0],
     )
@@ -435,7 +441,7 @@ def test_a_member_whose_spark_is_gone_leaves_although_nobody_tells_it(
         member.leave()
 
 
-def test_a_batch_that_ended_just_before_its_query_is_committed_by_what_the_checkpoint_tells(
+def test_a_batch_that_ends_with_its_query_is_committed(
     cluster: DevCluster,
     zookeeper: Any,
     new_topic: NewTopic,
@@ -443,10 +449,11 @@ def test_a_batch_that_ended_just_before_its_query_is_committed_by_what_the_check
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(member_module, "_ATTEND", 3600.0)  # the attendant looks only when all ends
+    """The checkpoint tells that it has ended."""
+    monkeypatch.setattr(membership, "ATTEND", 3600.0)  # the attendant looks only when all ends
     topic, group = new_topic(1), new_group()
     given = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}
-    member = GroupMember(parse({**given, "checkpointLocation": str(tmp_path)}))
+    member = LiveMembership(parse({**given, "checkpointLocation": str(tmp_path)}))
     where = TopicPartition(topic, 0)
     try:
         member.join()
@@ -462,7 +469,7 @@ def test_a_batch_that_ended_just_before_its_query_is_committed_by_what_the_check
     assert offsets_of(zookeeper, group, topic) == {0: 7}
 
 
-def test_who_reads_what_is_there_now_waits_once_for_what_somebody_else_never_gives_up(
+def test_available_now_waits_once_for_a_foreign_owner(
     cluster: DevCluster,
     zookeeper: Any,
     new_topic: NewTopic,
@@ -470,10 +477,13 @@ def test_who_reads_what_is_there_now_waits_once_for_what_somebody_else_never_giv
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(member_module, "SETTLE_WITHIN", 0.5)
+    """The owner never gives up its partition."""
+    monkeypatch.setattr(membership, "SETTLE_WITHIN", 0.5)
     topic, group = new_topic(2), new_group()
     zookeeper.create(f"/consumers/{group}/owners/{topic}/1", b"somebody-0", ephemeral=True, makepath=True)
-    member = GroupMember(parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic}))
+    member = LiveMembership(
+        parse({"zookeeper.connect": cluster.zookeeper_connect, "group.id": group, "subscribe": topic})
+    )
     try:
         member.join()
         both = [TopicPartition(topic, number) for number in (0, 1)]
@@ -484,8 +494,9 @@ def test_who_reads_what_is_there_now_waits_once_for_what_somebody_else_never_giv
     assert caplog.text.count("going on without all of our share of the group") == 1
 
 
-def test_while_zookeeper_is_away_the_running_batch_goes_on_and_no_other_begins(spark: Any, tmp_path: Path) -> None:
+def test_a_running_batch_goes_on_without_zookeeper(spark: Any, tmp_path: Path) -> None:
     # A cluster of its own: in so long a time the broker's session ends as well.
+    """No other batch begins meanwhile."""
     with DevCluster(tick_ms=TICK_MS) as own:
         own.create_topic("t", 2)
         produce_to(own.bootstrap_servers, "t", values(0, 1000), partitions=2)

@@ -41,7 +41,7 @@ def older() -> Path:
 
 
 @pytest.mark.timeout(scaled(420))  # both deadlines, of the installation and of the run, end before it
-def test_batches_members_and_checkpoints_work_with_the_oldest_pyspark(older: Path) -> None:
+def test_batches_members_and_checkpoints_with_the_oldest_pyspark(older: Path) -> None:
     chosen = [str((_HERE / name).relative_to(_ROOT)) for name in _chosen()]
     ours = ("PYTEST_", "SPARK_", "PYSPARK_")  # of this process, which may have a session of its own
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}

@@ -26,7 +26,7 @@ def values(first: int, end: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, end)]
 
 
-def test_available_now_reads_all_and_a_restart_reads_what_came_since(
+def test_available_now_reads_all_and_a_restart_the_rest(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
 ) -> None:
     topic, sink = new_topic(4), Sink()
@@ -69,7 +69,7 @@ def test_a_batch_that_failed_is_read_again_and_nothing_else(
     assert offsets_of(zookeeper, of_topic.options["group.id"], topic) == {0: 350, 1: 350}
 
 
-def test_offsets_of_the_last_batch_are_written_while_a_query_is_idle(
+def test_offsets_of_the_last_batch_are_written_while_idle(
     reader: MakeReader, new_topic: NewTopic, produce: Callable[..., int], zookeeper: Any, tmp_path: Path
 ) -> None:
     """Spark reports a batch as committed only when it plans the next one, which an idle topic never brings.

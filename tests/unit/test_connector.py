@@ -31,7 +31,7 @@ def connector() -> ZookeeperConsumerConnector:
         ({"..": 1}, "cannot be a topic"),
     ],
 )
-def test_a_bad_subscription_is_named_and_the_connector_stays_usable(
+def test_a_bad_subscription_is_named_and_harms_nothing(
     connector: ZookeeperConsumerConnector, topics: Any, reason: str
 ) -> None:
     for _ in range(2):

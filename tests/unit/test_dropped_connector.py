@@ -13,7 +13,7 @@ from tests.timing import scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.deadline import Deadline
 from zkconsumer.testing import FakeCluster
-from zkconsumer.wiring import MemberParts
+from zkconsumer.wiring import GroupMember
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def new(cluster: FakeCluster, coordination: str = "zookeeper") -> ZookeeperConsu
     )
 
 
-def member_of(connector: ZookeeperConsumerConnector) -> MemberParts:
+def member_of(connector: ZookeeperConsumerConnector) -> GroupMember:
     """What lives on, to be ended by the test."""
     assert connector._member is not None
     return connector._member

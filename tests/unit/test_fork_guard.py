@@ -82,7 +82,8 @@ def _run(script: str) -> None:
     assert "closed the connection" not in done.stderr, done.stderr
 
 
-def test_a_child_that_goes_on_with_its_parents_loop_is_told_and_hands_nothing_out() -> None:
+def test_a_child_that_goes_on_with_the_loop_gets_nothing() -> None:
+    """It is told why."""
     _run("""
         loop = iter(stream)
         assert next(loop).value == b"0"
@@ -104,9 +105,8 @@ def test_columns_and_the_merged_loop_are_refused_too() -> None:
     """)
 
 
-def test_whatever_is_asked_of_the_connector_in_a_child_is_refused_at_once_and_its_end_is_no_business_of_the_group() -> (
-    None
-):
+def test_every_call_in_a_child_is_refused_at_once() -> None:
+    """The end of the child does not concern the group."""
     _run("""
         assert stream.get(20).value == b"0"
 

@@ -13,7 +13,7 @@ from zkconsumer.gauges import member_gauges
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC
-from zkconsumer.wiring import Member
+from zkconsumer.wiring.member_parts import MemberParts
 
 
 def position(partition: int, *, consumed: int | None, log_end: int) -> PartitionPosition:
@@ -26,11 +26,12 @@ def gauges(*positions: PartitionPosition, leaderless: tuple[int, ...] = ()) -> d
     owned = {p.tp: p for p in positions}
     member: Any = SimpleNamespace(
         config=SimpleNamespace(client_id="c", group_id="g"),
-        rebalancer=SimpleNamespace(positions=lambda: owned, state=ConnectorState(Phase.OWNING, len(owned))),
+        positions=lambda: owned,
+        state=ConnectorState(Phase.OWNING, len(owned)),
         fetching=SimpleNamespace(slowest_rate=0.5, leaderless=frozenset(TopicPartition("t", n) for n in leaderless)),
         delivery=SimpleNamespace(streams=lambda: [(ANY_TOPIC, 3, SimpleNamespace(queue=_Queue()))]),
     )
-    member.lags = lambda: Member.lags(cast("Member", member))
+    member.lags = lambda: MemberParts.lags(cast("MemberParts", member), owned)
     return {str(name): value for name, value in member_gauges(member)}
 
 

@@ -9,13 +9,14 @@ from threading import Thread
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
-from zkconsumer.kafka import FetchAnswer
-from zkconsumer.kafka.fetch_response import FetchedPartition
+from zkconsumer.fetch.broker_fetch import FetchMetrics
+from zkconsumer.kafka import FetchResponse
+from zkconsumer.kafka.fetch_response import PartitionResponse
 from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 
@@ -68,7 +69,7 @@ def test_a_meter_that_is_read_seldom_tells_the_same() -> None:
     assert seldom.value().five_minute_rate == pytest.approx(often.value().five_minute_rate)
 
 
-def test_a_histogram_tells_extremes_of_all_and_percentiles_of_the_last() -> None:
+def test_a_histogram_has_all_extremes_and_recent_percentiles() -> None:
     histogram = Histogram()
     assert histogram.value() == HistogramValue(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     histogram.update(10**6)
@@ -87,7 +88,7 @@ def test_a_timer_tells_milliseconds() -> None:
     assert (value.rate.count, value.duration.max, value.duration.p50) == (1, 250.0, 250.0)
 
 
-def test_an_instrument_is_made_once_and_gauges_are_asked_each_time() -> None:
+def test_an_instrument_is_made_once_and_a_gauge_asked_each_time() -> None:
     metrics = Metrics()
     assert metrics.meter(NAME) is metrics.meter(NAME)
     metrics.meter(NAME).mark()
@@ -104,10 +105,10 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     """A fetcher tells its instruments of many small answers together; what has ended is asked no more."""
     monkeypatch.setattr("zkconsumer.metrics.SOON", math.inf)
     metrics = Metrics()
-    measures = FetchMeasures(metrics, "c", Endpoint(1, "h", 2))
-    part = FetchedPartition("t", 0, 0, 5, 0, (), b"12345")
+    measures = FetchMetrics(metrics, "c", Endpoint(1, "h", 2))
+    part = PartitionResponse("t", 0, 0, 5, 0, (), b"12345")
     for number in range(MANY + 2):
-        measures.fetched(0.25, FetchAnswer(0.5, [part] * number))
+        measures.fetched(0.25, FetchResponse(0.5, [part] * number))
     count = MetricName("kafka.server", "FetcherStats", "RequestsPerSec", BROKER)
     assert metrics.meter(count).value().count == MANY
     told = metrics.snapshot()
@@ -116,21 +117,20 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     assert (sizes.count, sizes.min, sizes.max) == (MANY + 2, 0, 5 * (MANY + 1))  # type: ignore[union-attr]
     times = told[MetricName("kafka.consumer", "FetchRequestAndResponseMetrics", "FetchRequestRateAndTimeMs", BROKER)]
     assert (times.rate.count, times.duration.p50) == (MANY + 2, 250.0)  # type: ignore[union-attr]
-    measures.fetched(0.25, FetchAnswer(0.5, []))
+    measures.fetched(0.25, FetchResponse(0.5, []))
     del measures
     gc.collect()
     assert metrics.snapshot()[count].count == MANY + 2  # type: ignore[union-attr]
 
 
-def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> None:
+def test_a_stream_counts_whole_chunks_and_parts_handed_out() -> None:
     bench = Bench()
     told: list[tuple[str, int, int]] = []
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
+    stream: KafkaStream[bytes, bytes] = new_stream(
         "t/g_c-0",
         bench.queue,
         bench.lease,
         timeout=0.0,
-        check_crc=True,
         count=lambda *counted: told.append(counted),
     )
     one, other = position(0), position(1, start=2)
@@ -159,7 +159,7 @@ def test_a_stream_counts_whole_chunks_and_what_was_handed_out_of_others() -> Non
     bench.queue.close()
 
 
-def test_a_snapshot_shows_what_instruments_are_told_late_and_those_that_are_made_for_it() -> None:
+def test_a_snapshot_shows_late_and_new_instruments() -> None:
     metrics = Metrics()
     told: list[Sequence[int]] = []
 
@@ -182,7 +182,7 @@ def test_a_snapshot_shows_what_instruments_are_told_late_and_those_that_are_made
     assert metrics.snapshot().keys() == {NAME}
 
 
-def test_the_first_things_of_two_threads_at_once_are_told_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_items_of_two_threads_are_counted_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sees the other's beside its own, so neither begins the time after which they are told."""
     monkeypatch.setattr("zkconsumer.metrics.SOON", 0.0)
     told: list[int] = []
@@ -192,7 +192,7 @@ def test_the_first_things_of_two_threads_at_once_are_told_in_time_too(monkeypatc
     assert told == [1, 2]
 
 
-def test_a_signal_handler_may_look_while_its_own_thread_is_counting() -> None:
+def test_a_signal_handler_may_look_while_its_thread_counts() -> None:
     metrics = Metrics()
     meter, histogram = metrics.meter(NAME), metrics.histogram(NAME._replace(name="Sizes"))
 

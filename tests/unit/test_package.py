@@ -32,7 +32,7 @@ def test_importing_the_package_loads_nothing_optional(tmp_path: Path) -> None:
     assert not loaded & (OPTIONAL | APART)
 
 
-def test_importing_the_package_starts_no_thread_and_warns_of_nothing(tmp_path: Path) -> None:
+def test_importing_the_package_starts_no_thread(tmp_path: Path) -> None:
     program = "import threading, zkconsumer; print([t.name for t in threading.enumerate()])"
 
     assert run_python("-W", "error", "-c", program, folder=tmp_path).strip() == "['MainThread']"
@@ -59,8 +59,9 @@ def test_the_module_is_the_console_script(tmp_path: Path) -> None:
     assert "usage: zkconsumer" in run_python("-m", "zkconsumer", "--help", folder=tmp_path)
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.timeout(300)
-def test_a_wheel_holds_every_module_and_the_marker_of_typed_packages(tmp_path: Path) -> None:
+def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "LICENSE", "README.md"):

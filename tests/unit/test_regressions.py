@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 import zkconsumer
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.model import ConsumerId, ThreadId
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, StreamQueue
@@ -35,19 +34,16 @@ CONSUMER = ConsumerId("g_c")
 
 def delivery(streams: int) -> tuple[Delivery, list[KafkaStream[Any, Any]]]:
     """So many streams over all topics."""
-    settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
-    fetching = FetchManager("m", settings, lambda _: [], resolved=lambda *_: None)
     lease = Lease()
-    made = Delivery(CONSUMER, fetching, lease)
+    made = Delivery(CONSUMER, lease)
     all_streams: list[KafkaStream[Any, Any]] = [
-        KafkaStream(f"g_c-{n}", StreamQueue(1, lambda: None), lease, timeout=None, check_crc=True)
-        for n in range(streams)
+        new_stream(f"g_c-{n}", StreamQueue(1, lambda: None), lease, timeout=None) for n in range(streams)
     ]
     made.add(ANY_TOPIC, all_streams)
     return made, all_streams
 
 
-def test_kafka_379_registrations_are_read_by_many_threads_at_once() -> None:
+def test_kafka_379_many_threads_read_registrations_at_once() -> None:
     """The JSON parser kept state between calls, so that threads made each other's reading fail at random."""
     data = {n: encode_registration(Registration(STATIC, {f"t{n}": n + 1}, timestamp="1")) for n in range(8)}
 
@@ -60,7 +56,7 @@ def test_kafka_379_registrations_are_read_by_many_threads_at_once() -> None:
         assert all(pool.map(read, data))
 
 
-def test_kafka_550_with_several_streams_each_partition_has_the_stream_of_its_thread() -> None:
+def test_kafka_550_a_partition_has_the_stream_of_its_thread() -> None:
     """Streams by filter were paired with threads in the order of a hash set: partitions flowed into the wrong ones, or
     into none. Twelve threads also tell ``-10`` from ``-1``.
     """
@@ -81,7 +77,7 @@ def test_kafka_1743_the_forms_of_commit_stay() -> None:
     connector.shutdown()
 
 
-def test_kafka_1764_full_queues_are_closed_without_waiting_and_more_than_once() -> None:
+def test_kafka_1764_full_queues_close_at_once_and_repeatedly() -> None:
     """The marker of the end was put into the queue, and so waited for room where nobody took anything any more; shared
     queues were given several, of which readers saw the first.
     """

@@ -68,9 +68,10 @@ RAISED = [
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_whatever_a_handler_raises_is_raised_by_run_and_its_message_comes_again(
+def test_an_exception_of_a_handler_is_raised_by_run(
     cluster: FakeCluster, join: Join, error: BaseException, workers: int
 ) -> None:
+    """Its message comes again."""
     taken: list[tuple[int, int]] = []
     fails = [True]
 

@@ -27,8 +27,8 @@ from zkconsumer.offsets import committer as committers
 from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.testing import FakeZooKeeper
-from zkconsumer.wiring import Member
-from zkconsumer.wiring.member_parts import A_STEP, FORCED, SPARE
+from zkconsumer.wiring import build_member
+from zkconsumer.wiring.group_member import A_STEP, FORCED, SPARE
 from zkconsumer.zookeeper import server_connection
 from zkconsumer.zookeeper.server_connection import Retired
 from zkconsumer.zookeeper.session import Session
@@ -90,9 +90,12 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
     clock: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the group's thread took all there was, the session was closed after the deadline."""
-    standing, member = Standing(clock), Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
+    standing, member = (
+        Standing(clock),
+        build_member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c")),
+    )
     group = {"join": staticmethod(standing.step("group")), "positions": staticmethod(dict), "left": ()}
-    member.rebalancer = type("Group", (), group)()
+    member.engine = type("Group", (), group)()
     interrupted: list[float] = []
     member.committer = type(
         "Stores",
@@ -102,9 +105,9 @@ def test_every_step_of_a_close_has_time_left_and_all_end_in_time(
             "close": staticmethod(standing.step("committer")),
         },
     )()
-    member.listener = type("Listener", (), {"close": staticmethod(standing.step("listener"))})()
+    member.parts.listener = type("Listener", (), {"close": staticmethod(standing.step("listener"))})()
     monkeypatch.setattr(member.fetching, "close", standing.step("fetching"))
-    monkeypatch.setattr(member, "_disconnect", standing.step("session"))
+    monkeypatch.setattr(member.coordination, "disconnect", standing.step("session"))
     begin = clock.now
     member.close(Deadline(CLOSE_WITHIN), finished=True)
     assert clock.now - begin == pytest.approx(CLOSE_WITHIN - SPARE)
@@ -134,9 +137,8 @@ def test_a_session_whose_clients_do_not_stop_is_closed_in_time(
         assert len(cuts) == 3
 
 
-def test_a_committer_ends_in_time_though_the_store_neither_answers_nor_closes(
-    clock: Simulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_committer_ends_in_time_beside_a_stuck_store(clock: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store neither answers nor closes."""
     standing = Standing(clock)
     monkeypatch.setattr(committers, "Thread", lambda **options: StandingThread(standing, options["name"]))
     close = staticmethod(lambda: standing.take("store", None))
@@ -168,16 +170,13 @@ class Silence:
         self.began: float | None = None
         self.limit = 0.0
         self.waits: list[str] = []
-        self._of = REQUESTS
-        delivery = member.delivery
-        revoke = delivery.revoke
+        self._of: tuple[str, ...] = REQUESTS
 
         def drain(positions: Any, deadline: Deadline) -> None:
-            revoke(positions, deadline)
             if self._on("drain") and any(position.held for position in positions):
                 self._stand("drain", deadline.remaining())
 
-        monkeypatch.setattr(delivery, "revoke", drain)
+        monkeypatch.setattr(member.delivery, "wait", drain)
         monkeypatch.setattr(Inbox, "wait", lambda inbox, seconds: self._wait(inbox, seconds))
         monkeypatch.setattr(committers, "wait", lambda _, seconds: self._stand("commit", seconds))
         for request in REQUESTS:
@@ -237,13 +236,7 @@ def silent(clock: Simulation, monkeypatch: pytest.MonkeyPatch, **options: Any) -
     make_topic(server, 4)
     with monkeypatch.context() as patch:
         patch.setattr(ListenerThread, "open", lambda _: None)
-        member = SteppedMember(server, "a", **options)
-    member.rebalancer._settings = member.rebalancer._rounds._settings = member.rebalancer._settings.__class__(
-        **{
-            **{name: getattr(member.rebalancer._settings, name) for name in member.rebalancer._settings.__slots__},
-            "drain": 60.0,
-        }
-    )
+        member = SteppedMember(server, "a", drain=60.0, **options)
     return server, Silence(clock, member, monkeypatch)
 
 

@@ -19,48 +19,56 @@ import pytest
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import ConnectorClosedException
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import GroupMember
+from zkconsumer.wiring.member_parts import MemberParts
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a ZooKeeper that takes connections and never answers."""
+def silent() -> Iterator[socket.socket]:
+    """A ZooKeeper that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+        yield server
 
 
 @pytest.fixture
-def connector(silent: str) -> Iterator[ZookeeperConsumerConnector]:
+def connector(silent: socket.socket) -> Iterator[ZookeeperConsumerConnector]:
     before = set(threading.enumerate())
+    address = f"127.0.0.1:{silent.getsockname()[1]}"
     made = ZookeeperConsumerConnector(
-        {"zookeeper.connect": silent, "group.id": "g", "zookeeper.connection.timeout.ms": 600_000}
+        {"zookeeper.connect": address, "group.id": "g", "zookeeper.connection.timeout.ms": 600_000}
     )
     yield made
     made.shutdown()
     eventually(lambda: set(threading.enumerate()) <= before, 5, "the end of all threads")
 
 
-@pytest.mark.parametrize("moment", ["__init__", "open", "_check_open", "_committer"])
+@pytest.mark.parametrize(
+    ("part", "moment"),
+    [(GroupMember, "__init__"), (GroupMember, "open"), (GroupMember, "prepare"), (MemberParts, "committer")],
+)
 def test_what_is_opened_after_a_shutdown_is_closed_again(
-    connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch, moment: str
+    connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch, part: type, moment: str
 ) -> None:
-    original = getattr(Member, moment)
+    original = getattr(part, moment)
 
-    def interrupted(self: Member, *arguments: Any, **options: Any) -> Any:
+    def interrupted(self: Any, *arguments: Any, **options: Any) -> Any:
         connector.shutdown()
         return original(self, *arguments, **options)
 
-    monkeypatch.setattr(Member, moment, interrupted)
-    if moment == "_committer":
+    monkeypatch.setattr(part, moment, interrupted)
+    if moment == "committer":
         monkeypatch.setattr("zkconsumer.zookeeper.session.Session.open", lambda *_: None)
     with pytest.raises(ConnectorClosedException):
         connector.create_message_streams({"t": 1})
 
 
-def test_a_shutdown_ends_the_wait_for_zookeeper(connector: ZookeeperConsumerConnector) -> None:
+def test_a_shutdown_ends_the_wait_for_zookeeper(connector: ZookeeperConsumerConnector, silent: socket.socket) -> None:
+    silent.settimeout(scaled(10))
+
     def shut_down() -> None:
-        eventually(lambda: connector._member is not None and connector._member.session._client, 10, "a client")
-        connector.shutdown()
+        connection, _ = silent.accept()
+        with connection:
+            connector.shutdown()
 
     thread = threading.Thread(target=shut_down)
     thread.start()
@@ -69,17 +77,19 @@ def test_a_shutdown_ends_the_wait_for_zookeeper(connector: ZookeeperConsumerConn
     thread.join(scaled(10))
 
 
-def test_a_handler_that_interrupts_the_shutdown_of_its_thread_does_not_wait_for_itself(
+def test_a_shutdown_inside_a_shutdown_waits_for_nothing(
     connector: ZookeeperConsumerConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Member.close
+    """A signal handler that interrupts the shutdown of its own thread would wait for itself."""
+    original = GroupMember.close
 
-    def interrupted(self: Member, *arguments: Any, **options: Any) -> None:
+    def interrupted(self: GroupMember, *arguments: Any, **options: Any) -> None:
         connector.shutdown()
         original(self, *arguments, **options)
 
-    connector._create_once("streams")
-    monkeypatch.setattr(Member, "close", interrupted)
+    monkeypatch.setattr(GroupMember, "open", lambda *_: None)
+    connector.create_message_streams({"t": 1})
+    monkeypatch.setattr(GroupMember, "close", interrupted)
     began = monotonic()
     connector.shutdown()
     assert monotonic() - began < 3.0

@@ -65,7 +65,7 @@ connector = ZookeeperConsumerConnector({properties!r})
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole lines, whatever threads say
 def tell_of_the_end():
-    while not all(position.revoked for position in connector._member.rebalancer.positions().values()):
+    while not all(position.revoked for position in connector._member.positions().values()):
         threading.Event().wait(0.01)
     say("streams have ended")
 def handle(message):
@@ -545,6 +545,35 @@ def test_a_signal_whose_handler_cannot_run_ends_a_loop(cluster: FakeCluster, rea
             assert list(connector.messages() if reading == "merged" else streams[0]) == []
     thread.join(scaled(10))
     assert connector._end.over
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_whose_handler_runs_late_goes_no_further(cluster: FakeCluster) -> None:
+    """On a busy machine the connector ended before the main thread ran the handler.
+
+    The handler took the signal for one that comes when nothing is left to shut down, and passed it on. By default
+    that killed the process.
+    """
+    passed_on: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: passed_on.append(number))
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    ended = threading.Event()
+
+    def signal_here() -> None:
+        ended.wait(0.2)  # until the main thread waits, in which nothing interrupts it
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        eventually(lambda: connector._end.over, 10, "the end")
+        ended.set()
+
+    with shutdown_on_signal(connector, signal.SIGUSR1):
+        connector.create_message_streams({"t": 1})
+        thread = threading.Thread(target=signal_here)
+        thread.start()
+        assert ended.wait(scaled(20))
+        thread.join(scaled(10))
+        assert passed_on == []
+        signal.raise_signal(signal.SIGUSR1)
+        assert passed_on == [signal.SIGUSR1], "nothing is left to shut down"
 
 
 @pytest.mark.usefixtures("restored")

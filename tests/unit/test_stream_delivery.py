@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.streams.test_kafka_stream import record_batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
-from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException
-from zkconsumer.fetch.fetcher import EARLIEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 from zkconsumer.stream_delivery import ANY_TOPIC, Delivery
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue
@@ -34,12 +32,9 @@ class House:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
-        settings = FetchSettings("c", 0.1, 1, 1000, 1000, EARLIEST, 1.0, 65536, 0.1)
-        fetching = FetchManager("m", settings, lambda _: [], resolved=lambda *_: None)
-        self.delivery = Delivery(ConsumerId("g_c"), fetching, self.lease)
+        self.delivery = Delivery(ConsumerId("g_c"), self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0, check_crc=True)
-            for n in range(2)
+            new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)
         ]
         self.delivery.add(ANY_TOPIC, self.streams)
 
@@ -64,7 +59,7 @@ def house() -> Iterator[House]:
     made.delivery.end()
 
 
-def test_a_message_in_hand_and_one_that_nobody_has_taken_are_waited_for(house: House) -> None:
+def test_messages_in_hand_and_untaken_ones_are_waited_for(house: House) -> None:
     assert not house.place().to_read
     house.put(0)
     assert house.place()[:4] == (TopicPartition("t", 0), 0, 0, False)
@@ -74,11 +69,11 @@ def test_a_message_in_hand_and_one_that_nobody_has_taken_are_waited_for(house: H
     assert house.place().to_read
 
 
-def test_what_is_no_longer_ours_is_not_waited_for_unless_there_is_more(house: House) -> None:
+def test_a_revoked_message_is_not_waited_for_alone(house: House) -> None:
     position = house.put(0)
     house.try_to_read()
     before = house.place()
-    house.delivery.revoke([position], Deadline(0.0))
+    house.delivery.revoke([position])
     assert not house.place().to_read
     house.put(0, partition=1)
     assert house.place() == before
@@ -88,10 +83,10 @@ def test_what_is_no_longer_ours_is_not_waited_for_unless_there_is_more(house: Ho
     assert house.delivery.came_back(KEY, before)
 
 
-def test_what_nobody_has_taken_may_go_and_come_without_anybody_having_come_back(house: House) -> None:
+def test_untaken_messages_come_and_go_without_a_reader(house: House) -> None:
     position = house.put(0)
     before = house.place()
-    house.delivery.revoke([position], Deadline(0.0))
+    house.delivery.revoke([position])
     house.put(0, partition=1)
     assert house.place().partition == TopicPartition("t", 1)
     assert not before.left(house.place())
@@ -111,7 +106,7 @@ def test_who_asks_in_vain_has_come_back(house: House, why: str) -> None:
     assert house.delivery.came_back(KEY, before)
 
 
-def test_who_reads_several_streams_as_one_comes_back_to_all_of_them(house: House) -> None:
+def test_a_merged_reader_comes_back_to_all_its_streams(house: House) -> None:
     merged = MergedStreams(lambda: house.streams, timeout=0.0)
     house.put(0)
     merged.get(0.0)

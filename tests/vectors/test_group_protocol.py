@@ -1,4 +1,4 @@
-"""What members of groups write, byte by byte as the Java client of 3.9.1 does."""
+"""The group protocol: members write the same bytes as the Java client of 3.9.1."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from tests.vectors.cases import Case
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    StickyGroupAssignor,
+    decode_sticky,
+)
 from zkconsumer.core.consumer_protocol import (
     MemberAssignment,
     MemberSubscription,
@@ -17,12 +22,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BYTES, Field, Kind
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    StickyGroupAssignor,
-    decode_sticky,
-)
+from zkconsumer.kafka.schema import BYTES, Field, FieldType
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_group_protocol",)
@@ -32,7 +32,7 @@ def with_bytes(fields: Sequence[Field], values: dict[str, Any]) -> dict[str, Any
     """The recorded values, with byte strings made of their digits."""
 
     def one(kind: Any, value: Any) -> Any:
-        if not isinstance(kind, Kind):
+        if not isinstance(kind, FieldType):
             return with_bytes(kind, value)
         return bytes.fromhex(value) if kind is BYTES else value
 
@@ -56,12 +56,12 @@ def check_message(data: dict[str, Any], written: bytes) -> None:
     version = data["version"]
     if data["side"] == "request":
         values = with_bytes(message.request, data["values"])
-        assert message.write_request(version, values) == written
-        assert message.read_request(version, written) == values
+        assert message.write(message.request, version, values) == written
+        assert message.read(message.request, version, written) == values
     else:
         values = with_bytes(message.response, data["values"])
-        assert message.write_response(version, values) == written
-        assert message.read_response(version, written) == values
+        assert message.write(message.response, version, values) == written
+        assert message.read(message.response, version, written) == values
 
 
 def check_subscription(data: dict[str, Any], written: bytes) -> None:
@@ -111,4 +111,4 @@ def test_members_write_what_java_s_write(case: Case) -> None:
 def test_no_version_beyond_the_described_ones_is_written(message: Any) -> None:
     for version in (message.lowest - 1, message.highest + 1):
         with pytest.raises(ValueError, match="is not described"):
-            message.write_request(version, {})
+            message.write(message.request, version, {})

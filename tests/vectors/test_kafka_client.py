@@ -1,25 +1,25 @@
-"""The strategies of Kafka's new consumer, as 3.9.1 computed them; the sticky ones by what they promise."""
+"""The strategies of Kafka's new consumer, as 3.9.1 computed them; the sticky ones by their promises."""
 
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_client import ClientAssignment, ClientMember, client_range, client_roundrobin
-from zkconsumer.assignors.sticky import cooperative_sticky, sticky
+from zkconsumer.assignors.java_consumer import range_assignment, roundrobin_assignment
+from zkconsumer.assignors.sticky import MemberPartitions, SubscribedMember, cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_range", "kafka391_roundrobin", "kafka391_sticky", "kafka391_cooperative_sticky")
 
 STRATEGIES = {
-    "kafka391_range": client_range,
-    "kafka391_roundrobin": client_roundrobin,
+    "kafka391_range": range_assignment,
+    "kafka391_roundrobin": roundrobin_assignment,
     "kafka391_sticky": sticky,
     "kafka391_cooperative_sticky": cooperative_sticky,
 }
 
 
-def members_of(case: Case) -> dict[str, ClientMember]:
+def members_of(case: Case) -> dict[str, SubscribedMember]:
     return {
-        name: ClientMember(
+        name: SubscribedMember(
             topics=member["topics"],
             owned=[TopicPartition(*partition) for partition in member["owned"]],
             generation=member["generation"],
@@ -29,7 +29,7 @@ def members_of(case: Case) -> dict[str, ClientMember]:
     }
 
 
-def moved(members: dict[str, ClientMember], result: ClientAssignment) -> int:
+def moved(members: dict[str, SubscribedMember], result: MemberPartitions) -> int:
     """How many partitions their former owners lose."""
     return sum(partition not in result[name] for name, member in members.items() for partition in member.owned)
 
@@ -55,7 +55,7 @@ def test_the_group_is_assigned_as_by_the_new_consumer(case: Case) -> None:
 
 
 def check_promises(
-    members: dict[str, ClientMember], topics: dict[str, int], found: ClientAssignment, *, all_at_once: bool
+    members: dict[str, SubscribedMember], topics: dict[str, int], found: MemberPartitions, *, all_at_once: bool
 ) -> None:
     given = [partition for owned in found.values() for partition in owned]
     assert len(given) == len(set(given)), "a partition has two owners"

@@ -8,16 +8,16 @@ import pytest
 
 from tests.vectors.cases import Case
 from zkconsumer.assignors import AssignmentError, java_hash
-from zkconsumer.assignors.average import (
-    AverageAssignor,
-    AverageByCircleAssignor,
-    Queue,
-    QueueStrategy,
-    allocate,
-    pop_share,
-)
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
 from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
+from zkconsumer.assignors.rocketmq import (
+    AverageAssignor,
+    AverageByCircleAssignor,
+    MessageQueue,
+    QueueAllocator,
+    allocate,
+    pop_queues,
+)
 
 FILES = ("rocketmq_",)
 
@@ -33,7 +33,7 @@ def before_first_dash(text: str) -> str:
     return text.split("-", 1)[0]
 
 
-def strategy(name: str, params: dict[str, Any]) -> QueueStrategy:
+def strategy(name: str, params: dict[str, Any]) -> QueueAllocator:
     if name == "AVG":
         return AverageAssignor()
     if name == "AVG_BY_CIRCLE":
@@ -52,12 +52,12 @@ def strategy(name: str, params: dict[str, Any]) -> QueueStrategy:
 
 def answer(data: dict[str, Any]) -> list[list[object]] | None:
     params, current, clients = data["params"], data["currentCID"], data["cidAll"]
-    queues = [Queue(*queue) for queue in data["mqAll"] or ()]
+    queues = [MessageQueue(*queue) for queue in data["mqAll"] or ()]
     if data["strategy"] == "CONFIG":  # hands out what it was given; ours is a table with checks, tested by itself
         configured: list[list[object]] | None = params["messageQueueList"]
         return configured
     if data["strategy"] == "POP_SHARE":
-        share = pop_share(strategy(params["inner"], params), current, queues, clients, params["popShareQueueNum"])
+        share = pop_queues(strategy(params["inner"], params), current, queues, clients, params["popShareQueueNum"])
     else:
         share = allocate(strategy(data["strategy"], params), current, queues, clients or ())
     return [list(queue) for queue in share]

@@ -1,6 +1,6 @@
 """RocketMQ's strategies for several machine rooms. Pure; any thread.
 
-A partition's room is the rack of its leader; a member's is the one it advertises.
+The room of a partition is the rack of its leader. The room of a member is the advertised one.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from zkconsumer.assignors.assignor import NO_RACKS, AssignmentError, Members, Partitions, Racks
-from zkconsumer.assignors.average import AverageAssignor, Queue, QueueStrategy, share_out
+from zkconsumer.assignors.rocketmq import AverageAssignor, MessageQueue, QueueAllocator, assign_by_topic
 from zkconsumer.config.assignment_properties import parse_rooms
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 
 
 def _room_in(broker: str) -> str | None:
-    """The room in a name like ``room@broker``, None for any other; like Java's split, which drops empty ends."""
+    """Return the room in a name like ``room@broker``, or None. As in Java's split, empty ends do not count."""
     parts = broker.split("@")
     while parts and not parts[-1]:
         parts.pop()
@@ -23,9 +23,9 @@ def _room_in(broker: str) -> str | None:
 
 
 class MachineRoomAssignor:
-    """MACHINE_ROOM: only queues in certain rooms are consumed, by everybody; those elsewhere go to nobody.
+    """MACHINE_ROOM: all clients consume the queues in the given rooms; no client consumes the others.
 
-    Argument: ``rooms``. Contiguous blocks of equal size, what remains is dealt out from the end.
+    Clients get contiguous blocks of equal size. The remaining queues go to the first clients, one each.
     """
 
     wants_racks = True
@@ -35,17 +35,17 @@ class MachineRoomAssignor:
 
     @classmethod
     def from_config(cls, config: object) -> MachineRoomAssignor:
-        """The rooms of ``assignment.rooms``, as the property's text or as a collection.
+        """Make the strategy for ``assignment.rooms``, the property's text or a collection of rooms.
 
-        Raises ConfigException where there are none.
+        Raises ConfigException if there are none.
         """
         rooms = getattr(config, "assignment_rooms", None)
         if not rooms:
             raise ConfigException("assignment.rooms", "the strategy machine-room needs the rooms to consume from")
         return cls(parse_rooms(rooms) if isinstance(rooms, str) else rooms)
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
-        """The queues of the client at each position."""
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
+        """Return the queues of the client at each position."""
         kept = [queue for queue in queues if _room_in(queue.broker) in self._rooms]
         size, rest = divmod(len(kept), len(clients))
         dealt = len(clients) * size
@@ -57,39 +57,39 @@ class MachineRoomAssignor:
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what; raises nothing."""
-        return share_out(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
+        """Return the assignment; raises nothing."""
+        return assign_by_topic(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
 
 
 class MachineRoomNearbyAssignor:
-    """MACHINE_ROOM_NEARBY: queues go to clients of their own room; those of rooms without clients to all.
+    """MACHINE_ROOM_NEARBY: queues go to clients in their own room, and queues of rooms without clients to all clients.
 
-    Arguments: ``inner``, the strategy inside a room; ``room_of_queue`` and ``room_of_client``, which default to
-    "unknown" and are given by :meth:`assign` from racks and members.
+    Arguments: ``inner`` is the strategy inside a room. ``room_of_queue`` and ``room_of_client`` return None for an
+    unknown room; :meth:`assign` takes them from racks and members.
     """
 
     wants_racks = True
 
     def __init__(
         self,
-        inner: QueueStrategy | None = None,
-        room_of_queue: Callable[[Queue], str | None] = lambda _: None,
+        inner: QueueAllocator | None = None,
+        room_of_queue: Callable[[MessageQueue], str | None] = lambda _: None,
         room_of_client: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._inner = inner or AverageAssignor()
         self._room_of_queue = room_of_queue
         self._room_of_client = room_of_client
 
-    def shares(self, queues: Sequence[Queue], clients: Sequence[str]) -> list[list[Queue]]:
-        """The queues of the client at each position. Raises AssignmentError where a room is unknown."""
-        by_room: dict[str, list[Queue]] = {}
+    def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
+        """Return the queues of the client at each position. Raises AssignmentError for an unknown room."""
+        by_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_room.setdefault(_known(self._room_of_queue(queue), f"mq {queue}"), []).append(queue)
         in_room: dict[str, list[int]] = {}
         for position, client in enumerate(clients):
             room = _known(self._room_of_client(client), f"consumer id {client}")
             in_room.setdefault(room, []).append(position)
-        shares: list[list[Queue]] = [[] for _ in clients]
+        shares: list[list[MessageQueue]] = [[] for _ in clients]
         for room, positions in in_room.items():
             self._add(shares, by_room.get(room, []), positions, clients)
         for room in sorted(by_room.keys() - in_room.keys(), key=utf16_key):
@@ -97,17 +97,21 @@ class MachineRoomNearbyAssignor:
         return shares
 
     def _add(
-        self, shares: list[list[Queue]], queues: Sequence[Queue], positions: Sequence[int], clients: Sequence[str]
+        self,
+        shares: list[list[MessageQueue]],
+        queues: Sequence[MessageQueue],
+        positions: Sequence[int],
+        clients: Sequence[str],
     ) -> None:
         if queues:
-            inner = self._inner.shares(queues, [clients[position] for position in positions])
+            inner = self._inner.allocate_all(queues, [clients[position] for position in positions])
             for position, share in zip(positions, inner, strict=True):
                 shares[position] += share
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what. Raises AssignmentError where a leader has no rack, or a member advertises no room."""
+        """Return the assignment. Raises AssignmentError for a leader without a rack, or a member without a room."""
         rooms: dict[str, str | None] = {
             thread: member.room
             for member in members.values()
@@ -117,7 +121,7 @@ class MachineRoomNearbyAssignor:
         placed = MachineRoomNearbyAssignor(
             self._inner, lambda queue: racks.get(TopicPartition(queue.topic, queue.number)), rooms.get
         )
-        return share_out(placed, members, partitions)
+        return assign_by_topic(placed, members, partitions)
 
 
 def _known(room: str | None, whose: str) -> str:

@@ -1,1 +1,1 @@
-"""What decides: pure functions and values; no threads, no clock, no I/O, no logging."""
+"""Decisions: pure functions and values without threads, clock, input, output or logging."""

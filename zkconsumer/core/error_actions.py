@@ -1,7 +1,7 @@
-"""What to do about each failure of an exchange with a group's coordinator: one table. Pure; any thread.
+"""The table of coordinator errors: which action follows each error code. Pure; any thread.
 
-Mirrors the branches spread over the Java consumer's ``AbstractCoordinator`` and ``ConsumerCoordinator`` of 3.9. What
-the table does not name surfaces: an unknown code is never retried in silence.
+Mirrors the branches of ``AbstractCoordinator`` and ``ConsumerCoordinator`` in the Java consumer 3.9. A code that is not
+in the table is raised: an unknown error is never retried in silence.
 """
 
 from __future__ import annotations
@@ -13,52 +13,47 @@ from typing import Final
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
 
 
-class Remedy(Enum):
-    """What helps."""
+class ErrorAction(Enum):
+    """The member's answer to an error of its group coordinator."""
 
-    RETRY = "wait, and ask the same coordinator again"
-    FIND = "wait, and find the coordinator again"
-    REJOIN = "join again as who we are; what we own is still ours"
-    JOIN_AS = "join again at once, under the id that came with the answer"
-    LOST = "what we own is lost; join again under our member id"
-    RESET = "what we own is lost; join again as nobody"
-    SURFACE = "nothing that we could do; tell the user"
+    RETRY = "wait, and send the request to the same coordinator again"
+    FIND_COORDINATOR = "wait, and find the coordinator again"
+    REJOIN = "join again under the same member id; owned partitions stay ours"
+    REJOIN_WITH_GIVEN_ID = "join again at once, under the member id in the answer"
+    REJOIN_WITHOUT_PARTITIONS = "owned partitions are lost; join again under the same member id"
+    REJOIN_AS_NEW_MEMBER = "owned partitions are lost; join again without a member id"
+    RAISE = "tell the user; no retry can help"
 
 
-REMEDIES: Final[Mapping[int, Remedy]] = {
-    14: Remedy.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
-    88: Remedy.RETRY,  # UNSTABLE_OFFSET_COMMIT: a transaction on the offsets has not ended
-    7: Remedy.RETRY,  # REQUEST_TIMED_OUT: an offset was not replicated in time
-    3: Remedy.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION: a topic that was just made
-    89: Remedy.RETRY,  # THROTTLING_QUOTA_EXCEEDED
-    15: Remedy.FIND,  # COORDINATOR_NOT_AVAILABLE
-    16: Remedy.FIND,  # NOT_COORDINATOR
-    5: Remedy.FIND,  # LEADER_NOT_AVAILABLE: of the topic of offsets, as the next ones
-    6: Remedy.FIND,  # NOT_LEADER_OR_FOLLOWER
-    13: Remedy.FIND,  # NETWORK_EXCEPTION
-    56: Remedy.FIND,  # KAFKA_STORAGE_ERROR
-    27: Remedy.REJOIN,  # REBALANCE_IN_PROGRESS
-    79: Remedy.JOIN_AS,  # MEMBER_ID_REQUIRED
-    22: Remedy.LOST,  # ILLEGAL_GENERATION
-    25: Remedy.RESET,  # UNKNOWN_MEMBER_ID
-    82: Remedy.SURFACE,  # FENCED_INSTANCE_ID
-    23: Remedy.SURFACE,  # INCONSISTENT_GROUP_PROTOCOL
-    24: Remedy.SURFACE,  # INVALID_GROUP_ID
-    26: Remedy.SURFACE,  # INVALID_SESSION_TIMEOUT
-    29: Remedy.SURFACE,  # TOPIC_AUTHORIZATION_FAILED
-    30: Remedy.SURFACE,  # GROUP_AUTHORIZATION_FAILED
-    81: Remedy.SURFACE,  # GROUP_MAX_SIZE_REACHED
+ACTIONS_BY_CODE: Final[Mapping[int, ErrorAction]] = {
+    14: ErrorAction.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
+    88: ErrorAction.RETRY,  # UNSTABLE_OFFSET_COMMIT: a transaction on the offsets has not ended
+    7: ErrorAction.RETRY,  # REQUEST_TIMED_OUT: an offset was not replicated in time
+    3: ErrorAction.RETRY,  # UNKNOWN_TOPIC_OR_PARTITION: a topic was just created
+    89: ErrorAction.RETRY,  # THROTTLING_QUOTA_EXCEEDED
+    15: ErrorAction.FIND_COORDINATOR,  # COORDINATOR_NOT_AVAILABLE
+    16: ErrorAction.FIND_COORDINATOR,  # NOT_COORDINATOR
+    5: ErrorAction.FIND_COORDINATOR,  # LEADER_NOT_AVAILABLE, of the offsets topic, as the next two
+    6: ErrorAction.FIND_COORDINATOR,  # NOT_LEADER_OR_FOLLOWER
+    13: ErrorAction.FIND_COORDINATOR,  # NETWORK_EXCEPTION
+    56: ErrorAction.FIND_COORDINATOR,  # KAFKA_STORAGE_ERROR
+    27: ErrorAction.REJOIN,  # REBALANCE_IN_PROGRESS
+    79: ErrorAction.REJOIN_WITH_GIVEN_ID,  # MEMBER_ID_REQUIRED
+    22: ErrorAction.REJOIN_WITHOUT_PARTITIONS,  # ILLEGAL_GENERATION
+    25: ErrorAction.REJOIN_AS_NEW_MEMBER,  # UNKNOWN_MEMBER_ID
+    82: ErrorAction.RAISE,  # FENCED_INSTANCE_ID
+    23: ErrorAction.RAISE,  # INCONSISTENT_GROUP_PROTOCOL
+    24: ErrorAction.RAISE,  # INVALID_GROUP_ID
+    26: ErrorAction.RAISE,  # INVALID_SESSION_TIMEOUT
+    29: ErrorAction.RAISE,  # TOPIC_AUTHORIZATION_FAILED
+    30: ErrorAction.RAISE,  # GROUP_AUTHORIZATION_FAILED
+    81: ErrorAction.RAISE,  # GROUP_MAX_SIZE_REACHED
 }
-"""By the code of the whole answer, or of a single partition of a commit. What is not here surfaces."""
+"""Actions by the code of a whole response, or of one partition of a commit."""
 
 
-def remedy_of_code(code: int) -> Remedy | None:
-    """What to do about an error code; None for 0, where nothing is to be done."""
-    return REMEDIES.get(code, Remedy.SURFACE) if code else None
-
-
-def remedy(error: Exception) -> Remedy:
-    """What to do about a failure. A connection that fails means that the coordinator may be another broker now."""
+def action_for(error: Exception) -> ErrorAction:
+    """Return the action for an error. A failed connection means that another broker may be the coordinator now."""
     if isinstance(error, BrokerResponseError):
-        return REMEDIES.get(error.code, Remedy.SURFACE)
-    return Remedy.FIND if isinstance(error, BrokerUnavailableError) else Remedy.SURFACE
+        return ACTIONS_BY_CODE.get(error.code, ErrorAction.RAISE)
+    return ErrorAction.FIND_COORDINATOR if isinstance(error, BrokerUnavailableError) else ErrorAction.RAISE

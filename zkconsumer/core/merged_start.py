@@ -1,9 +1,9 @@
-"""Where a partition starts when its offset is kept in more than one store.
+"""The start offset of a partition whose offset is in more than one store. Pure.
 
-Pure. Mirrors the original's rule of ``dual.commit.enabled``: the maximum of what the stores hold. The stores may differ
-because one of them failed at a commit, or because the group is being moved from one to the other; a store that holds
-nothing, or less, is told of the start at the next commit (the original leaves it behind until the partition gets a
-new message, so that a move back loses the offsets of idle partitions).
+Mirrors the original's rule of ``dual.commit.enabled``: the largest of the stored offsets. Stores differ after a failed
+commit, or while the group moves from one store to the other. The next commit brings a store up that holds no offset or
+a smaller one. The original leaves it behind until the partition gets a new message, so that a move back loses the
+offsets of idle partitions.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Start(NamedTuple):
-    """Where to begin: None where nothing is stored, so that ``auto.offset.reset`` decides; ``level`` says that all
-    stores agree.
+class MergedStart(NamedTuple):
+    """The start offset of one partition.
+
+    ``offset`` is None if no store holds one: then ``auto.offset.reset`` decides. ``stores_agree`` is true if all stores
+    hold the same.
     """
 
     offset: int | None
-    level: bool
+    stores_agree: bool
 
 
-def merged_start(stored: Iterable[int | None]) -> Start:
-    """The start offset by what each store holds.
+def merged_start(stored: Iterable[int | None]) -> MergedStart:
+    """Return the start offset.
 
-    Arguments: one entry a store, None or negative (the original writes -1) where it holds no offset. A store whose
-    content is *unknown* must not be entered as None: then nothing may be started.
+    Arguments: ``stored`` has one entry for each store: its offset, or None, or a negative number (the original writes
+    -1) for no offset. Never pass None for a store that could not be read: then the partition must not start.
     """
     valid = [None if offset is None or offset < 0 else offset for offset in stored]
-    known = [offset for offset in valid if offset is not None]
-    start = max(known, default=None)
-    return Start(start, all(offset == start for offset in valid))
+    start = max((offset for offset in valid if offset is not None), default=None)
+    return MergedStart(start, all(offset == start for offset in valid))

@@ -1,7 +1,7 @@
-"""Which texts can be the name of a node, and so of a group, a topic or a member. Pure; any thread.
+"""Legal names of ZooKeeper nodes, and so of groups, topics and members. Pure; any thread.
 
-The rule is that of ZooKeeper's Java client for one element of a path. It is stricter than the server's (which takes any
-UTF-8), because a name that the other members of a group cannot even look up must not be made by us.
+The rule is that of ZooKeeper's Java client for one element of a path. The server takes any UTF-8. But other members of
+the group could not look up a node whose name only the server takes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\
 
 
 def name_problem(name: str, *, slash_allowed: bool = False) -> str | None:
-    """What keeps ``name`` from being an element of a path, or None where nothing does.
+    """Return the reason why ``name`` cannot be an element of a path, or None if it can.
 
-    ``slash_allowed`` asks the weaker question whether ZooKeeper could look the text up at all: ``a/b`` is then two
-    elements. Characters beyond the basic plane are refused, as Java's client sees them as surrogates.
+    ``slash_allowed`` asks only whether ZooKeeper can look the name up: ``a/b`` is then two elements. Characters beyond
+    the basic plane are refused, because Java's client sees surrogates there.
     """
     for element in name.split("/") if slash_allowed else (name,):
         if element in ("", ".", ".."):

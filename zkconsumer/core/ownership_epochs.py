@@ -1,10 +1,11 @@
-"""What of a group's partitions nobody else can have while we commit: our stays with them, over generations. Pure.
+"""Ownership epochs of a brokers' group: which commits the current generation may still send. Pure.
 
-A commit may take longer than its partition stays with us, and the coordinator lets any member of its generation commit
-any partition. So a commit belongs to a stay: it is not sent in a generation in which that has ended.
+A commit may take longer than the ownership of its partition, and the coordinator lets any member of its generation
+commit any partition. So each ownership has an epoch, a commit carries it, and a commit of an ended epoch is not sent.
 
-A stay goes on where we keep a partition, and where the very next generation gives it back to us (every eager rebalance
-takes all first): nobody else had it. It ends with a generation that does not, one that we have missed, or a loss.
+An epoch goes on while the member keeps the partition. It also goes on where the next generation gives the partition
+back: nobody else owned it meanwhile. (An eager rebalance takes all partitions first.) An epoch ends when a generation
+gives the partition to nobody or another member, when the member misses a generation, or with a loss.
 
 Differs from the Java consumer on purpose: there a commit that the next generation refuses fails as a whole.
 """
@@ -18,42 +19,46 @@ from zkconsumer.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The number of our stay with each partition that is nobody else's in this generation. ``decided`` says that the
-    generation's leader has told us all that is ours.
+class GenerationEpochs:
+    """Epochs of the partitions that no other member owns in this generation.
+
+    ``decided`` is true once the generation's leader has sent this member's assignment.
     """
 
     generation: int = -1
     decided: bool = True
-    stays: Mapping[TopicPartition, int] = field(default_factory=dict)
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
-    def ended(self, partition: TopicPartition, stay: int | None) -> bool:
-        """Whether that stay is over; one that may still be given back is not."""
-        now = self.stays.get(partition)
-        return stay is None or (now != stay and (now is not None or self.decided))
+    def ended(self, partition: TopicPartition, epoch: int | None) -> bool:
+        """Return whether this epoch has ended. One that the leader may still give back has not."""
+        now = self.epochs.get(partition)
+        return epoch is None or (now != epoch and (now is not None or self.decided))
 
 
-class Stays:
-    """Numbers our stays. Owned by the group's thread; :attr:`held` is replaced as a whole, so that any may read it."""
+class OwnershipEpochs:
+    """Counter of ownership epochs, owned by the group thread.
+
+    Any thread may read :attr:`current`, which is replaced as a whole.
+    """
 
     def __init__(self) -> None:
-        self.held = Held()
-        self._decided = self.held
+        self.current = GenerationEpochs()
+        self._decided = self.current
         self._last = 0
 
-    def joined(self, generation: int, kept: Collection[TopicPartition]) -> None:
-        """The next generation begins; its leader leaves us what we ``kept`` while joining, until we give it up."""
-        before = self._decided.stays
-        self.held = Held(generation, False, {tp: before[tp] for tp in kept if tp in before})
+    def begin_generation(self, generation: int, kept: Collection[TopicPartition]) -> None:
+        """Begin the next generation. Partitions ``kept`` while joining stay ours until the member gives them up."""
+        before = self._decided.epochs
+        self.current = GenerationEpochs(generation, False, {tp: before[tp] for tp in kept if tp in before})
 
-    def given(self, partitions: Collection[TopicPartition]) -> None:
-        """The leader gave us these."""
-        held, before = self.held, self._decided
-        back = before.stays if held.generation - before.generation in (0, 1) else {}
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Take in the leader's assignment."""
+        current, before = self.current, self._decided
+        given_back = before.epochs if current.generation - before.generation in (0, 1) else {}
         self._last += 1
-        stays = {**{tp: back.get(tp, self._last) for tp in partitions}, **held.stays}
-        self.held = self._decided = Held(held.generation, True, stays)
+        epochs = {**{tp: given_back.get(tp, self._last) for tp in partitions}, **current.epochs}
+        self.current = self._decided = GenerationEpochs(current.generation, True, epochs)
 
     def lost(self) -> None:
-        """Nothing is ours any more."""
-        self.held = self._decided = Held(self.held.generation)
+        """End all epochs."""
+        self.current = self._decided = GenerationEpochs(self.current.generation)

@@ -1,6 +1,6 @@
-"""What a member asks for, as it stands in its node under ``ids``. Pure; any thread.
+"""A member's registration: the content of its node under ``ids``. Pure; any thread.
 
-Mirrors the JSON of the original's registration; the bytes are made and read by ``zookeeper.node_codecs``.
+Mirrors the JSON of the original's registration. ``zookeeper.node_codecs`` encodes and decodes the bytes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ STATIC = "static"
 WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 
-
 MAX_REGISTRATION_BYTES = 128 * 1024
-"""The largest registration that is read. Each topic in it makes every member read that topic's node and watch it."""
-BESIDE_TOPICS = 8 * 1024
-"""Bytes of it that are left to what is not the subscription."""
+"""The size of the largest registration that members read. Every member reads and watches each of its topics."""
+RESERVED_BYTES = 8 * 1024
+"""The part of these bytes that is reserved for all but the subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
     """The content of a member's node under ``/consumers/<group>/ids``.
 
-    ``pattern`` is ``static``, ``white_list`` or ``black_list``; any other text is read as static. ``subscription`` maps
-    a topic, or the one expression, to a number of streams. ``timestamp`` is the text of epoch milliseconds, which
-    nobody reads. ``extra`` holds every further key: the original ignores them, we advertise host, room and strategy
-    there.
+    ``pattern`` is ``static``, ``white_list`` or ``black_list``; any other text counts as static. ``subscription`` maps
+    each topic, or the one expression, to a number of streams. ``timestamp`` is the time in milliseconds since 1970, as
+    text; no member reads it. ``extra`` holds all further keys. The original ignores them; this package advertises the
+    host, room and strategy of the member there.
     """
 
     pattern: str
@@ -37,15 +36,13 @@ class Registration:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether the subscription is an expression. An empty one is a static subscription to nothing, as in the
-        original.
-        """
+        """Whether the subscription is an expression. An empty one is static, as in the original."""
         return self.pattern in (WHITE_LIST, BLACK_LIST) and bool(self.subscription)
 
     @property
     def wildcard(self) -> tuple[str, int]:
-        """The expression and its number of streams: the first entry; the original ignores further ones too.
+        """The expression and its number of streams: the first entry. The original, too, ignores further ones.
 
-        Raises StopIteration on a subscription without entries: ask :attr:`is_wildcard` first.
+        Raises StopIteration for an empty subscription: look at :attr:`is_wildcard` first.
         """
         return next(iter(self.subscription.items()))

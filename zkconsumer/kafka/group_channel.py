@@ -46,7 +46,7 @@ from zkconsumer.kafka.group_schemas import (
     SYNC_GROUP,
 )
 from zkconsumer.kafka.requests import Api
-from zkconsumer.kafka.schema import Call, Message, Values
+from zkconsumer.kafka.schema import ApiRequest, ApiSchema, Values
 from zkconsumer.model import Endpoint, TopicPartition
 
 __all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership", "StoredOffset"]
@@ -292,13 +292,13 @@ class GroupChannel:
 
     # -- inside
 
-    def _ask(self, message: Message, values: Values, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
+    def _ask(self, message: ApiSchema, values: Values, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
         version = self._versions.get(message)
         if version is None:
             reason = f"does not know {message.name}" if self._versions else "not connected"
             raise BrokerError(f"{self._channel.name}: {reason}")
         answer: dict[str, Any] = self._channel.exchange(
-            Api(message.key, message.name, ()), Call(message, version, values), deadline, max_wait
+            Api(message.key, message.name, ()), ApiRequest(message, version, values), deadline, max_wait
         )
         return answer
 

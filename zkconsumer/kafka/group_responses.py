@@ -16,14 +16,14 @@ from zkconsumer.kafka.group_schemas import (
     OFFSET_DELETE,
     OFFSET_FETCH,
 )
-from zkconsumer.kafka.schema import Message
+from zkconsumer.kafka.schema import ApiSchema
 
-Versions = Mapping[Message, int]
+Versions = Mapping[ApiSchema, int]
 
 _OPTIONAL: Final = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Requests of tools. Brokers before 1.1 and 2.4 do not know them."""
 
-_LEAST: Final[Mapping[Message, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
+_LEAST: Final[Mapping[ApiSchema, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
 """The lowest versions that keep offsets in Kafka. With version 0 the broker writes them to ZooKeeper."""
 
 OF_0_8: Final[Versions] = {FIND_COORDINATOR: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
@@ -116,12 +116,12 @@ class GroupDescription(NamedTuple):
         return sorted(names) or [f"somebody: its state is {self.state}"]
 
 
-def negotiated_versions(ranges: Mapping[int, tuple[int, int]], broker: str, wanted: Collection[Message]) -> Versions:
+def negotiated_versions(ranges: Mapping[int, tuple[int, int]], broker: str, wanted: Collection[ApiSchema]) -> Versions:
     """Return the highest version of each wanted request that both sides know, without requests of tools only we know.
 
     Arguments: ``ranges`` is the broker's lowest and highest version by request number. Raises BrokerError.
     """
-    chosen: dict[Message, int] = {}
+    chosen: dict[ApiSchema, int] = {}
     for message in wanted:
         low, high = ranges.get(message.key, (0, -1))
         best = min(high, message.highest)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.core.error_actions import ErrorAction, action_for
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError
 from zkconsumer.kafka import error_codes
@@ -67,7 +67,7 @@ class OffsetClient:
             return question(coordinator)
         except BrokerError as e:
             # after any error but a response of the coordinator itself the connection is of no use
-            if not isinstance(e, BrokerResponseError) or remedy(e) is Remedy.FIND:
+            if not isinstance(e, BrokerResponseError) or action_for(e) is ErrorAction.FIND_COORDINATOR:
                 log.info("broker %d is not (or no longer) taken for the coordinator", coordinator.endpoint.broker_id)
                 self._coordinator = None
                 self._search.discard(coordinator)

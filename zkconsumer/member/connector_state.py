@@ -1,4 +1,4 @@
-"""What a member is doing, in a form that a user can print and a program can test. Pure."""
+"""The state of a member, for a user to print and a program to test. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkconsumer.model import TopicPartition
 
 
 class Phase(Enum):
-    """Where a member stands."""
+    """The main state of a member."""
 
     STARTING = "starting"
     OWNING = "owning"
@@ -24,10 +24,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorState:
-    """``owned`` of ``wanted`` partitions are ours; ``blocked`` says who or what holds each of the others; ``detail``
-    is the last trouble.
+    """The state of a connector.
 
-    ``rebalances`` counts the rounds since the start.
+    ``owned`` of ``wanted`` partitions are ours; ``blocked`` names the holder of each other one. ``detail`` is the last
+    trouble in words. ``rebalances`` counts rebalances since the start.
     """
 
     phase: Phase
@@ -38,7 +38,7 @@ class ConnectorState:
     rebalances: int = 0
 
     def beside(self, trouble: str) -> ConnectorState:
-        """The same with another trouble, where there is one and the member lives."""
+        """Return this state with another trouble added, unless the member is closed."""
         if not trouble or self.phase is Phase.CLOSED:
             return self
         return replace(self, detail="; ".join(filter(None, (self.detail, trouble))))

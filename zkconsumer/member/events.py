@@ -1,6 +1,6 @@
-"""What can happen to a member, as values on one queue. Pure.
+"""The events of a member, as values on one queue. Pure.
 
-Watches, the session, fetchers and the committer only put these; the group's thread alone decides what they mean.
+Watches, the session, fetchers and the committer only put them; the group thread alone decides what they mean.
 """
 
 from __future__ import annotations
@@ -26,23 +26,21 @@ class NodeChanged:
 
 @dataclass(frozen=True, slots=True)
 class StartsFound:
-    """The store outside ZooKeeper told where partitions start; None: nothing is stored, so ``auto.offset.reset``
-    decides.
-    """
+    """The store outside ZooKeeper told where partitions start; None: ``auto.offset.reset`` decides."""
 
     starts: Mapping[PartitionPosition, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class StartsResolved:
-    """A broker told where partitions without a stored offset begin."""
+    """A broker told where partitions without a stored offset start."""
 
     starts: Mapping[PartitionPosition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StartsStored:
-    """Start offsets of partitions are stored; those of the ``refused`` could not be."""
+    """Starts of partitions are stored, except of the ``refused`` ones."""
 
     starts: Mapping[PartitionPosition, int]
     refused: frozenset[PartitionPosition]
@@ -57,7 +55,7 @@ class CommitsRefused:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsMoved:
-    """Somebody else wrote offsets of ours to the store outside ZooKeeper; these stand there now."""
+    """Somebody else wrote these offsets of our partitions to the store outside ZooKeeper."""
 
     offsets: Mapping[PartitionPosition, int]
 
@@ -66,15 +64,15 @@ NEVER = Deadline(None)
 
 
 LEAVING = 0.6
-"""Seconds of a shutdown that are kept for the last commit, the release and the leave."""
+"""Seconds at the end of a shutdown that are left to the last commit, the release and the leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """The connector is to be shut down.
+    """The connector must shut down.
 
-    At ``deadline`` the connection is taken away, and nothing is waited for any more. ``hurried``: messages in the
-    user's hands are not waited for.
+    At ``deadline`` the connection is closed, and nothing is waited for any more. ``hurried``: messages in the user's
+    hands are not waited for.
     """
 
     deadline: Deadline = NEVER
@@ -82,19 +80,19 @@ class StopRequested:
 
     @property
     def drain(self) -> Deadline:
-        """Until when messages in the user's hands are waited for. Without a deadline nothing is."""
+        """The end of the wait for messages in the user's hands; without a deadline there is no wait."""
         return Deadline(0.0) if self.hurried or self.deadline.at is None else self.deadline.earlier(LEAVING)
 
 
 def first_stop(requests: Iterable[StopRequested]) -> StopRequested | None:
-    """Return the first of these, hurried where any of them is; None where there is none."""
+    """Return the first of these, hurried if any of them is; None if there is none."""
     found = list(requests)
     return replace(found[0], hurried=any(request.hurried for request in found)) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class SeekRequested:
-    """Partitions are to go on at other offsets. ``done`` is told those that are not ours."""
+    """Partitions must go on at other offsets. ``done`` is told the partitions that are not ours."""
 
     offsets: Mapping[TopicPartition, int]
     done: Future[frozenset[TopicPartition]]
@@ -102,11 +100,11 @@ class SeekRequested:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChanged:
-    """The member wants other topics: register that, and rebalance.
+    """The member subscribes to other topics.
 
-    ``registration`` makes the node's content; ``leaving`` are the topics no longer wanted; ``holder`` is the thread
-    that asks, whose messages of those count as finished; ``applied`` is called by the group's thread once it is so,
-    then ``done`` is set.
+    ``registration`` makes the new registration. ``leaving`` are the topics that it drops; messages of them that the
+    asking thread ``holder`` has in its hands count as finished. Once the change is in force, the group thread calls
+    ``applied`` and sets ``done``.
     """
 
     registration: Callable[[], Registration]
@@ -118,7 +116,7 @@ class SubscriptionChanged:
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """Whatever decides what we keep has changed its mind: plan again at once. ``reason`` is for the log."""
+    """The assignment may have changed: plan again at once. ``reason`` is for the log."""
 
     reason: str
 

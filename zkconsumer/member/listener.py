@@ -1,13 +1,12 @@
 """The application's rebalance listener, and the thread that runs it.
 
-Threads: :class:`ListenerThread` runs every call on a thread of its own, in order; :class:`Listening` is the group's
-thread's, which waits for a call no longer than its limit and goes on then. No lock of ours is ever held while the
-application's code runs, and what it may ask of us is served by others (commits) or by the waiting thread itself
-(seeks), so it cannot lock up with us (KAFKA-4735 is what happens otherwise).
+Threads: :class:`ListenerThread` runs every call on a thread of its own, in order. The group thread waits for a call, up
+to its limit, and then goes on. No lock is held while the application's code runs. Its requests are answered by other
+threads (commits) or by the waiting group thread itself (seeks). So it cannot lock up with us, as in KAFKA-4735.
 
-Mirrors the original's ``ConsumerRebalanceListener``. Differs on purpose: what stays with a member is not released, so
-it is not in the list; a call that raises or blocks is reported and does not fail the rebalance; shutting down releases
-partitions and so calls it too; what was lost is told apart; values are plain Python types (KAFKA-2284).
+Mirrors the original's ``ConsumerRebalanceListener``. Differs on purpose: partitions that stay are not released, so they
+are not listed. A call that raises or blocks is reported and does not fail the rebalance. A shutdown releases partitions
+and so calls the listener too. Lost partitions have a method of their own. Values are plain Python types (KAFKA-2284).
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread, get_ident
 from typing import Any
 
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.model import ThreadId, TopicPartition
+from zkconsumer.model import ConsumerId, ThreadId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -33,47 +33,48 @@ UNBOUNDED = Deadline(None)
 
 
 class ConsumerRebalanceListener:
-    """What an application does when partitions come and go: derive from it and override; the defaults do nothing.
+    """Base class of an application's listener, which is told when partitions come and go. The defaults do nothing.
 
-    Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. It
-    has ``rebalance.listener.timeout.ms`` to return; the rebalance then goes on without it. What it raises is logged
-    and shown in ``connector.state``.
+    Every method is called on a thread of the connector's own, one at a time, and may call the connector's methods. The
+    rebalance waits for it, up to ``rebalance.listener.timeout.ms``. Its errors are logged and shown in
+    ``connector.state``.
     """
 
     def before_releasing_partitions(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """These partitions (numbers by topic) leave this member: nothing of them is handed out any more, but they are
-        still ours, so ``commit_offsets()`` still works.
+        """Called before these partitions (numbers by topic) leave this member.
 
-        With ``auto.commit.enable`` what is finished is committed after this returns.
+        Nothing of them is handed out any more. They are still ours, so ``commit_offsets()`` works. With
+        ``auto.commit.enable`` finished messages are committed after this returns.
         """
 
     def before_starting_fetchers(
         self, consumer_id: str, assignment: Mapping[TopicPartition, ThreadId]
     ) -> Mapping[TopicPartition, int] | None:
-        """The group's assignment changed, or partitions came to this member and are about to be fetched.
+        """Called when the assignment changed, or before partitions that came to this member are fetched.
 
-        Arguments: ``consumer_id`` is this member's; ``assignment`` says which thread of the group owns each partition,
-        by this member's strategy.
-        Returns: the offsets at which to start partitions that came just now, in place of the stored ones; None or what
-        is left out starts where the last owner ended.
+        Arguments: ``consumer_id`` is this member's; ``assignment`` names the thread of the group that owns each
+        partition, by this member's strategy.
+        Returns: offsets at which to start partitions that came just now. Other partitions start where the last owner
+        ended.
         """
 
     def on_partitions_lost(self, partitions: Mapping[str, frozenset[int]]) -> None:
-        """These partitions are no longer ours (the session expired, or their owner nodes were deleted): others may own
-        them already, and nothing of them can be committed.
+        """Called after these partitions were lost: the session expired, or their owner nodes were deleted.
+
+        Others may own them already, and nothing of them can be committed.
         """
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, frozenset[int]]:
-    """The form in which a listener is told partitions."""
+def by_topic(positions: Iterable[PartitionPosition]) -> dict[str, frozenset[int]]:
+    """Return the partitions of these in the form of a listener's argument."""
     found: dict[str, set[int]] = {}
-    for tp in partitions:
-        found.setdefault(tp.topic, set()).add(tp.partition)
+    for position in positions:
+        found.setdefault(position.topic, set()).add(position.partition)
     return {topic: frozenset(numbers) for topic, numbers in sorted(found.items())}
 
 
 class ListenerThread:
-    """Runs a listener's methods one after the other.
+    """Runs the methods of a listener, one after the other.
 
     Arguments: ``returned`` is called on this thread after each.
     """
@@ -89,7 +90,7 @@ class ListenerThread:
         self._thread.start()
 
     def close(self, deadline: Deadline) -> None:
-        """End the thread after the calls that were asked for; one that blocks is left behind at the deadline."""
+        """End the thread after all requested calls; a call that blocks is left behind at the deadline."""
         self._calls.put(None)
         if self._thread.is_alive() and not self.is_current:
             self._thread.join(deadline.remaining())
@@ -102,13 +103,13 @@ class ListenerThread:
         return self._thread.ident == get_ident()
 
     def ask(self, method: str, *arguments: Any) -> Future[Any]:
-        """Have a method called after those asked for before; returns at once."""
+        """Have a method called after all earlier ones; return at once."""
         future: Future[Any] = Future()
         self._calls.put((method, arguments, future))
         return future
 
     def stack(self) -> str:
-        """Where the thread stands, for a report."""
+        """Return the stack of the thread, for a report."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
@@ -125,35 +126,71 @@ class ListenerThread:
             self._returned()
 
 
-class Listening:
-    """The listener as the group's thread calls it; without one every call returns None at once.
+class ListenerCalls:
+    """The listener as the group thread calls it; without one every call returns at once.
 
-    Arguments: ``limit`` in seconds for a call.
+    Arguments: ``limit`` in seconds for a call; ``serve`` answers requests while a call is waited for. It gets the
+    seconds that it may take, and returns whether a shutdown is requested, which hurries the listener.
     """
 
-    def __init__(self, thread: ListenerThread | None = None, limit: float = 3.0) -> None:
+    def __init__(
+        self,
+        consumer: ConsumerId,
+        serve: Callable[[float], bool],
+        thread: ListenerThread | None = None,
+        limit: float = 3.0,
+    ) -> None:
+        self._consumer = consumer
+        self._serve = serve
         self._thread = thread
         self._limit = limit
         self.trouble = ""
+        """The trouble of the last call, in words for the user; empty if there was none."""
 
     @property
     def exists(self) -> bool:
         """Whether there is a listener."""
         return self._thread is not None
 
-    def call(self, method: str, *arguments: Any, serve: Callable[[float], bool], within: Deadline = UNBOUNDED) -> Any:
-        """Call a method and wait for it, not beyond ``within``; None where it raised or did not return in time, which
-        is reported.
+    def releasing(self, positions: Iterable[PartitionPosition], within: Deadline = UNBOUNDED) -> None:
+        """Call ``before_releasing_partitions`` and wait for it, not beyond ``within``."""
+        self._call("before_releasing_partitions", by_topic(positions), within=within)
 
-        ``serve`` is called meanwhile, with the seconds it may take, to answer what the listener asks of the caller;
-        it returns whether everything is about to end, so that the listener is to be hurried.
-        """
+    def lost(self, positions: Iterable[PartitionPosition]) -> None:
+        """Have ``on_partitions_lost`` called, without waiting for it."""
+        if self._thread is not None:
+            method = "on_partitions_lost"
+            future = self._thread.ask(method, by_topic(positions))
+            future.add_done_callback(lambda late: _report_late(method, late))
+
+    def start_offsets(
+        self, assignment: Mapping[TopicPartition, ThreadId], came: Container[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Call ``before_starting_fetchers``. Returns its valid offsets of partitions that ``came`` just now."""
+        starts = self._call("before_starting_fetchers", self._consumer, dict(assignment))
+        if starts is None:
+            return {}
+        if not isinstance(starts, Mapping):
+            log.error("before_starting_fetchers must return offsets by partition or None, not %r", starts)
+            return {}
+        valid = {}
+        for tp, offset in starts.items():
+            if tp not in came:
+                log.warning("the listener's offset for %s is not used: it did not come to us just now", tp)
+            elif isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+                log.error("the listener's offset for %s is not used: %r is no offset", tp, offset)
+            else:
+                valid[TopicPartition(*tp)] = offset
+        return valid
+
+    def _call(self, method: str, *arguments: Any, within: Deadline = UNBOUNDED) -> Any:
+        """Call a method and wait for it. Returns None if it raised or did not return in time, which is reported."""
         if self._thread is None:
             return None
         future = self._thread.ask(method, *arguments)
         limit, hurried = Deadline(within.bounded(self._limit)), False
         while not future.done() and not limit.expired:
-            if serve(limit.bounded(SERVE_EVERY)) and not hurried:
+            if self._serve(limit.bounded(SERVE_EVERY)) and not hurried:
                 limit, hurried = Deadline(limit.bounded(CLOSING_LIMIT)), True
         if not future.done():
             self.trouble = f"the listener's {method} does not return; going on without it"
@@ -163,11 +200,6 @@ class Listening:
         error = future.exception()
         self.trouble = "" if error is None else _raised(method, error)
         return None if error is not None else future.result()
-
-    def tell(self, method: str, *arguments: Any) -> None:
-        """Have a method called, without waiting for it."""
-        if self._thread is not None:
-            self._thread.ask(method, *arguments).add_done_callback(lambda late: _report_late(method, late))
 
 
 def _raised(method: str, error: BaseException) -> str:

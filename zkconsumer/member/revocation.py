@@ -1,61 +1,155 @@
-"""The wait for messages in the user's hands, whose partitions leave.
+"""Giving partitions up: stop the hand-out, wait for messages in hand, call the listener, make the last commit.
 
-Called by the group's thread only. The wait ends when no message is held, at its limit, or at the end of a shutdown's
-drain. A shutdown that comes meanwhile ends all streams at once, so that every reader finishes its message in the same
-time.
+Called by the group thread only. The coordinator does the rest: it deletes owner nodes, or joins again without the
+partitions.
 
-Differs from the original on purpose: there nothing is waited for.
+The wait ends when no message is held, at its limit, or at the end of a shutdown's own wait. A shutdown that comes
+meanwhile ends all streams at once, so that every reader finishes its message in the same time.
+
+Differs from the original and from the Java consumer's ``onJoinPrepare`` on purpose: both wait for nothing, so a message
+in hand is consumed twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
+from zkconsumer.errors import OffsetCommitError, RegistryError
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.owned_partitions import Delivery
+from zkconsumer.member.listener import ListenerCalls
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.user_requests import UserRequests
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper.fenced_writes import KnownOffset
+
+log = logging.getLogger(__name__)
+
+LAST_COMMIT = 0.4
+"""Seconds before the end of a shutdown from which on the listener is waited for no more: the last commit needs them."""
+SLICE = 0.1
+"""Seconds between two looks at other requests, while messages in the user's hands are waited for."""
 
 
-class Drain:
-    """Waits for messages in the user's hands.
+@dataclass(frozen=True, slots=True)
+class RevocationSettings:
+    """``drain`` is ``rebalance.drain.timeout.ms`` in seconds, ``auto_commit`` is ``auto.commit.enable``."""
 
-    Arguments: ``owned`` returns all positions of this member; ``stopping`` returns the request to shut down, or None.
-    """
+    drain: float
+    auto_commit: bool
+
+
+class Revocation:
+    """Gives partitions up."""
 
     def __init__(
         self,
-        delivery: Delivery,
-        owned: Callable[[], Collection[PartitionPosition]],
-        stopping: Callable[[], StopRequested | None],
+        settings: RevocationSettings,
+        owned: OwnedPartitions,
+        requests: UserRequests,
+        listener: ListenerCalls,
     ) -> None:
-        self._delivery = delivery
+        self._settings = settings
         self._owned = owned
-        self._stopping = stopping
+        self._requests = requests
+        self._listener = listener
         self._ended = False
 
-    def end_streams(self) -> None:
-        """End all streams, and hand out nothing more of anything."""
-        self._ended = True
-        self._delivery.end()
-        self._delivery.revoke(list(self._owned()), Deadline(0.0))
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Stop the hand-out, wait for messages in hand, and call the listener; these are ours no longer after that.
 
-    def wait(
-        self, positions: Sequence[PartitionPosition], limit: Deadline, every: float, meanwhile: Callable[[], object]
-    ) -> None:
-        """Wait for the messages of these revoked positions.
-
-        Arguments: ``meanwhile`` is called before each slice of ``every`` seconds, and deals with events; ``limit``
-        holds until a shutdown is requested, whose own drain holds from then on.
+        A message of the thread that asks for this change is not waited for: that thread waits for us.
         """
+        self._owned.revoke(positions)
+        waited_for = [position for position in positions if not self._requests.held_by_requester(position)]
+        self._drain(waited_for, Deadline(self._settings.drain))
+        self._listener.releasing(positions)
+        self._owned.remove(positions)
+
+    def abandon(self, positions: Sequence[PartitionPosition]) -> None:
+        """As :meth:`revoke`, without waiting for messages in hand: their reader does not come back."""
+        self._owned.revoke(positions)
+        self._listener.releasing(positions)
+        self._owned.remove(positions)
+
+    def end(self, stop: StopRequested) -> Sequence[PartitionPosition]:
+        """End all streams and give everything up, within the time that the shutdown leaves. Returns what was owned."""
+        leaving = self._owned.left = tuple(self._owned.positions.values())
+        self._end_streams()
+        if any(position.held for position in leaving):
+            self._owned.commit_soon()  # finished messages must not wait for those in hand
+        self._drain(leaving, stop.drain)
+        if leaving:
+            self._listener.releasing(leaving, within=stop.deadline.earlier(LAST_COMMIT))
+        self._owned.remove(leaving)
+        return leaving
+
+    def lose(self, positions: Sequence[PartitionPosition], why: str) -> None:
+        """Own these no longer, at once: others may own them by now, so nothing of them is handed out or committed."""
+        if positions:
+            self._owned.lose(positions)
+            log.warning("lost %s: %s", first_of(position.tp for position in positions), why)
+            self._listener.lost(positions)
+
+    # ---- the last commit ----
+
+    def last_commit(
+        self,
+        positions: Sequence[PartitionPosition],
+        deadline: Deadline,
+        *,
+        commit: bool = True,
+        count_requester: bool = True,
+        meanwhile: Callable[[], None] = lambda: None,
+        release: bool = False,
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
+        """Make the last commit of given-up positions, if commits are automatic and ``commit`` is true.
+
+        Arguments: ``count_requester``: the message of the thread that asked for this change counts as finished.
+        Returns and raises as :meth:`Commits.surrender`.
+        """
+        return self._owned.last_commit(
+            positions,
+            commit=commit and self._settings.auto_commit,
+            count_held=self._requests.held_by_requester if count_requester else lambda _: False,
+            deadline=deadline,
+            meanwhile=meanwhile,
+            release=release,
+        )
+
+    def try_last_commit(
+        self, positions: Sequence[PartitionPosition], deadline: Deadline, **options: Any
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
+        """As :meth:`last_commit`; a failure is logged, and nothing is returned then."""
+        try:
+            return self.last_commit(positions, deadline, **options)
+        except (RegistryError, OffsetCommitError) as e:
+            log.warning("the last commit failed; the next owner consumes uncommitted messages again: %s", e)
+            return {}
+
+    # ---- waiting ----
+
+    def _end_streams(self) -> None:
+        self._ended = True
+        self._owned.end_streams()
+
+    def _drain(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait for the messages of revoked positions; ``limit`` holds until a shutdown brings its own."""
         while True:
-            meanwhile()
-            self._delivery.revoke(positions, Deadline(limit.bounded(every)))
-            stop = self._stopping()
+            self._requests.serve(
+                0.0
+            )  # a seek or subscription of a thread whose message is waited for would wait for us
+            self._owned.wait(positions, Deadline(limit.bounded(SLICE)))
+            stop = self._requests.stop
             if stop is not None:
                 limit = stop.drain
                 if not self._ended:
-                    self.end_streams()
+                    self._end_streams()
             positions = [position for position in positions if position.held]
             if not positions or limit.expired:
                 return

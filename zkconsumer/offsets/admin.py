@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import sleep
 from typing import Protocol, TypeVar
 
-from zkconsumer.core.migration.model import Entry, Store
-from zkconsumer.core.migration.planning import Step, Verdict
+from zkconsumer.core.migration.planning import Entry, Step, Store, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerError,

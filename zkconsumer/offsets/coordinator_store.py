@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from threading import Event
 from typing import Protocol
 
-from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.core.error_actions import ErrorAction, action_for
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before
-from zkconsumer.core.ownership_epochs import Held
+from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, FencedInstanceIdError, OffsetCommitError
@@ -37,8 +37,8 @@ ASKED = "an offset commit"
 NOT_OURS = "lost with our membership of the group, or given to another member since"
 """The reason of a commit that is not sent."""
 
-_LOST = (Remedy.LOST, Remedy.RESET)
-_BETWEEN = (Remedy.LOST, Remedy.REJOIN)
+_LOST = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN_AS_NEW_MEMBER)
+_BETWEEN = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN)
 """Refusals of a commit between two generations."""
 
 
@@ -54,7 +54,7 @@ class Identity(Protocol):
         """Whether no next generation is under way, of which we may be a member already without knowing it."""
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> GenerationEpochs | None:
         """The partitions that no other member can own in that generation, or in a later one. Read it after ``who``.
 
         None if this group does not decide which partitions are ours.
@@ -121,12 +121,12 @@ class CoordinatorOffsets:
                 failures = self._client.commit(who, self._with_epochs(left), deadline) if left else {}
                 break
             except BrokerError as e:
-                between = remedy(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
+                between = action_for(e) in _BETWEEN and (not self._identity.settled or self._identity.who != who)
                 if between and self._may_wait(deadline):
                     continue
                 if between:  # the next try may do: nothing of this says that anything is lost
                     raise error_codes.error(error_codes.REBALANCE_IN_PROGRESS, ASKED) from e
-                if remedy(e) in _LOST or isinstance(e, FencedInstanceIdError):
+                if action_for(e) in _LOST or isinstance(e, FencedInstanceIdError):
                     self._refused(who, e)
                 raise
         if left:
@@ -143,7 +143,9 @@ class CoordinatorOffsets:
         self._client.close()
 
 
-def _sorted_out(offsets: Offsets, started: Held | None, held: Held | None) -> tuple[Offsets, Failures, Failures]:
+def _sorted_out(
+    offsets: Offsets, started: GenerationEpochs | None, held: GenerationEpochs | None
+) -> tuple[Offsets, Failures, Failures]:
     """Return the offsets to send, the failures of ownerships that ended since the commit ``started``, and the failures
     to try again: their generation has not decided whose they are, then or now.
     """
@@ -153,8 +155,8 @@ def _sorted_out(offsets: Offsets, started: Held | None, held: Held | None) -> tu
     refused: dict[TopicPartition, Exception] = {}
     unclear: dict[TopicPartition, Exception] = {}
     for tp, offset in offsets.items():
-        stay = started.stays.get(tp)
-        if stay is not None and held.stays.get(tp) == stay:
+        stay = started.epochs.get(tp)
+        if stay is not None and held.epochs.get(tp) == stay:
             left[tp] = offset
         elif stay is not None and held.ended(tp, stay):
             refused[tp] = OffsetCommitError(NOT_OURS)
@@ -172,13 +174,13 @@ class EpochFence:
     Arguments: ``held`` returns our ownership epochs as of now.
     """
 
-    def __init__(self, held: Callable[[], Held]) -> None:
+    def __init__(self, held: Callable[[], GenerationEpochs]) -> None:
         self._held = held
         self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
         """Note a partition with its present epoch; with none if the group has gone on since."""
-        self._stays[partition] = self._held().stays.get(partition)
+        self._stays[partition] = self._held().epochs.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
         """Forget a partition; return that it has no offset node."""

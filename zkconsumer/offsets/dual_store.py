@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import NamedTuple, Protocol
 
-from zkconsumer.core.merged_start import Start, merged_start
+from zkconsumer.core.merged_start import MergedStart, merged_start
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import (
     BrokerAuthenticationError,
@@ -127,7 +127,9 @@ class DualStore:
         self._doubtful.pop(partition, None)
         return self._fence.untrack(partition)
 
-    def starts(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Start]:
+    def starts(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> Mapping[TopicPartition, MergedStart]:
         """Return where tracked partitions begin. Raises the error of the store if one is unknown."""
         stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
         found = {}

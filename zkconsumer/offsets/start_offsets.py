@@ -134,7 +134,7 @@ class StartOffsets:
         told: dict[Found, dict[PartitionPosition, int | None]] = {}
         for position, found in finding.items():
             start = starts[position.tp]
-            if not start.level:
+            if not start.stores_agree:
                 self._unlevel(position.tp)  # the next commit writes it to all stores
             told.setdefault(found, {})[position] = start.offset
         for found, offsets in told.items():

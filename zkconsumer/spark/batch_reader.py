@@ -29,9 +29,7 @@ from zkconsumer.spark.offset_ranges import (
     within,
 )
 from zkconsumer.spark.options import ReadOptions
-from zkconsumer.spark.range_partition import RangePartition, read_partition
-from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING
-from zkconsumer.spark.worker_memory import set_aside
+from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition, read_partition, set_aside
 from zkconsumer.spark.zookeeper_cluster import Cluster, NoTimesError, describe
 
 log = logging.getLogger(__name__)

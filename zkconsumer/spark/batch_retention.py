@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Lock
 from time import monotonic
 
-from zkconsumer.assignors.group_strategy import GroupStrategy, Threads, View
+from zkconsumer.assignors.group_strategy import GroupStrategy, StrategyView, Threads
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import Assignment, TopicPartition
@@ -110,7 +110,7 @@ class Keeper:
     # ---- the group ----
 
     def amend(
-        self, assignment: Assignment, owned: Mapping[TopicPartition, PartitionPosition], view: View
+        self, assignment: Assignment, owned: Mapping[TopicPartition, PartitionPosition], view: StrategyView
     ) -> Assignment:
         """The assignment, but with what is kept of ``owned`` left where it is. What then leaves is noted."""
         with self._lock:
@@ -138,6 +138,6 @@ class KeepingStrategy(GroupStrategy):
         self._keeper = keeper
         self._owned = owned
 
-    def __call__(self, view: View, threads: Threads) -> Assignment:
+    def __call__(self, view: StrategyView, threads: Threads) -> Assignment:
         """Who shall own what. Raises whatever the strategy raises."""
         return self._keeper.amend(super().__call__(view, threads), self._owned(), view)

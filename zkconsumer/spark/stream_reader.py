@@ -26,7 +26,7 @@ from zkconsumer.errors import ConfigException
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.frame_lock import LEAVES_WITHIN, FrameLock
 from zkconsumer.spark.options import ReadOptions
-from zkconsumer.spark.range_partition import read_partition
+from zkconsumer.spark.range_reader import read_partition
 from zkconsumer.spark.streaming_query import StreamRun, end_cleanly_on_sigterm, leave_sigterm_alone
 
 _READ_TWICE = (

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zkconsumer.errors import (
@@ -25,7 +26,7 @@ from zkconsumer.errors import (
 )
 from zkconsumer.model import TopicPartition
 from zkconsumer.spark.batch_reader import at_time, check_existing, check_given
-from zkconsumer.spark.membership import Bystander, Membership
+from zkconsumer.spark.membership import Bystander, LiveMembership, QueryMembership
 from zkconsumer.spark.offset_ranges import (
     LATEST,
     LogSpan,
@@ -41,19 +42,80 @@ from zkconsumer.spark.offset_ranges import (
     stream_position,
 )
 from zkconsumer.spark.options import ReadOptions
-from zkconsumer.spark.query_member import GroupMember
-from zkconsumer.spark.range_partition import RangePartition
-from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING
-from zkconsumer.spark.replaced_logs import ShorterLogs
+from zkconsumer.spark.range_reader import ADVICE, FROM_BEGINNING, RangePartition
 from zkconsumer.spark.zookeeper_cluster import Cluster, describe
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _FromBeginning:
+    """One partition that is read from its beginning.
+
+    Contents: ``before`` is the offset in the log before; ``known`` is the checkpoint's offset then, None where the
+    checkpoint did not know the partition; ``start`` is where its log begins; ``planned`` is the first batch from there.
+    """
+
+    before: int
+    known: int | None
+    start: int
+    planned: Span | None = None
+
+
+class ReplacedLogs:
+    """Partitions whose log is not the one that the query has read: the topic was made anew, or the log was cut.
+
+    Such a log ends before the offset at which the query would go on, or the topic's node in ZooKeeper is another one.
+    No offset of it says how far the query has read it, so the query reads it from its beginning, once. A partition
+    leaves this table when the batch from its beginning has ended. Pure.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[TopicPartition, _FromBeginning] = {}
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._found
+
+    def add(self, partition: TopicPartition, before: int, known: int | None, start: int) -> None:
+        """The offset ``before`` of a partition is of another log than the one it has now, which begins at ``start``."""
+        self._found[partition] = _FromBeginning(before, known, start)
+
+    def ended(self, done: Progress) -> None:
+        """Forget the partitions whose first batch from the beginning is the one that has ended."""
+        self._found = {tp: one for tp, one in self._found.items() if one.planned is None or one.planned != done.get(tp)}
+
+    def plan(self, progress: Progress) -> None:
+        """Note the first batch that reads from the beginning."""
+        for tp, one in self._found.items():
+            if tp in progress and progress[tp].start == one.start:
+                one.planned = progress[tp]
+
+    def position(self, partition: TopicPartition, position: int, committed: int | None) -> int:
+        """Return where a partition is read on; ``position`` unless it is read from its beginning.
+
+        The place stays the beginning also where the log has grown beyond ``before`` meanwhile. An offset of the group
+        other than ``before`` was written since, by another member that reads the new log.
+        """
+        one = self._found.get(partition)
+        if one is None:
+            return position
+        if committed is not None and committed != one.before:
+            one.start = max(committed, one.start)
+        return one.start
+
+    def waiting(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where those of these begin that no batch has read from the beginning yet."""
+        return {tp: one.start for tp, one in self._found.items() if tp in partitions and one.planned is None}
+
+    def finished(self, done: Progress) -> Mapping[TopicPartition, Span]:
+        """Return what of finished batches still counts: not the ends that the log before had."""
+        return {tp: span for tp, span in done.items() if tp not in self._found or self._found[tp].known != span.end}
+
+
 class StreamRun:
     """The run of one query. The constructor does no I/O."""
 
-    def __init__(self, options: ReadOptions, cluster: Cluster, membership: Membership | None = None) -> None:
+    def __init__(self, options: ReadOptions, cluster: Cluster, membership: QueryMembership | None = None) -> None:
         self._options = options
         self._cluster = cluster
         self._membership = membership or _membership(options, cluster)
@@ -66,7 +128,7 @@ class StreamRun:
         self._former: dict[TopicPartition, int] = {}  # how far those were read that are gone
         self._not_there: tuple[tuple[str, ...], tuple[TopicPartition, ...]] = (), ()
         self._waiting: dict[TopicPartition, int] = {}  # starts that could not be stored yet
-        self._shorter = ShorterLogs()
+        self._replaced = ReplacedLogs()
         self._claimed: set[TopicPartition] = set()  # partitions that were ours once in this run
 
     def open(self) -> None:
@@ -102,7 +164,7 @@ class StreamRun:
 
     def settle(self, offset: object) -> None:
         """Batches up to this offset are finished."""
-        self._membership.settle(self._shorter.finished(decode_progress(offset)))
+        self._membership.settle(self._replaced.finished(decode_progress(offset)))
 
     def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         """The end of the next batch, at most ``limit`` offsets long; ``start`` itself where there is nothing new.
@@ -122,8 +184,8 @@ class StreamRun:
 
     def _next(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
         done = decode_progress(start)
-        self._shorter.ended(done)
-        self._membership.settle(self._shorter.finished(done))
+        self._replaced.ended(done)
+        self._membership.settle(self._replaced.finished(done))
         self._check_there(done)
         existing = self._partitions()
         self._check_gone(done, existing)
@@ -148,7 +210,7 @@ class StreamRun:
             # Spark runs no batch whose end is the end of the one before: an empty batch comes first
             progress = {tp: Span(span.start, span.start) for tp, span in progress.items()}
         if news:
-            self._shorter.plan(progress)
+            self._replaced.plan(progress)
         self._membership.reserve(progress if news else {})
         return encode_progress(progress) if news else start
 
@@ -214,7 +276,7 @@ class StreamRun:
         it first claims their partitions. The checkpoint alone cannot tell.
         """
         first = sorted(set(claimed).difference(self._claimed))
-        lost = [tp for tp in self._membership.made_anew(first) if tp in done and tp not in self._shorter]
+        lost = [tp for tp in self._membership.made_anew(first) if tp in done and tp not in self._replaced]
         if lost:
             self._read_from_beginning(lost, {tp: done[tp].end for tp in lost})
         self._claimed.update(first)
@@ -224,7 +286,7 @@ class StreamRun:
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {known[lost[0]]}; {ADVICE}")
         for tp, span in self._cluster.log_spans(lost).items():
-            self._shorter.add(tp, known[tp], known[tp], span.first)
+            self._replaced.add(tp, known[tp], known[tp], span.first)
             self._former.pop(tp, None)
         log.warning("%s; it is read from its beginning", problem)
 
@@ -246,9 +308,9 @@ class StreamRun:
             position = stream_position(tp, done, committed.get(tp), wanted, span, times.get(tp))
             if tp in starting and self._waiting.get(tp, span.end + 1) <= span.end:  # beyond, it is another topic's
                 position = max(self._waiting[tp], span.first)
-            positions[tp] = self._shorter.position(tp, position, committed.get(tp))
+            positions[tp] = self._replaced.position(tp, position, committed.get(tp))
         positions |= self._within_the_logs(positions, existing, done, committed)
-        back = self._shorter.waiting(positions)
+        back = self._replaced.waiting(positions)
         waiting = {tp: position for tp, position in positions.items() if tp not in committed and tp not in back}
         stored = {*self._membership.begin(waiting), *(self._membership.set_back(back) if back else ())}
         # the end of a log, once it is taken for the start, stays it: what comes after it is to be read, also where we
@@ -277,7 +339,7 @@ class StreamRun:
             return {}
         self._cluster.gone(list(lost))  # looks at the topics, of which a watch may tell only later, and then once more
         anew = [tp for tp in self._take_up_new_topics(done, existing) if tp in positions]
-        places = {tp: self._shorter.position(tp, positions[tp], committed.get(tp)) for tp in anew}
+        places = {tp: self._replaced.position(tp, positions[tp], committed.get(tp)) for tp in anew}
         problems = {
             tp: f"{tp}: {self._who(tp, done, committed, position)} {position}, but its log ends at {written[tp]}"
             for tp, position in lost.items()
@@ -286,8 +348,8 @@ class StreamRun:
         if problems and self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{'; '.join(problems.values())}; {ADVICE}")
         for tp, span in self._cluster.log_spans(list(problems)).items():
-            if tp in done or tp in committed or tp in self._shorter:
-                self._shorter.add(tp, lost[tp], done[tp].end if tp in done else None, span.first)
+            if tp in done or tp in committed or tp in self._replaced:
+                self._replaced.add(tp, lost[tp], done[tp].end if tp in done else None, span.first)
                 places[tp], told = span.first, FROM_BEGINNING
             else:
                 places[tp], told = self._ends[tp], "it is read from its end,"
@@ -300,12 +362,12 @@ class StreamRun:
             return "the query has come to offset"
         if position == committed.get(tp):
             return f"group {self._options.group!r} has come to offset"
-        return "the query is to go on at offset" if tp in self._shorter else "startingOffsets names offset"
+        return "the query is to go on at offset" if tp in self._replaced else "startingOffsets names offset"
 
 
-def _membership(options: ReadOptions, cluster: Cluster) -> Membership:
+def _membership(options: ReadOptions, cluster: Cluster) -> QueryMembership:
     if options.is_member:
-        return GroupMember(options)
+        return LiveMembership(options)
     return Bystander(cluster, options.group, allow_live_members=options.allow_live_members)
 
 

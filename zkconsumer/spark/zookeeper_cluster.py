@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Event
-from typing import Self, TypeVar
+from time import monotonic
+from typing import Final, Self, TypeVar
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.deadline import Deadline
@@ -32,9 +33,9 @@ from zkconsumer.kafka import error_codes as codes
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.spark.offset_ranges import LogSpan
 from zkconsumer.spark.options import Selection
-from zkconsumer.spark.watched_nodes import WatchedNodes
 from zkconsumer.zookeeper import node_codecs, paths
 from zkconsumer.zookeeper.broker_directory import broker_ids, decode_brokers
+from zkconsumer.zookeeper.node_cache import NodeCache
 from zkconsumer.zookeeper.node_values import Look, Seen
 from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session, SessionChanged, SessionState
@@ -46,6 +47,8 @@ T = TypeVar("T")
 EARLIEST, LATEST = -2, -1
 _REGISTRY_TIMEOUT = 15.0
 _CLOSE_TIMEOUT = 2.0
+BELIEVED: Final = 300.0
+"""Seconds after which all nodes are read again although no watch fired, in case a watch was lost."""
 
 
 def open_channel(config: ConsumerConfig, endpoint: Endpoint, deadline: Deadline) -> BrokerChannel:
@@ -67,6 +70,44 @@ class LiveMembersError(OffsetCommitError):
 
 class NoTimesError(BrokerError):
     """A broker knows no times of messages (before 0.10.1)."""
+
+
+class WatchedNodes:
+    """The nodes of ZooKeeper that a query knows between its triggers, on one session.
+
+    A query may have hundreds of triggers a second, and a node hardly ever changes in between. So each node is read
+    once, with a watch. It is read again only when the watch fires, the connection breaks, or a broker contradicts it.
+    Threads: one thread at a time looks and forgets; any thread may call ``doubt``.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._cache = NodeCache(session, lambda _: None)
+        self._doubtful = Event()
+        self._until = monotonic() + BELIEVED
+
+    def doubt(self) -> None:
+        """Read all nodes again at the next look: the connection broke, and its watches with it. Returns at once."""
+        self._doubtful.set()
+
+    def look(self, wanted: Look, deadline: Deadline) -> Seen:
+        """Return the wanted nodes; only nodes that are unknown or have changed are read.
+
+        Raises RegistryUnavailableError also where all are known but no watch could tell a change now; RegistryError.
+        """
+        if not self._session.connected:
+            raise RegistryUnavailableError(
+                f"not connected to ZooKeeper ({self._session.hosts}); the client keeps trying"
+            )
+        if self._doubtful.is_set() or monotonic() >= self._until:
+            self._doubtful.clear()  # before the reading: a connection that breaks meanwhile makes all doubtful again
+            self._cache.refresh()
+            self._until = monotonic() + BELIEVED
+        return self._cache.look(wanted, deadline)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Read these again at the next look: an answer contradicts what they said."""
+        self._cache.forget(paths)
 
 
 class Cluster:

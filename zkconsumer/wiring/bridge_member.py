@@ -1,7 +1,7 @@
-"""The parts of a member that is in ZooKeeper and in the brokers' group, while its group moves (``group.migration``).
+"""The parts of a member of both groups, ZooKeeper's and the brokers', while its group moves (``group.migration``).
 
-No algorithm, no decision; threads: ``parts``, and those of the coordinated member that runs beside the group's thread.
-What it does is told in ``member.bridge``.
+No algorithm, no decision; ``member.bridge`` tells how it works. Threads: those of the brokers' side run beside the
+group thread.
 """
 
 from __future__ import annotations
@@ -11,170 +11,154 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
-from zkconsumer.assignors.lookup import known_assignors
+from zkconsumer.assignors.assignor import known_assignors
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.registration import STATIC, Registration
+from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, UnknownMemberIdError
-from zkconsumer.kafka import BrokerChannel
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.bridge import Bridge, Shadow
+from zkconsumer.member.bridge import Bridge, WishedPartitions
 from zkconsumer.member.bridge_rules import ADVERTISED, BY_BROKERS
-from zkconsumer.member.coordinator.coordinator_requests import Line
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember
-from zkconsumer.member.coordinator.heartbeats import Heartbeats
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.engine import Engine, GroupThread
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.member.zookeeper.planner import Assign
-from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.coordinator_store import CoordinatorOffsets
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.wiring.coordinator_member import assignors, member_settings
-from zkconsumer.wiring.member_parts import GroupThread
-from zkconsumer.wiring.zookeeper_member import Member
+from zkconsumer.wiring.coordinator_member import BrokerGroup, coordinator_search, member_settings
+from zkconsumer.wiring.member_parts import MemberParts
+from zkconsumer.wiring.zookeeper_member import ZooKeeperCoordination
 from zkconsumer.zookeeper.lease import Lease
+from zkconsumer.zookeeper.session import Session
 
 STRATEGY = "partition.assignment.strategy"
 LEAVE_WITHIN = 2.0
 """Seconds of a shutdown that leaving the brokers' group may take."""
 
 
-class BridgeMember(Member):
-    """The parts of a member whose group moves. Raises as :class:`Member`, and for strategies as ``KafkaMember``."""
+class BridgeCoordination(ZooKeeperCoordination):
+    """ZooKeeper's coordination of a member, with the brokers' side beside it.
 
-    def __init__(
-        self, config: ConsumerConfig, consumer: ConsumerId, listener: ConsumerRebalanceListener | None = None
-    ) -> None:
-        super().__init__(config.replace({STRATEGY: zookeepers_strategy(config)}), consumer, None, listener)
+    Arguments: ``strategy`` is ZooKeeper's; ``config`` names the strategies of the brokers' side.
+    Raises: as :class:`BrokerGroup`.
+    """
+
+    def __init__(self, parts: MemberParts, session: Session, strategy: GroupStrategy, config: ConsumerConfig) -> None:
+        super().__init__(parts, session, strategy)
+        consumer = parts.consumer
         self._kafka_events: SimpleQueue[Any] = SimpleQueue()
-        self._lookout = self._search()
+        # channels carry our name in ZooKeeper: so other bridges tell us from members that only the brokers know
+        self._lookout = coordinator_search(parts, consumer)
         self._bridge = Bridge(
             consumer,
-            self.strategy,
-            tell=self.events.put,
+            strategy,
+            tell=parts.events.put,
             kafka=self._kafka_events,
             clients=self._clients,
             patience=config.rebalance_drain_timeout_ms / 1000 + 2 * self.request_timeout,
         )
-        self._shadow = Shadow(self._bridge)
-        interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
-        self._generation = Generation(
-            config.group_id,
-            config.group_instance_id,
-            assignors(config, consumer, lambda topic: interest.streams.get(topic, 0)),
-            interest,
+        self._wished = WishedPartitions(self._bridge)
+        name, inbox = f"{consumer}-bridge", Inbox(self._kafka_events)
+        self._broker_group = BrokerGroup(
+            config, parts, name, events=self._kafka_events, lease=Lease(), client_id=consumer
         )
-        name, lease = f"{consumer}-bridge", Lease()
-        self._line = Line(name, self._search(), self._kafka_events.put, timeout=self.request_timeout)
-        self._heartbeats = Heartbeats(
-            name,
-            self._search(),
-            lease,
-            self._kafka_events.put,
-            interval=config.heartbeat_interval_ms / 1000,
-            session=config.session_timeout_ms / 1000,
-            rebalance=config.max_poll_interval_ms / 1000,
+        # while ZooKeeper coordinates, the coordinator would refuse all commits because of a static member
+        settings = replace(member_settings(config, self.request_timeout), static_leaves=True)
+        rebalancer = CoordinatedRebalancer(
+            settings,
+            inbox=inbox,
+            join=self._broker_group.join_protocol(settings),
+            assignment=self._wished,
+            status=Status(settings, self._wished.refuse, lambda _: self._wished.settled()),
         )
-        self._kafka = CoordinatedMember(
-            ConsumerId(name),
-            # while ZooKeeper coordinates, the coordinator would refuse the others' commits for the sake of a static one
-            replace(member_settings(config, self.request_timeout), static_leaves=True),
-            events=self._kafka_events,
-            line=self._line,
-            heartbeats=self._heartbeats,
-            lease=lease,
-            generation=self._generation,
-            interest=interest,
-            delivery=self._shadow,
-            offsets=self._shadow,
-            rebalanced=lambda _: self._given(),
-        )
+        self._kafka = GroupThread(name, inbox, rebalancer)
 
     @property
     def trouble(self) -> str:
-        """What is wrong between us and ZooKeeper, or the brokers' group, in words for the user."""
-        kafkas = self._shadow.trouble or self._kafka.state.detail
+        """A problem between the member and ZooKeeper or the brokers' group, for the user; empty if there is none."""
+        kafkas = self._wished.trouble or self._kafka.state.detail
         return "; ".join(filter(None, (super().trouble, kafkas)))
 
     @property
     def concern(self) -> str:
-        """What is strange in the group, in words for the user; empty where nothing is."""
+        """Something strange in the group, for the user; empty if there is nothing."""
         return "; ".join(filter(None, (super().concern, self._bridge.concern)))
 
-    # ---- its life
+    # ---- connections
 
-    def _connect(self) -> None:
-        super()._connect()
-        self._line.open()
-        self._heartbeats.open()
+    def connect(self) -> None:
+        """Open the session, and start the brokers' side."""
+        super().connect()
+        self._broker_group.open()
         self._kafka.start()
 
-    def _disconnect(self, deadline: Deadline) -> None:
-        """Leave the brokers' group last: the last commit is made as a member of it."""
+    def disconnect(self, deadline: Deadline) -> None:
+        """Leave the brokers' group only now, because the last commit is made as a member of it. Close everything."""
         self._bridge.close()
         self._lookout.close()
         self._kafka_events.put(StopRequested())
         self._kafka.join(Deadline(deadline.bounded(LEAVE_WITHIN)))
-        self._heartbeats.close(deadline)
-        self._line.close(deadline)
-        super()._disconnect(deadline)
+        self._broker_group.close(deadline)
+        super().disconnect(deadline)
 
-    # ---- the ends of the bridge
+    # ---- the two ends of the bridge
 
-    def _assign(self) -> Assign:
-        return self._bridge
-
-    def _round_ended(self) -> Callable[[float], None]:
-        count = super()._round_ended()
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return ZooKeeper's engine, not started: the bridge is its strategy."""
+        count = self.round_timer()
 
         def ended(seconds: float) -> None:
             count(seconds)
             self._bridge.concluded()
 
-        return ended
-
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
-        made = super()._rebalancer(registration, committer)
-        self._bridge.attach(made)
+        made = self.engine_of(registration, committer, self._bridge, ended)
+        self._bridge.attach(made.positions)
         return made
 
-    def _registering(self, registration: Registration) -> Callable[[], Registration]:
-        stamped = super()._registering(registration)
+    def registering(self, registration: Registration) -> Callable[[], Registration]:
+        """Return a function that completes the registration, and says that the brokers may coordinate this member."""
+        complete = super().registering(registration)
 
         def advertising() -> Registration:
-            made = stamped()
+            made = complete()
             return replace(made, extra={**made.extra, ADVERTISED: BY_BROKERS})
 
         return advertising
 
-    def _given(self) -> None:
-        positions = self._kafka.positions()
-        self._bridge.given({tp: int(position.thread.rpartition("-")[2]) for tp, position in positions.items()})
+    def _clients(self) -> Collection[str]:
+        deadline, group = Deadline(self.request_timeout), self.parts.config.group_id
+        channel = self._lookout.find(deadline)
+        try:
+            return [member.client_id for member in channel.describe([group], deadline)[group].members]
+        finally:
+            self._lookout.discard(channel)
 
     # ---- offsets
 
-    def _offsets(self) -> DualStore:
-        config = self.config
+    def offsets(self) -> DualStore:
+        """Return both stores of offsets as one: ZooKeeper's first, then the coordinator's."""
+        config, parts = self.parts.config, self.parts
 
         def refused(who: Membership, error: Exception) -> None:
             if who.member_id:
                 self._kafka_events.put(HeartbeatFailed(who, error))
 
-        nodes = ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark)
+        nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
         return DualStore(
             nodes,
             nodes,
             _BridgeOffsets(
-                self._search(),
-                _Identity(self._generation),
+                coordinator_search(parts, parts.consumer),
+                _Identity(self._broker_group.generation),
                 refused,
-                self._meter("KafkaCommitsPerSec").mark,
+                parts.meter("KafkaCommitsPerSec").mark,
             ),
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
@@ -182,39 +166,16 @@ class BridgeMember(Member):
             zookeeper_first=True,
         )
 
-    # ---- the brokers' group
-
-    def _search(self) -> CoordinatorSearch:
-        return CoordinatorSearch(
-            self.config.group_id, self._brokers, self._bridge_channel, lambda: self.fetching.load()
-        )
-
-    def _bridge_channel(self, endpoint: Endpoint) -> BrokerChannel:
-        """By our name in ZooKeeper: so other bridges tell us from members that the brokers alone know."""
-        return BrokerChannel(
-            endpoint,
-            client_id=self.consumer,
-            socket_timeout=self.config.offsets_channel_socket_timeout_ms / 1000,
-            security=self._security,
-        )
-
-    def _clients(self) -> Collection[str]:
-        deadline = Deadline(self.request_timeout)
-        channel = self._lookout.find(deadline)
-        try:
-            described = channel.describe([self.config.group_id], deadline)[self.config.group_id]
-            return [member.client_id for member in described.members]
-        finally:
-            self._lookout.discard(channel)
-
 
 class _BridgeOffsets(CoordinatorOffsets):
-    """The brokers' side of the offsets. While the bridges leave one after the other, or join, those outside are refused
-    for those inside: that passes, and is tried again. Who comes next may know this side alone.
+    """The brokers' side of the offsets.
+
+    While bridges join or leave one after the other, the coordinator refuses those outside because of those inside. That
+    passes, so the commit is tried again. It must not be left out: the next owner may know this side alone.
     """
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
-        """As there. Raises BrokerError."""
+        """Write offsets as :meth:`CoordinatorOffsets.commit`. Raises BrokerError."""
         try:
             return super().commit(offsets, timeout)
         except UnknownMemberIdError as e:
@@ -222,14 +183,14 @@ class _BridgeOffsets(CoordinatorOffsets):
 
 
 class _Identity:
-    """As whom to commit: as a member of the generation, or as nobody, which is let in while the group is empty."""
+    """The identity of a commit: a member of the generation, or nobody. An empty group accepts a commit of nobody."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
 
     @property
     def who(self) -> Membership:
-        """As whom to commit."""
+        """The member to commit as."""
         who = self._generation.who
         return who if who.generation >= 0 else Membership(who.group)
 
@@ -240,12 +201,12 @@ class _Identity:
 
     @property
     def held(self) -> None:
-        """What is ours ZooKeeper says, also where the brokers' group lost us."""
+        """None: ZooKeeper says which partitions are ours, even if the brokers' group has lost us."""
         return
 
 
 def zookeepers_strategy(config: ConsumerConfig) -> str:
-    """The first of the configured strategies that members in ZooKeeper know; ``range`` where none is."""
+    """Return the first configured strategy that members in ZooKeeper know; ``range`` if there is none."""
     known = known_assignors()
     names = [name.strip() for name in config.partition_assignment_strategy.split(",")]
     return next((name for name in names if name in known), "range")

@@ -1,204 +1,262 @@
-"""The parts of a member whose group the brokers coordinate. No algorithm, no decision; threads: see ``parts``.
+"""The parts of a member whose group the brokers coordinate. No algorithm, no decision.
 
-Imported only where ``group.coordination=kafka`` asks for it. ZooKeeper is connected to only where ``bootstrap.servers``
-is not given, to read the brokers' addresses.
+Imported only for ``group.coordination=kafka``. The member connects to ZooKeeper only without ``bootstrap.servers``, to
+read the brokers' addresses.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
+from typing import Any
 
 from zkconsumer.assignors.group_strategy import advertisement
+from zkconsumer.assignors.java_consumer import GroupAssignor
 from zkconsumer.config import ConsumerConfig
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConfigException, ConsumerRebalanceFailedException, UnknownAssignorError
-from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
 from zkconsumer.member.bridge import members_beside
-from zkconsumer.member.coordinator.assignment import ShareSettings
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.assignment import OwnedAssignment
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import HeartbeatFailed
 from zkconsumer.member.coordinator.generation import Generation
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember, MemberSettings
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol
 from zkconsumer.member.coordinator.leader_assignment import GROUP_ASSIGNORS, group_assignor
-from zkconsumer.member.coordinator.leader_assignors import GroupAssignor
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
+from zkconsumer.member.coordinator.settings import MemberSettings
+from zkconsumer.member.coordinator.status import Status
 from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor
-from zkconsumer.member.coordinator.topic_interest import Interest
-from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
-from zkconsumer.model import ConsumerId, Endpoint
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
+from zkconsumer.member.engine import Engine
+from zkconsumer.member.offset_conflicts import OffsetConflicts
+from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.coordinator_store import CoordinatorOffsets, EpochFence
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.version import VERSION
-from zkconsumer.wiring.member_parts import GroupThread, MemberParts, registered_endpoints
+from zkconsumer.wiring.member_parts import MemberParts
 from zkconsumer.zookeeper.lease import Lease
-from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session
 
 BACKOFF = 0.1
 BACKOFF_MAX = 1.0
-"""Seconds between two tries to get into the group: the first pause and the longest, as the Java consumer's. Everybody
-else's join waits for who pauses, and a session goes on meanwhile.
+"""Seconds between two attempts to join: the first pause and the longest, as in the Java consumer. The joins of all
+other members wait for a pausing one, and its session goes on meanwhile.
 """
 
 
-class KafkaMember(MemberParts):
-    """The parts of one member of a group that the brokers coordinate.
+class BrokerGroup:
+    """A member's dealings with a group that the brokers coordinate: subscription, generation, requests, heartbeats.
 
-    Raises as :class:`MemberParts`; UnknownAssignorError, ConfigException for ``partition.assignment.strategy``.
+    Arguments: ``config`` names the brokers' strategies; ``name`` names the threads; ``events`` is the queue of the
+    group thread; heartbeats renew ``lease``; ``client_id`` replaces the configured one.
+    Raises: UnknownAssignorError, ConfigException for ``partition.assignment.strategy``.
     """
 
     def __init__(
-        self, config: ConsumerConfig, consumer: ConsumerId, listener: ConsumerRebalanceListener | None = None
+        self,
+        config: ConsumerConfig,
+        parts: MemberParts,
+        name: str,
+        *,
+        events: SimpleQueue[Any],
+        lease: Lease,
+        client_id: str | None = None,
     ) -> None:
-        self._zookeeper: Session | None = None
-        if not config.bootstrap_servers:
-            self._zookeeper = Session(
-                config.zookeeper_connect,
-                timeout=config.zookeeper_session_timeout_ms / 1000,
-                on_change=lambda _: None,
-                security=registry_security(config),
-            )
-        self._interest = Interest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
-        self._generation = Generation(
-            config.group_id, config.group_instance_id, assignors(config, consumer, self._streams), self._interest
+        self._lease = lease
+        self.interest = TopicInterest(Registration(STATIC, {}), exclude_internal=config.exclude_internal_topics)
+        self.generation = Generation(
+            config.group_id,
+            config.group_instance_id,
+            assignors(config, parts.consumer, lambda topic: self.interest.streams.get(topic, 0)),
+            self.interest,
         )
-        super().__init__(config, consumer, Lease(), listener)
-        self._bootstrap = BootstrapBrokers(
-            config.bootstrap_addresses, self._coordinator_channel, config.security_protocol, config.broker_addresses
+        self.requests = CoordinatorRequests(
+            name, coordinator_search(parts, client_id), events.put, timeout=request_timeout(config)
         )
-        self._line = Line(consumer, self._search(), self.events.put, timeout=self.request_timeout)
         self._heartbeats = Heartbeats(
-            consumer,
-            self._search(),
-            self.lease,
-            self.events.put,
+            name,
+            coordinator_search(parts, client_id),
+            lease,
+            events.put,
             interval=config.heartbeat_interval_ms / 1000,
             session=config.session_timeout_ms / 1000,
             rebalance=config.max_poll_interval_ms / 1000,
         )
 
+    def open(self) -> None:
+        """Start the threads of requests and heartbeats."""
+        self.requests.open()
+        self._heartbeats.open()
+
+    def close(self, deadline: Deadline) -> None:
+        """End these threads. May be called again."""
+        self._heartbeats.close(deadline)
+        self.requests.close(deadline)
+
+    def join_protocol(self, settings: MemberSettings) -> JoinProtocol:
+        """Return the protocol by which the group thread joins."""
+        return JoinProtocol(settings, self.requests, self._heartbeats, self._lease, self.generation, self.interest)
+
+
+class BrokerCoordination:
+    """The requests, the offsets and the group thread of a member whose group the brokers coordinate.
+
+    Arguments: ``session`` reads the brokers from ZooKeeper; None with ``bootstrap.servers``.
+    Raises: UnknownAssignorError, ConfigException for ``partition.assignment.strategy``.
+    """
+
+    concern = ""
+
+    def __init__(self, parts: MemberParts, session: Session | None) -> None:
+        self.parts = parts
+        self._session = session
+        self.group = BrokerGroup(parts.config, parts, parts.consumer, events=parts.events, lease=parts.lease)
+        self._engine: Engine | None = None
+
     @property
     def request_timeout(self) -> float:
-        """Seconds that an exchange with the coordinator may take, where it answers at once."""
-        return max(self.config.offsets_channel_socket_timeout_ms / 1000, 5.0)
+        """Seconds that an exchange may take with a coordinator that answers at once."""
+        return request_timeout(self.parts.config)
 
     @property
     def trouble(self) -> str:
-        """What is wrong between us and ZooKeeper, where brokers are read from it; empty where nothing is."""
-        return "" if self._zookeeper is None else self._zookeeper.trouble
+        """A problem between the member and ZooKeeper, if brokers are read from there; empty if there is none."""
+        return "" if self._session is None else self._session.trouble
 
-    def _streams(self, topic: str) -> int:
-        return self._interest.streams.get(topic, 0)
+    @property
+    def incremental(self) -> bool:
+        """Whether a partition that another member gives up for us comes with a later generation."""
+        return self.group.generation.incremental
 
-    def _search(self) -> CoordinatorSearch:
-        return CoordinatorSearch(
-            self.config.group_id, self._brokers, self._coordinator_channel, lambda: self.fetching.load()
-        )
-
-    def _connect(self) -> None:
-        if self._zookeeper is not None:
-            self._zookeeper.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
-            self._refuse_beside(self._zookeeper)
-        self._line.open()
-        self._heartbeats.open()
+    def connect(self) -> None:
+        """Connect to ZooKeeper, if brokers are read from there, and start the threads of the requests."""
+        if self._session is not None:
+            self._session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
+            self._refuse_beside(self._session)
+        self.group.open()
 
     def _refuse_beside(self, session: Session) -> None:
-        """Members that know ZooKeeper alone would consume everything as well."""
-        config = self.config
-        others = members_beside(session, config.group_id, Deadline(self.request_timeout))
+        """Refuse to join beside members that know ZooKeeper alone: both kinds would consume everything."""
+        group = self.parts.config.group_id
+        others = members_beside(session, group, Deadline(self.request_timeout))
         if others:
             raise ConsumerRebalanceFailedException(
-                f"group {config.group_id!r} has members that ZooKeeper alone coordinates: {', '.join(others[:3])}; both"
+                f"group {group!r} has members that ZooKeeper alone coordinates: {', '.join(others[:3])}; both"
                 " kinds would consume everything. Move the group with group.migration=true, or stop them"
             )
 
-    def _disconnect(self, deadline: Deadline) -> None:
-        self._heartbeats.close(deadline)
-        self._line.close(deadline)
-        if self._zookeeper is not None:
-            self._zookeeper.close(deadline)
+    def disconnect(self, deadline: Deadline) -> None:
+        """End the threads of the requests, and close the session."""
+        self.group.close(deadline)
+        if self._session is not None:
+            self._session.close(deadline)
 
-    def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        if self._zookeeper is None:
-            return self._bootstrap(deadline)
-        return registered_endpoints(self._zookeeper, self.config, deadline)
-
-    def _offsets(self) -> DualStore:
-        config = self.config
+    def offsets(self) -> DualStore:
+        """Return the store of the group's offsets: its coordinator."""
+        config, parts = self.parts.config, self.parts
 
         def refused(who: Membership, error: Exception) -> None:
-            self.events.put(HeartbeatFailed(who, error))
+            parts.events.put(HeartbeatFailed(who, error))
 
         store = CoordinatorOffsets(
-            self._search(),
-            self._generation,
+            coordinator_search(parts),
+            self.group.generation,
             refused,
-            self._meter("KafkaCommitsPerSec").mark,
-            lambda: {} if self.rebalancer is None else self.rebalancer.positions(),
+            parts.meter("KafkaCommitsPerSec").mark,
+            self._positions,
         )
         return DualStore(
-            EpochFence(lambda: self._generation.held),
+            EpochFence(lambda: self.group.generation.held),
             elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),
             max_retries=config.offsets_commit_max_retries,
         )
 
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
-        config = self.config
-        self._interest.subscribe(registration)
-        return CoordinatedMember(
-            self.consumer,
-            member_settings(config, self.request_timeout),
-            events=self.events,
-            line=self._line,
-            heartbeats=self._heartbeats,
-            lease=self.lease,
-            generation=self._generation,
-            interest=self._interest,
-            delivery=self.delivery,
-            offsets=committer,
-            listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
-            rebalanced=self.metrics.timer(self._named("RebalanceRateAndTime")).update,
-        )
+    def _positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        return {} if self._engine is None else self._engine.positions()
 
-    def _registering(self, registration: Registration) -> Callable[[], Registration]:
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return the engine, not started."""
+        parts, settings = self.parts, member_settings(self.parts.config)
+        self.group.interest.subscribe(registration)
+        inbox, owned, calls, revocation = parts.ownership(committer)
+        rebalanced = parts.metrics.timer(parts.named("RebalanceRateAndTime")).update
+        rebalancer = CoordinatedRebalancer(
+            settings,
+            inbox=inbox,
+            join=self.group.join_protocol(settings),
+            assignment=OwnedAssignment(parts.consumer, owned, revocation, calls, settings.request_timeout),
+            status=Status(settings, parts.delivery.refuse, rebalanced),
+            conflicts=OffsetConflicts(settings.conflict, owned, None, settings.request_timeout),
+            readers=parts.delivery if parts.outside.delivery is None else None,
+        )
+        self._engine = made = Engine(parts.consumer, inbox, rebalancer, owned)
+        return made
+
+    def registering(self, registration: Registration) -> Callable[[], Registration]:
+        """Return a function that returns the registration as it is."""
         return lambda: registration
 
-    def _joining_limit(self) -> float:
-        config = self.config
+    def joining_limit(self) -> float:
+        """Return the seconds that joining may take.
+
+        A patient member waits for the rebalance timeout once it has found the coordinator: the group is complete only
+        when other members have finished their batches.
+        """
+        config = self.parts.config
         attempts = config.rebalance_max_retries * config.rebalance_backoff_ms
-        return max(attempts, 1.5 * config.session_timeout_ms) / 1000
+        limit = max(attempts, 1.5 * config.session_timeout_ms) / 1000
+        patient = self.parts.outside.joins_patiently and self.group.requests.found
+        return max(limit, config.max_poll_interval_ms / 1000) if patient else limit
+
+    def why_not_joined(self, detail: str) -> None:
+        """Return None: there is no better error than the general one."""
 
 
-def member_settings(config: ConsumerConfig, request_timeout: float) -> MemberSettings:
-    """What of the configuration concerns the group; ``request_timeout`` in seconds."""
+def coordinator_search(parts: MemberParts, client_id: str | None = None) -> CoordinatorSearch:
+    """Return a search for the coordinator of the group; ``client_id`` is by default the configured one."""
+    return CoordinatorSearch(
+        parts.config.group_id,
+        parts.brokers,
+        lambda endpoint: parts.channels(endpoint, client_id),
+        parts.fetching.load,
+    )
+
+
+def request_timeout(config: ConsumerConfig) -> float:
+    """Return the seconds that an exchange may take with a coordinator that answers at once."""
+    return max(config.offsets_channel_socket_timeout_ms / 1000, 5.0)
+
+
+def member_settings(config: ConsumerConfig, limit: float | None = None) -> MemberSettings:
+    """Return the settings of the group thread; ``limit`` replaces the seconds of a request."""
+    limit = request_timeout(config) if limit is None else limit
     return MemberSettings(
         session=config.session_timeout_ms / 1000,
         max_poll=config.max_poll_interval_ms / 1000,
         interval=config.rebalance_interval_ms / 1000,
         backoff=BACKOFF,
         backoff_max=BACKOFF_MAX,
-        request_timeout=request_timeout,
-        shares=ShareSettings(
-            drain=config.rebalance_drain_timeout_ms / 1000,
-            commit=request_timeout,
-            auto_commit=config.auto_commit_enable,
-        ),
+        request_timeout=limit,
+        drain=config.rebalance_drain_timeout_ms / 1000,
+        auto_commit=config.auto_commit_enable,
         conflict=config.offset_conflict,
     )
 
 
 def assignors(config: ConsumerConfig, consumer: ConsumerId, streams: Callable[[str], int]) -> list[GroupAssignor]:
-    """The strategies of ``partition.assignment.strategy``, the most wanted first.
+    """Return the strategies of ``partition.assignment.strategy``, the preferred one first.
 
-    A name that only groups in ZooKeeper know is offered as ``zkconsumer``, which computes it for streams.
-    Raises UnknownAssignorError, ConfigException.
+    A strategy that only groups in ZooKeeper know is offered as ``zkconsumer``, which computes it for streams.
+    Raises: UnknownAssignorError, ConfigException.
     """
     key = "partition.assignment.strategy"
     found: list[GroupAssignor] = []

@@ -1,187 +1,209 @@
-"""The parts of a member whose group is coordinated through ZooKeeper. No algorithm, no decision; threads: ``parts``."""
+"""The parts of a member whose group ZooKeeper coordinates. No algorithm, no decision."""
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from zkconsumer.assignors.group_strategy import advertisement, assignment_strategy
+from zkconsumer.assignors.group_strategy import GroupStrategy
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import (
-    ConsumerIdInUseError,
-    ZkConsumerError,
-)
-from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+from zkconsumer.errors import ConsumerIdInUseError, ZkConsumerError
+from zkconsumer.member.engine import Engine
 from zkconsumer.member.events import NodeChanged
-from zkconsumer.member.listener import ConsumerRebalanceListener, Listening
-from zkconsumer.member.zookeeper.group_thread import Rebalancer, RebalanceSettings
-from zkconsumer.member.zookeeper.group_warnings import Reports
-from zkconsumer.member.zookeeper.message_model import ModelMembership
+from zkconsumer.member.offset_conflicts import OffsetConflicts
+from zkconsumer.member.zookeeper.message_model import ModelRegistration
+from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
+from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
 from zkconsumer.member.zookeeper.planner import Assign
-from zkconsumer.model import ConsumerId, Endpoint
+from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds
+from zkconsumer.member.zookeeper.rebalancer import Rebalancer
+from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
+from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
+from zkconsumer.member.zookeeper.status import Status
+from zkconsumer.member.zookeeper.strategy import AppliedStrategy
+from zkconsumer.model import Endpoint
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
-from zkconsumer.offsets.kafka_store import KafkaOffsets
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.offsets.zookeeper_store import ZooKeeperOffsets
-from zkconsumer.version import VERSION
-from zkconsumer.wiring.member_parts import GroupThread, MemberParts, reachable
+from zkconsumer.wiring.member_parts import MemberParts, reachable
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 from zkconsumer.zookeeper.node_cache import NodeCache
-from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session
 
 BACKOFF_MAX = 10.0
 
 
-class Member(MemberParts):
-    """The parts of one member of a group that is coordinated through ZooKeeper: a session, and the group's thread.
+class ZooKeeperCoordination:
+    """The session, the offsets and the group thread of a member whose group ZooKeeper coordinates.
 
-    Arguments: ``offset_store`` is the user's own. Raises as :class:`MemberParts`.
+    Arguments: ``strategy`` says which member should own which partition; ``offset_store`` is the user's own.
     """
 
+    incremental = False
+
     def __init__(
-        self,
-        config: ConsumerConfig,
-        consumer: ConsumerId,
-        offset_store: OffsetStore | None = None,
-        listener: ConsumerRebalanceListener | None = None,
+        self, parts: MemberParts, session: Session, strategy: GroupStrategy, offset_store: OffsetStore | None = None
     ) -> None:
+        self.parts = parts
+        self.session = session
+        self.group = own_group(parts.config)
+        self._strategy = strategy
         self._offset_store = offset_store
-        self.group = own_group(config)
-        self.strategy = assignment_strategy(config)
-        self.session = Session(
-            config.zookeeper_connect,
-            timeout=config.zookeeper_session_timeout_ms / 1000,
-            on_change=lambda change: self.events.put(change),
-            security=registry_security(config),
-        )
-        self._directory = BrokerDirectory(self.session)
-        self._membership: ModelMembership | None = None
-        super().__init__(config, consumer, self.session.lease, listener)
+        self.membership: ModelRegistration | None = None
+        self.store_expires = False
+        """Whether the user's own store forgets offsets after a while."""
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that a request on ZooKeeper may take."""
+        """Seconds that a request to ZooKeeper may take."""
         return max(self.session.timeout, 5.0)
 
     @property
     def trouble(self) -> str:
-        """What is wrong between us and ZooKeeper, in words for the user; empty where nothing is."""
+        """A problem between the member and ZooKeeper, for the user; empty if there is none."""
         return self.session.trouble
 
     @property
     def concern(self) -> str:
-        """What is strange in the group, in words for the user; empty where nothing is."""
-        return "" if self._membership is None else self._membership.concern
+        """Something strange in the group, for the user; empty if there is nothing."""
+        return "" if self.membership is None else self.membership.concern
 
-    def _connect(self) -> None:
-        self.session.open(Deadline(self.config.zookeeper_connection_timeout_ms / 1000))
+    def connect(self) -> None:
+        """Open the session."""
+        self.session.open(Deadline(self.parts.config.zookeeper_connection_timeout_ms / 1000))
 
-    def _disconnect(self, deadline: Deadline) -> None:
+    def disconnect(self, deadline: Deadline) -> None:
+        """Close the session."""
         self.session.close(deadline)
 
-    def _joining_limit(self) -> float:
-        config = self.config
+    def joining_limit(self) -> float:
+        """Return the seconds that joining may take."""
+        config = self.parts.config
         attempts = config.rebalance_max_retries * config.rebalance_backoff_ms
         return max(attempts, 1.5 * config.zookeeper_session_timeout_ms) / 1000
 
-    def _why_not_joined(self, detail: str) -> ZkConsumerError | None:
-        if self._membership is not None and self._membership.refusal is not None:
-            return self._membership.refusal
+    def why_not_joined(self, detail: str) -> ZkConsumerError | None:
+        """Return the refusal of the group, or the error for a consumer id that is in use."""
+        if self.membership is not None and self.membership.refusal is not None:
+            return self.membership.refusal
         return ConsumerIdInUseError(detail) if "consumer.id" in detail else None
 
-    def _offsets(self) -> DualStore:
-        """Where offsets are kept, by ``offsets.storage`` or the user's own store."""
-        config = self.config
-        nodes = ZooKeeperOffsets(self.session, self.group, self._meter("ZooKeeperCommitsPerSec").mark)
+    def offsets(self) -> DualStore:
+        """Return the store of ``offsets.storage``, or the user's own."""
+        config, parts = self.parts.config, self.parts
+        nodes = ZooKeeperOffsets(self.session, self.group, parts.meter("ZooKeeperCommitsPerSec").mark)
         in_kafka = config.offsets_storage == "kafka" and self._offset_store is None
         elsewhere = self._kafka_offsets() if in_kafka else self._offset_store
         return DualStore(
             nodes,
             nodes if elsewhere is None or config.dual_commit_enabled else None,
             elsewhere,
-            expires=in_kafka,
+            expires=in_kafka or self.store_expires,
             backoff=config.offsets_channel_backoff_ms / 1000,
             max_retries=config.offsets_commit_max_retries,
         )
 
     def _kafka_offsets(self) -> OffsetStore:
-        search = CoordinatorSearch(
-            self.group, self._brokers, self._coordinator_channel, self.fetching.load, offsets_only=True
-        )
-        return KafkaOffsets(search, self._meter("KafkaCommitsPerSec").mark)
+        from zkconsumer.kafka.coordinator_search import CoordinatorSearch
+        from zkconsumer.offsets.kafka_store import KafkaOffsets
 
-    def _rebalancer(self, registration: Registration, committer: Committer) -> GroupThread:
-        config = self.config
-        cache = NodeCache(self.session, lambda path: self.events.put(NodeChanged(path)))
-        self._membership = membership = ModelMembership(
+        parts = self.parts
+        search = CoordinatorSearch(self.group, parts.brokers, parts.channels, parts.fetching.load, offsets_only=True)
+        return KafkaOffsets(search, parts.meter("KafkaCommitsPerSec").mark)
+
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return the engine, not started."""
+        return self.engine_of(registration, committer, self._strategy, self.round_timer())
+
+    def engine_of(
+        self,
+        registration: Registration,
+        committer: Committer,
+        assign: Assign,
+        round_ended: Callable[[float], None],
+    ) -> Engine:
+        """Return the engine, not started.
+
+        Arguments: ``assign`` says which member should own which partition; ``round_ended`` gets the seconds of each
+        round, at its end.
+        """
+        config, parts = self.parts.config, self.parts
+        self.cache = cache = NodeCache(self.session, lambda path: parts.events.put(NodeChanged(path)))
+        self.membership = membership = ModelRegistration(
             self.session,
             cache,
             self.group,
-            self.consumer,
-            self._registering(registration),
+            parts.consumer,
+            self.registering(registration),
             shared=config.group_id,
             exclude_internal_topics=config.exclude_internal_topics,
-            wants_racks=self.strategy.wants_racks,
+            wants_racks=self._strategy.wants_racks,
         )
-        return Rebalancer(
-            self.consumer,
-            self.group,
-            rebalance_settings(config, self.request_timeout),
-            events=self.events,
-            session=self.session,
-            cache=cache,
-            membership=membership,
-            delivery=self.delivery,
-            offsets=committer,
-            assign=self._assign(),
-            reports=Reports(self.strategy.name, self.strategy.concern),
-            rebalanced=self._round_ended(),
-            listening=Listening(self.listener, config.rebalance_listener_timeout_ms / 1000),
+        self.strategy = AppliedStrategy(
+            parts.consumer,
+            assign,
+            exclude_internal_topics=config.exclude_internal_topics,
+            name=self._strategy.name,
+            concern=self._strategy.concern,
         )
+        settings = parts.outside.timing(rebalance_settings(config, self.request_timeout))
+        owner_nodes = OwnerNodes(self.session, cache, self.group, reads_offsets=committer.reads_nodes)
+        inbox, owned, calls, revocation = parts.ownership(committer, owner_nodes.keep_alive)
+        rounds = RebalanceRounds(
+            settings,
+            registration=membership,
+            owner_nodes=owner_nodes,
+            strategy=self.strategy,
+            owned=owned,
+            revocation=revocation,
+            listener=calls,
+            inbox=inbox,
+        )
+        rebalancer = Rebalancer(
+            settings,
+            inbox=inbox,
+            owned=owned,
+            conflicts=OffsetConflicts(settings.conflict, owned, owner_nodes, settings.request_timeout),
+            monitor=SessionMonitor(self.session),
+            rounds=rounds,
+            orphaned=OrphanedPartitions(self.session, membership, settings.patience),
+            status=Status(self.group, parts.consumer, owned.positions, round_ended),
+        )
+        return Engine(parts.consumer, inbox, rebalancer, owned)
 
-    def _assign(self) -> Assign:
-        """What decides who shall own what."""
-        return self.strategy
+    def round_timer(self) -> Callable[[float], None]:
+        """Return the metric of the rounds' durations."""
+        return self.parts.metrics.timer(self.parts.named("RebalanceRateAndTime")).update
 
-    def _round_ended(self) -> Callable[[float], None]:
-        """What is told the seconds of each round, at its end."""
-        return self.metrics.timer(self._named("RebalanceRateAndTime")).update
+    def registering(self, registration: Registration) -> Callable[[], Registration]:
+        """Return a function that completes the registration at the moment at which it is written."""
+        return lambda: self.parts.outside.stamp(self.parts.config, self.session, registration)
 
-    def _registering(self, registration: Registration) -> Callable[[], Registration]:
-        """What to register: the subscription, what strategies may want to know of us, and the time of the call."""
 
-        def stamped() -> Registration:
-            known = advertisement(
-                self.config,
-                host=socket.gethostname(),
-                address=self.session.local_address,
-                room=self.config.machine_room,
-                version=VERSION,
-            )
-            return replace(registration, timestamp=str(time.time_ns() // 1_000_000), extra=known)
+class RegisteredBrokers:
+    """The brokers that are registered in ZooKeeper, with the addresses to reach them at."""
 
-        return stamped
+    def __init__(self, session: Session, config: ConsumerConfig) -> None:
+        self._directory = BrokerDirectory(session)
+        self._config = config
 
-    def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        return reachable(self._directory.brokers(deadline), self.config)
+    def __call__(self, deadline: Deadline) -> Sequence[Endpoint]:
+        """Return the brokers there are now. Raises RegistryError, NoReachableEndpointError."""
+        return reachable(self._directory.brokers(deadline), self._config)
 
 
 def own_group(config: ConsumerConfig) -> str:
-    """Where a member registers, owns and commits: its group, or, broadcasting, a group of its own."""
+    """Return the group in which a member registers: ``group.id``, or the broadcasting member's own group."""
     if config.message_model == "broadcasting" and config.consumer_id is not None:
         return paths.broadcast_group(config.group_id, config.consumer_id)
     return config.group_id
 
 
 def rebalance_settings(config: ConsumerConfig, request_timeout: float) -> RebalanceSettings:
-    """What of the configuration concerns the group; ``request_timeout`` in seconds."""
+    """Return the settings of rebalances; ``request_timeout`` in seconds."""
     return RebalanceSettings(
         quiet=config.rebalance_quiet_ms / 1000,
         backoff=min(0.2, config.rebalance_backoff_ms / 1000),

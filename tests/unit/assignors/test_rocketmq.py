@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.unit.assignors.groups import group, member, owners, text
 from zkconsumer.assignors import AssignmentError, RangeAssignor, assignor
-from zkconsumer.assignors.average import AverageAssignor, AverageByCircleAssignor, Queue, allocate, pop_share
 from zkconsumer.assignors.consistent_hash import ConsistentHashAssignor, md5_hash
 from zkconsumer.assignors.machine_room import MachineRoomAssignor, MachineRoomNearbyAssignor
+from zkconsumer.assignors.rocketmq import AverageAssignor, AverageByCircleAssignor, MessageQueue, allocate, pop_queues
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId, TopicPartition
 
@@ -20,7 +20,7 @@ RACKS = {TopicPartition("t", n): "east" if n < 5 else "west" for n in range(8)}
 
 
 def test_a_queue_is_written_as_rocketmq_writes_it() -> None:
-    assert str(Queue("T", "", 3)) == "MessageQueue [topic=T, brokerName=, queueId=3]"
+    assert str(MessageQueue("T", "", 3)) == "MessageQueue [topic=T, brokerName=, queueId=3]"
 
 
 def test_average_is_range() -> None:
@@ -40,18 +40,18 @@ def test_average_by_circle_deals_like_cards() -> None:
     [
         ("", [], [], "currentCID is empty"),
         ("c", [], [], "mqAll is null or mqAll empty"),
-        ("c", [Queue("t", "", 0)], [], "cidAll is null or cidAll empty"),
+        ("c", [MessageQueue("t", "", 0)], [], "cidAll is null or cidAll empty"),
     ],
 )
 def test_empty_arguments_are_refused_in_rocketmq_s_words(
-    current: str, queues: list[Queue], clients: list[str], message: str
+    current: str, queues: list[MessageQueue], clients: list[str], message: str
 ) -> None:
     with pytest.raises(AssignmentError, match=message):
         allocate(AverageAssignor(), current, queues, clients)
 
 
 def test_a_stranger_is_given_nothing() -> None:
-    assert allocate(AverageAssignor(), "x", [Queue("t", "", 0)], ["c"]) == []
+    assert allocate(AverageAssignor(), "x", [MessageQueue("t", "", 0)], ["c"]) == []
 
 
 def test_the_hash_is_the_front_of_md5() -> None:
@@ -87,7 +87,8 @@ def test_machine_room_needs_to_be_told_its_rooms() -> None:
         assignor("machine-room")
 
 
-def test_nearby_keeps_partitions_in_their_room_and_gives_orphans_to_all() -> None:
+def test_nearby_keeps_partitions_in_their_room() -> None:
+    """Partitions of rooms without members go to all members."""
     members = {
         ConsumerId("g_a"): member("g_a", {"t": 1}, room="east"),
         ConsumerId("g_b"): member("g_b", {"t": 1}, room="west"),
@@ -111,7 +112,7 @@ def test_nearby_refuses_to_guess_a_room() -> None:
         MachineRoomNearbyAssignor().assign(THREE, EIGHT)
 
 
-QUEUES = [Queue("t", "b", n) for n in range(4)]
+QUEUES = [MessageQueue("t", "b", n) for n in range(4)]
 CLIENTS = ["c0", "c1", "c2", "c3"]
 
 
@@ -127,4 +128,4 @@ CLIENTS = ["c0", "c1", "c2", "c3"]
     ],
 )
 def test_pop_shares_queues_with_the_next_clients(extra: int, clients: list[str], numbers: list[int]) -> None:
-    assert [queue.number for queue in pop_share(AverageAssignor(), "c3", QUEUES, clients, extra)] == numbers
+    assert [queue.number for queue in pop_queues(AverageAssignor(), "c3", QUEUES, clients, extra)] == numbers

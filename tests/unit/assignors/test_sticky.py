@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.assignors.java_client import ClientMember, client_range, client_roundrobin, in_order
-from zkconsumer.assignors.sticky import cooperative_sticky, sticky
+from zkconsumer.assignors.java_consumer import range_assignment, roundrobin_assignment
+from zkconsumer.assignors.sticky import SubscribedMember, cooperative_sticky, in_java_order, sticky
 from zkconsumer.model import TopicPartition
 
 
@@ -15,7 +15,7 @@ def tps(*numbers: int, topic: str = "t") -> list[TopicPartition]:
 
 
 def test_a_newcomer_takes_only_its_share() -> None:
-    members = {"a": ClientMember(["t"], tps(0, 1, 2, 3), 1), "b": ClientMember(["t"])}
+    members = {"a": SubscribedMember(["t"], tps(0, 1, 2, 3), 1), "b": SubscribedMember(["t"])}
     found = sticky(members, {"t": 4})
     assert found["a"] == tps(0, 1)
     assert sorted(found["b"]) == tps(2, 3)
@@ -23,12 +23,12 @@ def test_a_newcomer_takes_only_its_share() -> None:
 
 def test_a_newcomer_gets_some_of_every_topic() -> None:
     held = [*tps(0, 1, 2, 3, topic="t"), *tps(0, 1, 2, 3, topic="u")]
-    found = sticky({"a": ClientMember(["t", "u"], held, 1), "b": ClientMember(["t", "u"])}, {"t": 4, "u": 4})
+    found = sticky({"a": SubscribedMember(["t", "u"], held, 1), "b": SubscribedMember(["t", "u"])}, {"t": 4, "u": 4})
     assert sorted(found["b"]) == [*tps(2, 3, topic="t"), *tps(2, 3, topic="u")]
 
 
 def test_a_leaver_s_share_goes_to_those_with_least() -> None:
-    members = {"a": ClientMember(["t"], tps(0, 1), 1), "b": ClientMember(["t"], tps(2), 1)}
+    members = {"a": SubscribedMember(["t"], tps(0, 1), 1), "b": SubscribedMember(["t"], tps(2), 1)}
     assert {name: sorted(owned) for name, owned in sticky(members, {"t": 4}).items()} == {
         "a": tps(0, 1),
         "b": tps(2, 3),
@@ -36,34 +36,34 @@ def test_a_leaver_s_share_goes_to_those_with_least() -> None:
 
 
 def test_of_two_claims_the_later_generation_counts() -> None:
-    members = {"a": ClientMember(["t"], tps(0), 1), "b": ClientMember(["t"], tps(0), 2)}
+    members = {"a": SubscribedMember(["t"], tps(0), 1), "b": SubscribedMember(["t"], tps(0), 2)}
     assert sticky(members, {"t": 1}) == {"a": [], "b": tps(0)}
 
 
 def test_cooperation_leaves_out_what_still_has_to_be_released() -> None:
-    members = {"a": ClientMember(["t"], tps(0, 1), 1), "b": ClientMember(["t"])}
+    members = {"a": SubscribedMember(["t"], tps(0, 1), 1), "b": SubscribedMember(["t"])}
     first = cooperative_sticky(members, {"t": 2})
     assert first == {"a": tps(0), "b": []}
-    members = {name: ClientMember(["t"], owned, 2) for name, owned in first.items()}
+    members = {name: SubscribedMember(["t"], owned, 2) for name, owned in first.items()}
     assert cooperative_sticky(members, {"t": 2}) == {"a": tps(0), "b": tps(1)}
 
 
 def test_static_members_come_first() -> None:
     members = {
-        "z": ClientMember(["t"], instance="i2"),
-        "y": ClientMember(["t"], instance="i10"),
-        "b": ClientMember(["t"]),
-        "B": ClientMember(["t"]),
+        "z": SubscribedMember(["t"], instance="i2"),
+        "y": SubscribedMember(["t"], instance="i10"),
+        "b": SubscribedMember(["t"]),
+        "B": SubscribedMember(["t"]),
     }
-    assert in_order(members) == ["y", "z", "B", "b"]
-    assert client_range(members, {"t": 5, "u": 3})["y"] == tps(0, 1)
-    assert client_roundrobin(members, {"t": 5})["y"] == tps(0, 4)
+    assert in_java_order(members) == ["y", "z", "B", "b"]
+    assert range_assignment(members, {"t": 5, "u": 3})["y"] == tps(0, 1)
+    assert roundrobin_assignment(members, {"t": 5})["y"] == tps(0, 4)
 
 
 def test_a_group_without_members_or_topics_is_no_error() -> None:
     assert sticky({}, {"t": 3}) == {}
-    assert sticky({"a": ClientMember([])}, {"t": 3}) == {"a": []}
-    assert cooperative_sticky({"a": ClientMember(["missing"])}, {}) == {"a": []}
+    assert sticky({"a": SubscribedMember([])}, {"t": 3}) == {"a": []}
+    assert cooperative_sticky({"a": SubscribedMember(["missing"])}, {}) == {"a": []}
 
 
 topic_names = st.sampled_from(["a", "b", "c"])
@@ -71,7 +71,7 @@ partition_lists = st.lists(st.builds(TopicPartition, topic_names, st.integers(0,
 client_groups = st.dictionaries(
     st.sampled_from("mnopqrst"),
     st.builds(
-        ClientMember, st.lists(topic_names, unique=True, max_size=3), partition_lists, st.integers(-1, 3), st.none()
+        SubscribedMember, st.lists(topic_names, unique=True, max_size=3), partition_lists, st.integers(-1, 3), st.none()
     ),
     max_size=6,
 )
@@ -79,9 +79,10 @@ counts = st.dictionaries(topic_names, st.integers(0, 9), max_size=3)
 
 
 @given(client_groups, counts)
-def test_whatever_was_claimed_the_outcome_is_complete_disjoint_subscribed_and_balanced(
-    members: dict[str, ClientMember], topics: dict[str, int]
+def test_an_assignment_is_complete_disjoint_and_balanced(
+    members: dict[str, SubscribedMember], topics: dict[str, int]
 ) -> None:
+    """For all claims, and only to subscribers."""
     found = sticky(members, topics)
     wanted = {topic for one in members.values() for topic in one.topics}
     given_away = sorted(partition for owned in found.values() for partition in owned)
@@ -97,24 +98,23 @@ def test_whatever_was_claimed_the_outcome_is_complete_disjoint_subscribed_and_ba
 
 
 @given(st.sets(st.sampled_from("mnopqrst"), min_size=1), st.sets(st.sampled_from("mnopqrst"), min_size=1), counts)
-def test_with_equal_subscriptions_nothing_moves_that_balance_does_not_force(
-    before: set[str], after: set[str], topics: dict[str, int]
-) -> None:
-    first = sticky({name: ClientMember(list("abc")) for name in before}, topics)
-    members = {name: ClientMember(list("abc"), first.get(name, ()), 1 if name in before else -1) for name in after}
+def test_no_partition_moves_without_need(before: set[str], after: set[str], topics: dict[str, int]) -> None:
+    """With equal subscriptions only balance moves partitions."""
+    first = sticky({name: SubscribedMember(list("abc")) for name in before}, topics)
+    members = {name: SubscribedMember(list("abc"), first.get(name, ()), 1 if name in before else -1) for name in after}
     second = sticky(members, topics)
     total, least = sum(topics.values()), sum(topics.values()) // len(after)
     kept = sum(partition in second[name] for name in after for partition in members[name].owned)
     larger = total % len(after)
     quotas = sorted((len(one.owned) for one in members.values()), reverse=True)
     assert kept == sum(min(owned, least + (rank < larger)) for rank, owned in enumerate(quotas))
-    assert sticky({name: ClientMember(list("abc"), second[name], 2) for name in after}, topics) == second
+    assert sticky({name: SubscribedMember(list("abc"), second[name], 2) for name in after}, topics) == second
 
 
 @given(client_groups, counts)
-def test_cooperation_ends_in_two_rounds(members: dict[str, ClientMember], topics: dict[str, int]) -> None:
+def test_cooperation_ends_in_two_rounds(members: dict[str, SubscribedMember], topics: dict[str, int]) -> None:
     first = cooperative_sticky(members, topics)
-    held = {name: ClientMember(one.topics, first[name], 4) for name, one in members.items()}
+    held = {name: SubscribedMember(one.topics, first[name], 4) for name, one in members.items()}
     second = cooperative_sticky(held, topics)
     wanted = {topic for one in members.values() for topic in one.topics}
     everything = sum(count for topic, count in topics.items() if topic in wanted)

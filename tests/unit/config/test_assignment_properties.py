@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.assignment_properties import parse_rooms, parse_table
+from zkconsumer.config.assignment_properties import parse_assignment_table, parse_rooms
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
 
 
 def test_a_table_lists_the_partitions_of_members() -> None:
-    assert parse_table("g_a = t:0, a.b-c:12 ;g_b-1=t:1;") == {
+    assert parse_assignment_table("g_a = t:0, a.b-c:12 ;g_b-1=t:1;") == {
         "g_a": (TopicPartition("t", 0), TopicPartition("a.b-c", 12)),
         "g_b-1": (TopicPartition("t", 1),),
     }

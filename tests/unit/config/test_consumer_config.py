@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_table
+from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_tables
 from zkconsumer.config.coordination_properties import CoordinationConfig
-from zkconsumer.config.java_properties import format_properties
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -78,7 +77,8 @@ def test_defaults_are_the_originals(name: str) -> None:
     assert getattr(config(), keyword(name)) == LEGACY_DEFAULTS[name]
 
 
-def test_every_property_of_the_original_is_known_and_nothing_else_claims_to_be_its() -> None:
+def test_the_originals_properties_are_known() -> None:
+    """And no other property is declared as the original's."""
     assert {name for name, key in KEYS.items() if not key.ours} == {*LEGACY_DEFAULTS, *LEAST}
 
 
@@ -212,7 +212,8 @@ def test_a_missing_required_property_is_named(missing: str) -> None:
         ConsumerConfig({name: value for name, value in LEAST.items() if name != missing})
 
 
-def test_a_bad_group_is_not_reported_as_a_bad_client_id_as_the_original_did() -> None:
+def test_a_bad_group_is_not_reported_as_a_bad_client_id() -> None:
+    """The original did so."""
     assert refusal({"group.id": "a b"}).key == "group.id"
 
 
@@ -231,7 +232,7 @@ def test_keywords_and_dotted_names_are_the_same() -> None:
     )
 
 
-def test_the_same_property_twice_is_an_error_where_the_values_differ() -> None:
+def test_two_values_of_one_property_are_an_error() -> None:
     with pytest.raises(ConfigException, match=r"^fetch.min.bytes: given twice.*fetch_min_bytes="):
         ConsumerConfig({**LEAST, "fetch.min.bytes": "1"}, fetch_min_bytes=2)
     assert ConsumerConfig({**LEAST, "fetch.min.bytes": " 2 "}, fetch_min_bytes=2).fetch_min_bytes == 2
@@ -361,7 +362,7 @@ def test_attempts_that_end_before_a_session_does_are_suspect(values: dict[str, i
 
 def test_a_warning_points_at_the_users_line(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    path.write_text(format_properties({**LEAST, "qqq": "1"}))
+    path.write_text("".join(f"{name}={value}\n" for name, value in {**LEAST, "qqq": "1"}.items()))
     silent = config()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -454,7 +455,8 @@ def test_pickling_keeps_everything_and_does_not_warn_again() -> None:
     assert again.replace(qqq=None).num_consumer_fetchers == 3
 
 
-def test_replace_lets_defaults_follow_anew_and_none_goes_back_to_the_default() -> None:
+def test_replace_derives_defaults_again() -> None:
+    """None restores the default."""
     made = config(zookeeper_session_timeout_ms=7000, consumer_id="c")
 
     assert made.replace(zookeeper_session_timeout_ms=5000).zookeeper_connection_timeout_ms == 5000
@@ -549,8 +551,9 @@ def test_credentials_in_an_address_are_refused_unseen(
 ) -> None:
     """No connect string takes credentials; the refusal and its context must not spread them."""
     caplog.set_level(logging.DEBUG)
+    given: dict[str, Any] = {**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value}
     with pytest.raises(ConfigException) as caught:
-        ConsumerConfig({**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value})  # type: ignore[dict-item]
+        ConsumerConfig(given)
     assert caught.value.key == key
     assert "sasl.username" in caught.value.reason
     error: BaseException | None = caught.value
@@ -600,7 +603,7 @@ def test_a_config_survives_the_way_through_a_properties_file(values: dict[str, A
 
 
 def test_the_table_has_a_row_for_every_property() -> None:
-    rows = [line for line in markdown_table().splitlines() if line.startswith("| `")]
+    rows = [line for table in markdown_tables().values() for line in table.splitlines() if line.startswith("| `")]
 
     assert [row.split("`")[1] for row in rows] == [
         *(name for name, key in KEYS.items() if not key.ours),
@@ -613,9 +616,9 @@ def test_the_table_has_a_row_for_every_property() -> None:
         *keys_of(SecurityConfig),
     ]
     assert all(row.count(" | ") == 3 for row in rows)
-    assert "| `auto.commit.enable` | bool | `true` |" in markdown_table()
-    assert "| `group.id` | string | required |" in markdown_table()
-    assert "| `client.id` | string | `group.id` |" in markdown_table()
+    assert "| `auto.commit.enable` | bool | `true` |" in markdown_tables()["original"]
+    assert "| `group.id` | string | required |" in markdown_tables()["original"]
+    assert "| `client.id` | string | `group.id` |" in markdown_tables()["original"]
 
 
 def test_broadcasting_needs_a_name_that_stays() -> None:

@@ -10,8 +10,8 @@ from zkconsumer.config import ConsumerConfig
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import OffsetStore
-from zkconsumer.wiring import new_member
-from zkconsumer.wiring.bridge_member import BridgeMember, zookeepers_strategy
+from zkconsumer.wiring import build_member
+from zkconsumer.wiring.bridge_member import BridgeCoordination, zookeepers_strategy
 
 BRIDGE: dict[str, Any] = {
     "group.id": "g",
@@ -58,11 +58,11 @@ def test_zookeepers_side_takes_the_first_strategy_that_it_knows(strategies: str,
     assert zookeepers_strategy(ConsumerConfig({**BRIDGE, "partition.assignment.strategy": strategies})) == zookeepers
 
 
-def test_such_a_member_is_made_where_it_is_asked_for_and_has_no_store_of_the_users() -> None:
+def test_a_migrating_member_is_made_and_takes_no_store() -> None:
     config = ConsumerConfig({**BRIDGE, "partition.assignment.strategy": "cooperative-sticky"})
-    member = new_member(config, ConsumerId("g_me"))
-    assert isinstance(member, BridgeMember)
-    assert (member.trouble, member.concern) == ("", "")
+    coordination = build_member(config, ConsumerId("g_me")).coordination
+    assert isinstance(coordination, BridgeCoordination)
+    assert (coordination.trouble, coordination.concern) == ("", "")
     store: OffsetStore = object()  # type: ignore[assignment]
     with pytest.raises(ConfigException, match="offset_store"):
-        new_member(config, ConsumerId("g_me"), store)
+        build_member(config, ConsumerId("g_me"), offset_store=store)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.config.jaas import parse_jaas
 from zkconsumer.config.property_keys import keys_of
 from zkconsumer.config.secrets import is_secret
-from zkconsumer.config.security_properties import Credentials, SecurityConfig
+from zkconsumer.config.security_properties import Credentials, SecurityConfig, parse_jaas
 from zkconsumer.errors import ConfigException
 
 LEAST = {"zookeeper.connect": "zk:2181", "group.id": "g"}

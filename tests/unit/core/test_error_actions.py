@@ -1,4 +1,4 @@
-"""What is done about each error of a coordinator."""
+"""The table of coordinator errors and their actions."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ import inspect
 import pytest
 
 from zkconsumer import errors as classes
-from zkconsumer.core.error_actions import REMEDIES, Remedy, remedy, remedy_of_code
+from zkconsumer.core.error_actions import ACTIONS_BY_CODE, ErrorAction, action_for
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, BrokerUnavailableError, GroupError
 from zkconsumer.kafka import error_codes
 
 GROUP_CODES = [code for code in range(200) if isinstance(error_codes.error(code, "q"), GroupError)]
 
 
-def test_every_error_of_a_group_has_a_class_and_a_remedy() -> None:
+def test_every_group_error_has_a_class_and_an_action() -> None:
     made = {type(error_codes.error(code, "q")) for code in GROUP_CODES}
     declared = {one for _, one in inspect.getmembers(classes, inspect.isclass) if issubclass(one, GroupError)}
     assert made == declared - {GroupError}
-    assert set(GROUP_CODES) <= set(REMEDIES)
+    assert set(GROUP_CODES) <= set(ACTIONS_BY_CODE)
 
 
-@pytest.mark.parametrize("code", sorted(REMEDIES))
-def test_a_code_and_its_exception_have_the_same_remedy(code: int) -> None:
-    assert remedy(error_codes.error(code, "q")) is remedy_of_code(code) is REMEDIES[code]
+@pytest.mark.parametrize("code", sorted(ACTIONS_BY_CODE))
+def test_an_exception_has_the_action_of_its_code(code: int) -> None:
+    assert action_for(error_codes.error(code, "q")) is ACTIONS_BY_CODE[code]
 
 
-@pytest.mark.parametrize("code", sorted(REMEDIES))
-def test_what_may_be_asked_again_is_what_the_protocol_calls_retriable(code: int) -> None:
-    assert error_codes.retriable(code) == (REMEDIES[code] in (Remedy.RETRY, Remedy.FIND, Remedy.REJOIN)), (
-        error_codes.name(code)
-    )
+@pytest.mark.parametrize("code", sorted(ACTIONS_BY_CODE))
+def test_repeated_requests_are_the_protocols_retriable_ones(code: int) -> None:
+    assert error_codes.retriable(code) == (
+        ACTIONS_BY_CODE[code] in (ErrorAction.RETRY, ErrorAction.FIND_COORDINATOR, ErrorAction.REJOIN)
+    ), error_codes.name(code)
 
 
-def test_a_broker_that_is_away_may_have_a_successor_and_anything_else_surfaces() -> None:
-    assert remedy(BrokerUnavailableError("gone")) is Remedy.FIND
-    assert remedy(BrokerAuthenticationError("no")) is Remedy.SURFACE
-    assert remedy(BrokerError("nonsense")) is Remedy.SURFACE
-    assert remedy(error_codes.error(77, "q")) is Remedy.SURFACE
-    assert remedy_of_code(0) is None
-    assert remedy_of_code(12345) is Remedy.SURFACE
+def test_an_error_without_a_known_code_is_raised() -> None:
+    """Only a broker that is away may have a successor as coordinator."""
+    assert action_for(BrokerUnavailableError("gone")) is ErrorAction.FIND_COORDINATOR
+    assert action_for(BrokerAuthenticationError("no")) is ErrorAction.RAISE
+    assert action_for(BrokerError("nonsense")) is ErrorAction.RAISE
+    assert action_for(error_codes.error(77, "q")) is ErrorAction.RAISE

@@ -1,14 +1,14 @@
-"""The start offset out of what each store holds."""
+"""The start offset of a partition with several stores."""
 
 from __future__ import annotations
 
 import pytest
 
-from zkconsumer.core.merged_start import Start, merged_start
+from zkconsumer.core.merged_start import MergedStart, merged_start
 
 
 @pytest.mark.parametrize(
-    ("stored", "start", "level"),
+    ("stored", "start", "stores_agree"),
     [
         # one store
         ([None], None, True),
@@ -21,7 +21,7 @@ from zkconsumer.core.merged_start import Start, merged_start
         ([7, 7], 7, True),
         ([7, 9], 9, False),
         ([9, 7], 9, False),
-        # moving from one to the other: the new store holds nothing yet
+        # a move: the new store holds no offset yet
         ([None, 7], 7, False),
         ([7, None], 7, False),
         ([0, None], 0, False),
@@ -29,7 +29,7 @@ from zkconsumer.core.merged_start import Start, merged_start
         ([-1, 7], 7, False),
     ],
 )
-def test_the_start_is_the_maximum_and_stores_that_lag_are_told_of_it(
-    stored: list[int | None], start: int | None, level: bool
+def test_the_largest_stored_offset_is_the_start(
+    stored: list[int | None], start: int | None, stores_agree: bool
 ) -> None:
-    assert merged_start(stored) == Start(start, level)
+    assert merged_start(stored) == MergedStart(start, stores_agree)

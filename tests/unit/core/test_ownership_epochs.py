@@ -1,72 +1,75 @@
-"""How long a partition stays with us, generation by generation."""
+"""Ownership epochs over the generations of a brokers' group."""
 
 from __future__ import annotations
 
-from zkconsumer.core.ownership_epochs import Stays
+from zkconsumer.core.ownership_epochs import OwnershipEpochs
 from zkconsumer.model import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
-def in_generation(number: int, *given: TopicPartition) -> Stays:
-    stays = Stays()
-    stays.joined(number, ())
-    stays.given(given)
-    return stays
+def in_generation(number: int, *assigned: TopicPartition) -> OwnershipEpochs:
+    epochs = OwnershipEpochs()
+    epochs.begin_generation(number, ())
+    epochs.assigned(assigned)
+    return epochs
 
 
-def test_what_the_next_generation_gives_back_has_stayed_although_everything_was_given_up_for_it() -> None:
-    stays = in_generation(5, A, B)
-    before = stays.held
-    stays.joined(6, ())
-    assert not any(stays.held.ended(tp, before.stays[tp]) for tp in (A, B)), "nobody has said yet"
-    assert not stays.held.stays
-    stays.given([A, C])
-    assert stays.held.stays[A] == before.stays[A]
-    assert not stays.held.ended(A, before.stays[A])
-    assert stays.held.ended(B, before.stays[B])
-    assert stays.held.stays[C] != before.stays[A]
+def test_a_partition_given_back_by_the_next_generation_goes_on() -> None:
+    """An eager rebalance takes everything away first; nobody else owned the partition meanwhile."""
+    epochs = in_generation(5, A, B)
+    before = epochs.current
+    epochs.begin_generation(6, ())
+    assert not any(epochs.current.ended(tp, before.epochs[tp]) for tp in (A, B)), "the leader has not decided yet"
+    assert not epochs.current.epochs
+    epochs.assigned([A, C])
+    assert epochs.current.epochs[A] == before.epochs[A]
+    assert not epochs.current.ended(A, before.epochs[A])
+    assert epochs.current.ended(B, before.epochs[B])
+    assert epochs.current.epochs[C] != before.epochs[A]
 
 
-def test_what_comes_back_after_a_generation_that_we_have_missed_is_another_stay() -> None:
-    stays = in_generation(5, A)
-    before = stays.held.stays[A]
-    stays.joined(6, ())  # and the next one begins before its leader has decided, or told us
-    stays.joined(7, ())
-    stays.given([A])
-    assert stays.held.ended(A, before)
+def test_a_missed_generation_ends_the_epoch() -> None:
+    """The second generation begins before the first one's leader has decided, or has told this member."""
+    epochs = in_generation(5, A)
+    before = epochs.current.epochs[A]
+    epochs.begin_generation(6, ())
+    epochs.begin_generation(7, ())
+    epochs.assigned([A])
+    assert epochs.current.ended(A, before)
 
 
-def test_what_is_kept_while_joining_stays_also_where_the_leader_wants_it_given_up() -> None:
-    stays = in_generation(5, A, B)
-    before = stays.held.stays
+def test_a_partition_kept_while_joining_goes_on_until_given_up() -> None:
+    """The epoch goes on even where the leader wants the partition given up."""
+    epochs = in_generation(5, A, B)
+    before = epochs.current.epochs
     for generation in (6, 7):
-        stays.joined(generation, [A, B])
-        assert stays.held.stays == before
-    stays.given([A])
-    assert stays.held.stays == before, "ours until we have given it up, and nobody else's in this generation"
-    stays.joined(8, [A])
-    stays.given([A])
-    assert stays.held.stays == {A: before[A]}
-    stays.joined(9, [A])
-    stays.given([A, B])
-    assert stays.held.ended(B, before[B])
+        epochs.begin_generation(generation, [A, B])
+        assert epochs.current.epochs == before
+    epochs.assigned([A])
+    assert epochs.current.epochs == before, "B is ours until we give it up; nobody else owns it in this generation"
+    epochs.begin_generation(8, [A])
+    epochs.assigned([A])
+    assert epochs.current.epochs == {A: before[A]}
+    epochs.begin_generation(9, [A])
+    epochs.assigned([A, B])
+    assert epochs.current.ended(B, before[B])
 
 
-def test_a_loss_ends_all_stays() -> None:
-    stays = in_generation(5, A)
-    before = stays.held.stays[A]
-    stays.lost()
-    assert stays.held.ended(A, before)
-    assert stays.held.ended(A, None)
-    stays.joined(6, [A])
-    stays.given([A])
-    assert stays.held.ended(A, before)
+def test_a_loss_ends_all_epochs() -> None:
+    epochs = in_generation(5, A)
+    before = epochs.current.epochs[A]
+    epochs.lost()
+    assert epochs.current.ended(A, before)
+    assert epochs.current.ended(A, None)
+    epochs.begin_generation(6, [A])
+    epochs.assigned([A])
+    assert epochs.current.ended(A, before)
 
 
 def test_a_group_that_counts_from_one_again_gives_nothing_back() -> None:
-    stays = in_generation(5, A)
-    before = stays.held.stays[A]
-    stays.joined(1, ())
-    stays.given([A])
-    assert stays.held.ended(A, before)
+    epochs = in_generation(5, A)
+    before = epochs.current.epochs[A]
+    epochs.begin_generation(1, ())
+    epochs.assigned([A])
+    assert epochs.current.ended(A, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.core.poll_watchdog import Place, ReaderWatch, StreamKey
+from zkconsumer.core.poll_watchdog import Place, PollWatchdog, StreamKey
 from zkconsumer.model import TopicPartition
 
 KEY: StreamKey = ("t", 0)
@@ -16,7 +16,7 @@ def place(offset: int, *, in_hand: bool = True, asks: int = 0, to_read: bool = T
 
 
 def test_who_stands_at_one_place_for_the_whole_limit_is_stalled() -> None:
-    watch = ReaderWatch(10.0)
+    watch = PollWatchdog(10.0)
     assert not watch.look({KEY: place(5)}, 100.0)
     assert not watch.look({KEY: place(5)}, 109.9)
     assert watch.look({KEY: place(5)}, 110.0)
@@ -29,7 +29,7 @@ def test_who_stands_at_one_place_for_the_whole_limit_is_stalled() -> None:
 
 
 def test_who_moves_or_asks_is_not() -> None:
-    watch = ReaderWatch(10.0)
+    watch = PollWatchdog(10.0)
     watch.look({KEY: place(5)}, 100.0)
     watch.look({KEY: place(6)}, 109.0)
     assert not watch.look({KEY: place(6)}, 111.0)
@@ -38,8 +38,9 @@ def test_who_moves_or_asks_is_not() -> None:
     assert watch.look({KEY: place(6)}, 131.0)
 
 
-def test_time_in_which_nothing_was_handed_out_does_not_count_and_what_was_before_does() -> None:
-    watch = ReaderWatch(10.0)
+def test_only_time_with_hand_out_counts() -> None:
+    """The time before a pause of the hand-out still counts after it."""
+    watch = PollWatchdog(10.0)
     watch.look({KEY: place(5, in_hand=False)}, 100.0)
     watch.hold(104.0)
     watch.hold(110.0)
@@ -50,7 +51,7 @@ def test_time_in_which_nothing_was_handed_out_does_not_count_and_what_was_before
 
 
 def test_nobody_has_to_come_back_for_nothing() -> None:
-    watch = ReaderWatch(10.0)
+    watch = PollWatchdog(10.0)
     watch.look({KEY: place(5)}, 100.0)
     assert not watch.look({KEY: place(5)}, 106.0)
     assert not watch.look({KEY: place(5, to_read=False)}, 120.0)
@@ -60,8 +61,9 @@ def test_nobody_has_to_come_back_for_nothing() -> None:
     assert watch.look({KEY: place(5)}, 154.0)
 
 
-def test_what_nobody_has_taken_changes_from_generation_to_generation_and_is_no_sign_of_life() -> None:
-    watch = ReaderWatch(10.0)
+def test_a_new_offset_alone_is_no_sign_of_the_reader() -> None:
+    """The offset of a message that no reader has taken changes with each generation."""
+    watch = PollWatchdog(10.0)
     watch.look({KEY: place(5, in_hand=False)}, 100.0)
     watch.look({KEY: place(3, in_hand=False)}, 105.0)
     assert watch.look({KEY: place(8, in_hand=False)}, 110.0)
@@ -70,7 +72,7 @@ def test_what_nobody_has_taken_changes_from_generation_to_generation_and_is_no_s
 
 @given(st.lists(st.tuples(st.sampled_from(["hold", "go on"]), st.floats(0.0, 3.0)), max_size=30))
 def test_however_often_it_is_held_only_the_rest_counts(steps: list[tuple[str, float]]) -> None:
-    watch, now, counted, held = ReaderWatch(10.0), 0.0, 0.0, False
+    watch, now, counted, held = PollWatchdog(10.0), 0.0, 0.0, False
     watch.look({KEY: place(5)}, now)
     for step, seconds in steps:
         held = step == "hold"
@@ -82,8 +84,8 @@ def test_however_often_it_is_held_only_the_rest_counts(steps: list[tuple[str, fl
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0.0, 8.0)), max_size=30))
-def test_nobody_is_stalled_before_the_limit_and_everybody_after_it(steps: list[tuple[int, float]]) -> None:
-    watch, now, at, since = ReaderWatch(10.0), 0.0, -1, 0.0
+def test_a_reader_is_stalled_at_the_limit_and_not_before(steps: list[tuple[int, float]]) -> None:
+    watch, now, at, since = PollWatchdog(10.0), 0.0, -1, 0.0
     for offset, seconds in steps:
         now += seconds
         if offset != at:

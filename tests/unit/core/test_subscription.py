@@ -1,11 +1,11 @@
-"""What registrations ask for, as threads by topic."""
+"""Topics and threads of a member's subscription."""
 
 from __future__ import annotations
 
 import pytest
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.subscription import thread_ids, topic_filter, undecided
+from zkconsumer.core.subscription import failing_filters, thread_ids, topic_filter
 from zkconsumer.core.topic_filter import InvalidTopicFilterError, TopicFilter
 from zkconsumer.model import ConsumerId
 
@@ -30,7 +30,7 @@ TOPICS = ["a", "ab", "b", "__consumer_offsets"]
         ("black_list", {"a": 1}, True, {"ab": ["g_c-0"], "b": ["g_c-0"]}),
     ],
 )
-def test_a_member_brings_threads(
+def test_threads_of_a_subscription(
     pattern: str, subscription: dict[str, int], exclude_internal: bool, expected: dict[str, list[str]]
 ) -> None:
     found = thread_ids(C, Registration(pattern, subscription), TOPICS, exclude_internal)
@@ -41,18 +41,18 @@ def test_threads_are_numbered_without_padding() -> None:
     assert thread_ids(C, Registration("static", {"t": 12}), [], True)["t"][10:] == ("g_c-10", "g_c-11")
 
 
-def test_a_bad_expression_of_another_member_names_itself() -> None:
+def test_an_error_names_the_bad_expression() -> None:
     with pytest.raises(InvalidTopicFilterError, match=r"'t\['"):
         topic_filter(Registration("white_list", {"t[": 1}))
 
 
-def test_a_member_whose_expression_never_ends_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_with_an_endless_expression_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicFilter.__init__, "__kwdefaults__", {"match_seconds": 0.05})
     members = {
         C: Registration("white_list", {"(a|aa)+$.": 1}),
         ConsumerId("g_d"): Registration("white_list", {"a+": 1}),
     }
-    found = undecided(members, ["a" * 3000], True)
+    found = failing_filters(members, ["a" * 3000], True)
     assert list(found) == [C]
     assert "(a|aa)+$." in found[C]
 

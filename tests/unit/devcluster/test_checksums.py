@@ -118,7 +118,7 @@ def test_a_file_is_read_once_for_its_checksum(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_without_a_mirror_a_fetched_jar_is_held_to_its_digest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ivy has compared it with what Maven Central publishes; whatever happens to the cache later shows."""
+    """Ivy has compared it with Maven Central's digest. A later change of the cache is noticed."""
     monkeypatch.delenv("ZKCONSUMER_MAVEN_REPOSITORY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "y-1.jar").write_bytes(b"fetched")

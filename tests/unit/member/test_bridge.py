@@ -15,7 +15,7 @@ from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError
 from zkconsumer.member import bridge as module
-from zkconsumer.member.bridge import Bridge, Shadow, members_beside
+from zkconsumer.member.bridge import Bridge, WishedPartitions, members_beside
 from zkconsumer.member.events import LookAgain
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition, thread_id
@@ -40,8 +40,8 @@ class World:
         self.bridge = Bridge(
             ME, self.zookeepers, tell=self.told.put, kafka=self.kafka, clients=self.ask, patience=patience
         )
-        self.bridge.attach(self)
-        self.shadow = Shadow(self.bridge)
+        self.bridge.attach(self.positions)
+        self.wished = WishedPartitions(self.bridge)
 
     def zookeepers(self, view: GroupView, threads: object) -> Assignment:
         return {T0: MINE, T1: thread_id(OTHER, 0)}
@@ -197,17 +197,17 @@ def test_what_the_coordinator_takes_is_waited_for_until_a_round_has_released_it(
     world.bridge.given({T0: 0, T1: 0})
     world.plan()
     world.bridge.concluded()
-    world.shadow.revoke([PartitionPosition(T0, MINE, 0)], Deadline(0.0))
+    world.wished.take({T0: 0, T1: 0})
     done = threading.Event()
 
-    def surrender() -> None:
-        world.shadow.surrender(
-            [], commit=True, count_held=lambda _: False, deadline=Deadline(0.0), meanwhile=lambda: None
-        )
+    def give_up() -> None:
+        world.wished.give_up([T0])
         done.set()
 
-    waiting = threading.Thread(target=surrender, daemon=True)
+    waiting = threading.Thread(target=give_up, daemon=True)
     waiting.start()
+    eventually(lambda: world.wished.streams == {T1: 0}, 10, "the wish to be smaller")
+    world.looks()
     world.bridge.concluded()  # of a round that had planned before
     assert not done.wait(0.05)
     assert world.plan() == {T1: MINE}
@@ -239,14 +239,14 @@ def test_a_release_that_takes_too_long_is_not_waited_for(caplog: pytest.LogCaptu
     world.plan()
     world.bridge.given({T0: 0})
     world.bridge.released()
-    assert "is not released after" in caplog.text
+    assert "are not released after" in caplog.text
 
 
 def test_what_the_brokers_refuse_is_shown_and_stops_nothing(world: World) -> None:
-    world.shadow.refuse(BrokerUnavailableError("no"))
-    assert "no" in world.shadow.trouble
-    world.shadow.refuse(None)
-    assert world.shadow.trouble == ""
+    world.wished.refuse(BrokerUnavailableError("no"))
+    assert "no" in world.wished.trouble
+    world.wished.refuse(None)
+    assert world.wished.trouble == ""
 
 
 def test_members_in_zookeeper_that_are_no_bridges_are_found_before_anybody_joins_beside_them() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from zkconsumer.core.registration import STATIC, Registration
-from zkconsumer.member.bridge_rules import kept, native, share, strangers
+from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
 from zkconsumer.member.zookeeper.planner import GroupView, threads_of
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 
@@ -12,23 +14,23 @@ BRIDGE = Registration(STATIC, {"t": 2}, extra={"coordination": "kafka"})
 OLD = Registration(STATIC, {"t": 1}, extra={"coordination": "zookeeper"})
 
 
-def view(other: Registration = BRIDGE, **more: object) -> GroupView:
+def view(other: Registration = BRIDGE, **more: Any) -> GroupView:
     return GroupView({ME: BRIDGE, OTHER: other}, {"t": (0, 1, 2)}, **more)
 
 
 def test_whoever_does_not_say_so_or_cannot_be_read_is_no_bridge() -> None:
-    assert strangers(view()) == []
-    assert strangers(view(OLD)) == [OTHER]
-    assert strangers(view(Registration(STATIC, {"t": 1}))) == [OTHER]
+    assert non_bridges(view()) == []
+    assert non_bridges(view(OLD)) == [OTHER]
+    assert non_bridges(view(Registration(STATIC, {"t": 1}))) == [OTHER]
     unreadable = {"/consumers/g/ids/g_odd": "no JSON", "/brokers/topics/t": "no JSON"}
-    assert strangers(view(unreadable=unreadable)) == ["g_odd"]
+    assert non_bridges(view(unreadable=unreadable)) == ["g_odd"]
 
 
 def test_our_share_is_what_zookeeper_shows_already_of_what_we_were_given() -> None:
     threads = threads_of(view(), exclude_internal_topics=True)
     given = {("t", 0): 1, ("t", 9): 0, ("t", 1): 2, ("unknown", 0): 0}
     streams = {TopicPartition(*tp): number for tp, number in given.items()}
-    assert share(streams, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
+    assert assigned_by_brokers(streams, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
 
 
 def test_what_is_owned_is_kept_where_it_still_can_be() -> None:
@@ -39,8 +41,8 @@ def test_what_is_owned_is_kept_where_it_still_can_be() -> None:
         TopicPartition("t", 9): thread_id(ME, 0),
         TopicPartition("gone", 0): thread_id(ME, 0),
     }
-    assert kept(owned, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
+    assert still_assignable(owned, ME, view(), threads) == {TopicPartition("t", 0): thread_id(ME, 1)}
 
 
 def test_who_is_in_the_brokers_group_under_no_name_of_zookeepers_is_native() -> None:
-    assert native(["g_me", "java", "java", "g_other"], [ME, OTHER]) == ["java"]
+    assert brokers_only_members(["g_me", "java", "java", "g_other"], [ME, OTHER]) == ["java"]

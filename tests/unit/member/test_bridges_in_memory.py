@@ -63,7 +63,11 @@ def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_aft
         assert [message.offset for message in itertools.islice(stream, 3)] == [0, 1, 2]
         channel = GroupChannel(BrokerChannel(Endpoint(0, *cluster.address(0)), client_id="b", socket_timeout=scaled(5)))
         channel.connect(Deadline(scaled(5)))
-        limits = {"session_timeout": scaled(30), "rebalance_timeout": scaled(30), "deadline": Deadline(scaled(10))}
+        limits: dict[str, Any] = {
+            "session_timeout": scaled(30),
+            "rebalance_timeout": scaled(30),
+            "deadline": Deadline(scaled(10)),
+        }
         with pytest.raises(MemberIdRequiredError) as required:
             channel.join(Membership("g"), [("range", b"")], **limits)
         channel.join(Membership("g", -1, required.value.member_id), [("range", b"")], **limits)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zkconsumer.core.migration.model import Entry
-from zkconsumer.core.migration.planning import Step, Verdict
+from zkconsumer.core.migration.planning import Entry, Step, Verdict
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.admin import BATCH, ZooKeeperSide, batches

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.core.ownership_epochs import Held
+from zkconsumer.core.ownership_epochs import GenerationEpochs
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, IllegalGenerationError, OffsetCommitError
 from zkconsumer.kafka import error_codes
@@ -28,7 +28,7 @@ TP, KEPT = TopicPartition("t", 0), TopicPartition("t", 1)
 class Identity:
     settled: bool = True
     who: Membership = field(default_factory=lambda: Membership("g", 5, "first"))
-    held: Held = field(default_factory=lambda: Held(5, True, {TP: 1, KEPT: 1}))
+    held: GenerationEpochs = field(default_factory=lambda: GenerationEpochs(5, True, {TP: 1, KEPT: 1}))
 
 
 @dataclass
@@ -72,7 +72,7 @@ def test_what_was_lost_is_not_committed_in_the_next_life(code: int | None) -> No
     identity = Identity()
 
     def lose() -> None:
-        identity.held, identity.who = Held(7, True, {TP: 2}), Membership("g", 7, "second")
+        identity.held, identity.who = GenerationEpochs(7, True, {TP: 2}), Membership("g", 7, "second")
         raise BrokerUnavailableError("gone") if code is None else error_codes.error(code, "a commit")
 
     coordinator = Coordinator(lose)
@@ -90,7 +90,7 @@ def test_between_two_generations_a_commit_waits_for_the_next_one(code: int) -> N
     identity = Identity(settled=False)
 
     def go_on() -> None:
-        identity.held, identity.settled = Held(6, True, {TP: 1}), True
+        identity.held, identity.settled = GenerationEpochs(6, True, {TP: 1}), True
         identity.who = Membership("g", 6, "first")
         raise error_codes.error(code, "a commit")
 
@@ -99,7 +99,7 @@ def test_between_two_generations_a_commit_waits_for_the_next_one(code: int) -> N
     assert [who.generation for who in coordinator.commits] == [5, 6]
 
 
-HANDED_OVER = Held(6, True, {KEPT: 1})
+HANDED_OVER = GenerationEpochs(6, True, {KEPT: 1})
 
 
 @pytest.mark.parametrize("code", [None, error_codes.ILLEGAL_GENERATION, error_codes.REBALANCE_IN_PROGRESS])
@@ -140,10 +140,10 @@ def test_whether_the_next_generation_gives_it_back_is_waited_for(given_back: boo
     identity = Identity()
 
     def decide() -> None:
-        identity.held = Held(6, True, {TP: 1} if given_back else {})
+        identity.held = GenerationEpochs(6, True, {TP: 1} if given_back else {})
 
     def begin() -> None:
-        identity.held, identity.who = Held(6, False), Membership("g", 6, "first")
+        identity.held, identity.who = GenerationEpochs(6, False), Membership("g", 6, "first")
         Timer(0.1, decide).start()
         raise error_codes.error(error_codes.ILLEGAL_GENERATION, "a commit")
 
@@ -154,7 +154,7 @@ def test_whether_the_next_generation_gives_it_back_is_waited_for(given_back: boo
 
 
 def test_an_undecided_generation_is_awaited_until_the_deadline() -> None:
-    identity = Identity(held=Held(6, False), who=Membership("g", 6, "first"))
+    identity = Identity(held=GenerationEpochs(6, False), who=Membership("g", 6, "first"))
     coordinator = Coordinator(lambda: None)
     failures = owned(identity, coordinator).commit({TP: 42}, {}, Deadline(0.2), patient=True)
     assert not coordinator.commits

@@ -10,7 +10,7 @@ import pytest
 
 from tests.timing import scaled
 from tests.unit.offsets.fakes import T0, T1, T2, MemoryStore, failing
-from zkconsumer.core.merged_start import Start
+from zkconsumer.core.merged_start import MergedStart
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerUnavailableError, CoordinatorUnavailableError, RegistryError
 from zkconsumer.kafka import error_codes
@@ -93,14 +93,14 @@ def test_without_another_store_offsets_are_in_zookeeper_only(group: Group) -> No
     assert not offsets.asks
     assert offsets.commit({T0: 6}, {}, soon(), patient=True) == {}
     assert group.nodes == {0: 6}
-    assert offsets.starts([T0], soon()) == {T0: Start(6, True)}
+    assert offsets.starts([T0], soon()) == {T0: MergedStart(6, True)}
 
 
 def test_another_store_alone_leaves_zookeeper_alone(group: Group) -> None:
     group.claim(T0, 5)
     offsets = group.owned()
     group.store.offsets = {T0: 3}
-    assert offsets.starts([T0], soon()) == {T0: Start(3, True)}
+    assert offsets.starts([T0], soon()) == {T0: MergedStart(3, True)}
     assert offsets.commit({T0: 8}, {}, soon(), patient=True) == {}
     assert (group.store.offsets, group.nodes) == ({T0: 8}, {0: 5})
 

@@ -47,7 +47,8 @@ def test_while_nothing_runs_nothing_is_kept() -> None:
     assert group.plan() == set()
 
 
-def test_what_the_group_waits_for_leaves_after_the_batch_and_is_in_no_further_one() -> None:
+def test_a_wanted_partition_leaves_after_the_batch() -> None:
+    """It is in no further batch."""
     group = Group()
     group.keeper.keep([A, B, C])
     assert group.plan(A) == {A, B, C}
@@ -65,7 +66,8 @@ def test_what_leaves_is_not_taken_into_a_batch() -> None:
     assert group.keeper.keep([A, B, C]) == {A, B, C}
 
 
-def test_who_waits_for_what_a_planned_batch_turns_out_not_to_read_is_told() -> None:
+def test_partitions_that_a_batch_does_not_read_are_told_of() -> None:
+    """Somebody waits for them, and the planned batch turns out not to read them."""
     group = Group()
     group.keeper.keep([A, B, C])
     assert group.plan(A) == {A, B, C}

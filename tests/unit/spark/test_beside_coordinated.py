@@ -66,9 +66,10 @@ def committed(cluster: FakeCluster) -> list[int]:
     return [found.get(place, -1) for place in PLACES]
 
 
-def test_a_query_beside_the_group_goes_on_where_it_stands_and_moves_its_offsets(
+def test_a_query_beside_the_group_moves_its_offsets(
     cluster: FakeCluster, member: ZookeeperConsumerConnector, run: Any
 ) -> None:
+    """It goes on where the group stands."""
     member.shutdown()
     query = run()
     batch = query.latest({}, 8)
@@ -108,9 +109,10 @@ def test_a_group_with_members_is_refused_by_their_names(member: ZookeeperConsume
         run()
 
 
-def test_while_there_are_members_their_offsets_count_and_afterwards_the_querys(
+def test_offsets_of_members_count_while_there_are_any(
     cluster: FakeCluster, member: ZookeeperConsumerConnector, run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Afterwards the offsets of the query count."""
     query = run(allowLiveMembers="true")
     batch = query.latest({}, None)
     query.settle(batch)

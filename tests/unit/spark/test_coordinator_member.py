@@ -14,17 +14,17 @@ from tests.timing import eventually
 from zkconsumer import KafkaStream, ZookeeperConsumerConnector
 from zkconsumer.errors import BrokerUnavailableError, ConsumerRebalanceFailedException, CoordinatorUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark import query_member as member_module
+from zkconsumer.spark import membership
 from zkconsumer.spark.coordinator_cluster import cluster_of
+from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import Selection, parse
-from zkconsumer.spark.query_member import GroupMember
 from zkconsumer.testing import FakeCluster
 
 T = TypeVar("T")
 ALL = tuple(TopicPartition("t", number) for number in range(4))
 STRATEGIES = ("range", "cooperative-sticky")
-NewMember = Callable[..., GroupMember]
+NewMember = Callable[..., LiveMembership]
 NewConnector = Callable[..., ZookeeperConsumerConnector]
 
 
@@ -50,10 +50,10 @@ def common(cluster: FakeCluster, strategy: str) -> dict[str, str]:
 
 @pytest.fixture
 def new_member(cluster: FakeCluster) -> Iterator[NewMember]:
-    made: list[GroupMember] = []
+    made: list[LiveMembership] = []
 
-    def make(strategy: str = "range", **options: str) -> GroupMember:
-        made.append(GroupMember(parse({**common(cluster, strategy), "subscribe": "t", **options})))
+    def make(strategy: str = "range", **options: str) -> LiveMembership:
+        made.append(LiveMembership(parse({**common(cluster, strategy), "subscribe": "t", **options})))
         made[-1].join()
         return made[-1]
 
@@ -76,7 +76,7 @@ def new_connector(cluster: FakeCluster) -> Iterator[NewConnector]:
         connector.shutdown()
 
 
-def begin_a_batch(member: GroupMember, end: int) -> dict[TopicPartition, Span]:
+def begin_a_batch(member: LiveMembership, end: int) -> dict[TopicPartition, Span]:
     """Plan what a query plans for its first batch."""
     assert member.claim(ALL, patient=True) == set(ALL)
     assert member.begin(dict.fromkeys(ALL, 0)) == set(ALL)
@@ -114,9 +114,8 @@ def read(stream: KafkaStream[Any, Any], count: int) -> list[tuple[int, int]]:
     return sorted((message.partition, message.offset) for message in islice(stream, count))
 
 
-def test_a_query_alone_owns_all_commits_with_its_generation_and_leaves(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_a_query_alone_owns_commits_and_leaves(cluster: FakeCluster, new_member: NewMember) -> None:
+    """It commits with its generation."""
     member = new_member()
     batch = begin_a_batch(member, 7)
     assert cluster.committed("g") == dict.fromkeys(ALL, 0)
@@ -136,31 +135,31 @@ def test_what_a_batch_reads_goes_to_others_when_it_has_ended(
     member = new_member(strategy)
     batch = begin_a_batch(member, 7)
     joined = join(connector := new_connector(strategy))
-    eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
+    eventually(lambda: any(position.revoked for position in member.member.positions().values()), 20, "a rebalance")
     await_heartbeats(cluster, 10)
     assert connector.state.owned == 0
-    assert len(member._member.positions()) == 4
+    assert len(member.member.positions()) == 4
     member.settle(batch)
     eventually(lambda: member.claim(ALL, patient=True) and connector.state.owned == 2, 20, "both to have a half")
-    mine = set(member._member.positions())
+    mine = set(member.member.positions())
     assert read(joined.result(20)[0], 6) == sorted((tp.partition, n) for tp in set(ALL) - mine for n in range(7, 10))
 
 
-def test_a_batch_that_takes_longer_than_releaseafter_is_not_waited_for(
+def test_a_batch_longer_than_releaseafter_is_not_waited_for(
     cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
 ) -> None:
     member = new_member(releaseAfter="0.5")
     batch = begin_a_batch(member, 7)
     stream = join(new_connector()).result(20)[0]
-    eventually(lambda: len(member._member.positions()) == 2, 20, "both to have a half")
-    mine = set(member._member.positions())
+    eventually(lambda: len(member.member.positions()) == 2, 20, "both to have a half")
+    mine = set(member.member.positions())
     member.settle(batch)  # of what is another's by now nothing is committed
     assert member.claim(ALL, patient=False) == mine
     assert {tp: cluster.committed("g")[tp] for tp in mine} == dict.fromkeys(mine, 7)
     assert read(stream, 20) == [(tp.partition, n) for tp in sorted(set(ALL) - mine) for n in range(10)]
 
 
-def test_a_batch_is_waited_for_no_longer_than_the_rebalance_waits_for_us(
+def test_a_batch_is_waited_for_within_the_rebalance_timeout(
     cluster: FakeCluster, new_member: NewMember, new_connector: NewConnector
 ) -> None:
     limit = {"max.poll.interval.ms": "1500"}
@@ -177,7 +176,7 @@ def test_a_query_that_ends_during_a_batch_leaves_at_once(
     member = new_member()
     begin_a_batch(member, 7)
     joined = join(connector := new_connector())
-    eventually(lambda: any(position.revoked for position in member._member.positions().values()), 20, "a rebalance")
+    eventually(lambda: any(position.revoked for position in member.member.positions().values()), 20, "a rebalance")
     member.leave()
     stream = joined.result(20)[0]
     eventually(lambda: connector.state.owned == 4, 20, "the other one to own everything")
@@ -204,7 +203,7 @@ def test_the_brokers_tell_what_there_is_to_read(cluster: FakeCluster, new_member
         assert asked.committed("g", ALL) == dict.fromkeys(ALL, 7)
 
 
-def test_brokers_that_are_not_there_are_told_of_by_what_went_wrong(cluster: FakeCluster) -> None:
+def test_absent_brokers_are_reported_with_the_cause(cluster: FakeCluster) -> None:
     given = {"subscribe": "t", "socket.timeout.ms": "300", "fetch.wait.max.ms": "10"}
     options = parse({**common(cluster, "range"), **given})
     for broker in (0, 1):
@@ -213,17 +212,14 @@ def test_brokers_that_are_not_there_are_told_of_by_what_went_wrong(cluster: Fake
         asked.partitions(options.selection)
 
 
-def test_a_query_for_what_is_there_now_waits_for_what_others_give_up_for_it(
-    new_member: NewMember, new_connector: NewConnector
-) -> None:
+def test_available_now_waits_for_partitions_of_others(new_member: NewMember, new_connector: NewConnector) -> None:
     join(connector := new_connector("cooperative-sticky")).result(20)
     assert connector.state.owned == 4
     assert len(new_member("cooperative-sticky").claim(ALL, patient=True)) == 2
 
 
-def test_a_query_for_what_is_there_now_does_not_end_without_anything_while_another_ones_batch_runs(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_available_now_waits_for_the_batch_of_another_query(cluster: FakeCluster, new_member: NewMember) -> None:
+    """It does not end without any message meanwhile."""
     first = new_member("cooperative-sticky")
     batch = begin_a_batch(first, 7)
     second = new_member("cooperative-sticky")
@@ -237,9 +233,8 @@ def test_a_query_for_what_is_there_now_does_not_end_without_anything_while_anoth
     assert second.committed(ALL) == dict.fromkeys(mine, 7)
 
 
-def test_who_joins_waits_for_anothers_batch_as_long_as_the_group_does(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_a_joining_query_waits_as_long_as_the_group(cluster: FakeCluster, new_member: NewMember) -> None:
+    """Another query's batch holds up the rebalance."""
     batch = begin_a_batch(first := new_member(), 7)
     quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100"}  # else joining takes 1.5 s at most
     joined = aside(lambda: new_member(**quick))
@@ -250,9 +245,9 @@ def test_who_joins_waits_for_anothers_batch_as_long_as_the_group_does(
     assert len(joined.result(20).claim(ALL, patient=True)) == 2
 
 
-def test_a_coordinator_that_nobody_finds_is_not_waited_for_that_long(cluster: FakeCluster) -> None:
+def test_a_coordinator_that_is_not_found_is_waited_for_briefly(cluster: FakeCluster) -> None:
     quick = {"session.timeout.ms": "1000", "rebalance.backoff.ms": "100", "max.poll.interval.ms": "60000"}
-    member = GroupMember(parse({**common(cluster, "range"), "subscribe": "t", **quick}))
+    member = LiveMembership(parse({**common(cluster, "range"), "subscribe": "t", **quick}))
     for broker in (0, 1):
         cluster.stop_broker(broker)
     try:
@@ -262,9 +257,7 @@ def test_a_coordinator_that_nobody_finds_is_not_waited_for_that_long(cluster: Fa
         member.leave()
 
 
-def test_a_membership_that_ends_during_a_batch_costs_the_query_nothing(
-    cluster: FakeCluster, new_member: NewMember
-) -> None:
+def test_a_lost_membership_during_a_batch_costs_nothing(cluster: FakeCluster, new_member: NewMember) -> None:
     member = new_member()
     batch = begin_a_batch(member, 7)
     (former,) = cluster.group("g").members
@@ -281,7 +274,7 @@ def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
         cluster.create_topic("t", 4)
         given = {**common(cluster, "range"), "zookeeper.connect": cluster.zookeeper_connect, "subscribe": "t"}
         options = parse({name: value for name, value in given.items() if name != "bootstrap.servers"})
-        member = GroupMember(options)
+        member = LiveMembership(options)
         try:
             member.join()
             with cluster_of(options) as asked:
@@ -293,15 +286,15 @@ def test_brokers_are_found_by_zookeeper_where_no_server_is_named() -> None:
             member.leave()
 
 
-def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> None:
+def test_the_last_query_in_zookeeper_comes_back_beside_bridges() -> None:
     with FakeCluster(2, zookeeper=True) as cluster:
         cluster.create_topic("t", 4)
         by_brokers = {**common(cluster, "range"), "zookeeper.connect": cluster.zookeeper_connect}
         del by_brokers["bootstrap.servers"]
         by_zookeeper = {"zookeeper.connect": cluster.zookeeper_connect, "group.id": "g"}
         bridge = ZookeeperConsumerConnector({**by_brokers, "group.migration": "true"})
-        old = GroupMember(parse({**by_zookeeper, "subscribe": "t"}))
-        early, new = (GroupMember(parse({**by_brokers, "subscribe": "t"})) for _ in range(2))
+        old = LiveMembership(parse({**by_zookeeper, "subscribe": "t"}))
+        early, new = (LiveMembership(parse({**by_brokers, "subscribe": "t"})) for _ in range(2))
         try:
             old.join()
             bridge.create_message_streams({"t": 1})
@@ -320,14 +313,15 @@ def test_a_query_that_was_the_last_in_zookeeper_comes_back_beside_bridges() -> N
             bridge.shutdown()
 
 
-def test_a_query_for_what_is_there_now_does_not_end_as_if_all_were_read_while_it_is_outside_the_group(
+def test_available_now_outside_the_group_is_no_end(
     cluster: FakeCluster, new_member: NewMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member_module, "SETTLE_WITHIN", 0.3)
+    """The query does not end as if it had read everything."""
+    monkeypatch.setattr(membership, "SETTLE_WITHIN", 0.3)
     member = new_member()
     for broker in (0, 1):
         cluster.stop_broker(broker)
-    member._member.lease.lapse()  # as after a session timeout
+    member.member.group.lease.lapse()  # as after a session timeout
     assert member.claim(ALL, patient=False) == frozenset()  # a batch may follow when the coordinator is back
     with pytest.raises(CoordinatorUnavailableError, match="nothing says that all is read"):
         member.claim(ALL, patient=True)

@@ -16,14 +16,14 @@ import zkconsumer.spark
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import Endpoint, OffsetRange, TopicPartition
 from zkconsumer.spark import ZkConsumerDataSource
-from zkconsumer.spark.range_partition import RangePartition
+from zkconsumer.spark.range_reader import RangePartition
 from zkconsumer.spark.schema import TYPES, arrow_schema, check_schema, source_schema
 
 OPTIONS = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t", "membership": "none"}
 
 
 def source(**options: str) -> ZkConsumerDataSource:
-    return ZkConsumerDataSource(CaseInsensitiveDict({**OPTIONS, **options}))  # type: ignore[no-any-return]
+    return ZkConsumerDataSource(CaseInsensitiveDict({**OPTIONS, **options}))
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:
@@ -44,7 +44,7 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
         StructType([StructField("timestamp", TimestampType()), StructField("key", BinaryType())]),
     ],
 )
-def test_arrow_batches_have_exactly_the_schema_that_spark_compares_with(schema: StructType) -> None:
+def test_arrow_batches_have_exactly_the_schema_of_spark(schema: StructType) -> None:
     check_schema(schema)
     wanted = to_arrow_schema(schema, timezone="UTC")
     assert wanted.equals(arrow_schema(schema), check_metadata=True)
@@ -131,7 +131,7 @@ def test_what_is_missing_is_named_and_hides_no_other_data_source(missing: str) -
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_the_package_of_the_source_imports_neither_pyspark_nor_pyarrow() -> None:
+def test_importing_the_source_imports_no_pyspark_or_pyarrow() -> None:
     script = "import sys, zkconsumer.spark; assert not {'pyspark', 'pyarrow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
 

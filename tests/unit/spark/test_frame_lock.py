@@ -135,6 +135,6 @@ def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.Monkey
 
 
 def test_the_wait_for_a_stopped_query_is_longer_than_its_leave() -> None:
-    from zkconsumer.spark.query_member import CLOSE_WITHIN
+    from zkconsumer.spark.membership import CLOSE_WITHIN
 
     assert frame_lock.LEAVES_WITHIN > 2 * CLOSE_WITHIN

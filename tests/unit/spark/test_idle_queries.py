@@ -12,7 +12,6 @@ from tests.faults.proxy import Proxy
 from tests.timing import eventually
 from zkconsumer.errors import BrokerUnavailableError, RegistryUnavailableError
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark import watched_nodes
 from zkconsumer.spark import zookeeper_cluster as cluster_module
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.options import Selection, parse
@@ -204,7 +203,7 @@ def test_after_some_minutes_all_is_read_again(
     monkeypatch.setattr(asking._nodes._cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
     kafka.add_partitions("t", 3)
     assert len(asking.partitions(BY_NAME)[0]) == 2
-    monkeypatch.setattr(watched_nodes, "monotonic", lambda: now + watched_nodes.BELIEVED + 1)
+    monkeypatch.setattr(cluster_module, "monotonic", lambda: now + cluster_module.BELIEVED + 1)
     assert len(asking.partitions(BY_NAME)[0]) == 3
 
 

@@ -209,7 +209,7 @@ def test_a_batch_goes_to_the_ends_or_to_the_limit() -> None:
         ({}, {}, False),
     ],
 )
-def test_a_batch_is_due_when_there_is_something_to_read_or_a_place_to_remember(
+def test_a_batch_needs_messages_or_a_new_position(
     progress: dict[TopicPartition, Span], done: dict[TopicPartition, Span], news: bool
 ) -> None:
     assert is_news(progress, done) is news

@@ -8,9 +8,9 @@ import pytest
 
 from zkconsumer.errors import ConfigException
 from zkconsumer.model import TopicPartition
-from zkconsumer.spark.coordinator_member import longest_drain_ms
 from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, Offsets
 from zkconsumer.spark.options import parse
+from zkconsumer.spark.query_member import longest_drain_ms
 
 _LOGIN = {"sasl.username": "me", "sasl.password": "hidden"}
 NAMED = {"zookeeper.connect": "zk:2181/kafka", "group.id": "g"}
@@ -203,7 +203,7 @@ def test_a_stream_refuses_what_it_cannot_do(given: dict[str, str], message: str)
         parse({**({} if "assign" in given else BASE), **NAMED, **given}).check_stream()
 
 
-def test_security_is_that_of_the_connector_and_secrets_are_not_shown() -> None:
+def test_security_is_the_connectors_and_secrets_are_hidden() -> None:
     options = parse({**BASE, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"} | _LOGIN)
     assert options.config.sasl_username == "me"
     assert "hidden" not in repr(options)
@@ -228,7 +228,7 @@ def test_sparks_prefix_is_taken_for_the_connectors_properties() -> None:
     assert options.isolation_level == 1
 
 
-def test_brokers_may_coordinate_the_group_and_no_zookeeper_is_needed_then() -> None:
+def test_a_group_of_the_brokers_needs_no_zookeeper() -> None:
     options = parse(
         {
             "group.id": "g",

@@ -95,7 +95,8 @@ def at(offset: int, *batches: Batch) -> bytes:
     return fetched(MessageSet(batches or (TWO,), base=offset).data)
 
 
-def test_a_range_is_read_to_its_end_and_each_fetch_goes_on_where_the_last_ended() -> None:
+def test_each_fetch_goes_on_where_the_last_one_ended() -> None:
+    """A range is read to its end."""
     with ScriptedBroker(answers({0: at(0), 2: at(2)})) as broker:
         assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0, 2]
 
@@ -112,7 +113,7 @@ def test_a_gap_left_by_compaction_is_stepped_over() -> None:
         assert read_all(RangeReader(options(), {WHERE: broker.endpoint()})) == [0]
 
 
-def test_a_moved_leader_is_found_and_reading_goes_on_where_it_was() -> None:
+def test_reading_goes_on_at_a_moved_leader() -> None:
     with (
         ScriptedBroker(answers({2: at(2)})) as new,
         ScriptedBroker(answers({0: at(0), 2: fetched(error=codes.NOT_LEADER_OR_FOLLOWER)})) as old,
@@ -132,7 +133,7 @@ def test_a_broker_that_goes_away_is_read_on_after_it_comes_back() -> None:
         assert read_all(reader) == [0, 2]
 
 
-def test_a_broker_that_goes_away_while_spark_is_busy_for_long_is_waited_for_as_well(
+def test_a_broker_lost_while_spark_is_busy_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark takes rows when it has use for them; that time is not the broker's."""
@@ -154,7 +155,7 @@ def test_a_broker_that_goes_away_while_spark_is_busy_for_long_is_waited_for_as_w
     assert read == [0, 2]
 
 
-def test_a_partition_that_stays_without_leader_is_given_up_in_time() -> None:
+def test_a_partition_without_leader_is_given_up_in_time() -> None:
     given = options(**{"socket.timeout.ms": "150", "fetch.wait.max.ms": "10"})
     with pytest.raises(BrokerUnavailableError, match="t-3 has no leader"):
         read_all(RangeReader(given, {}, Known))
@@ -182,7 +183,7 @@ def test_an_answer_that_waiting_cannot_cure_is_raised_at_once() -> None:
         read_all(RangeReader(options(), {WHERE: broker.endpoint()}))
 
 
-def test_a_message_larger_than_a_fetch_is_fetched_with_a_larger_one() -> None:
+def test_a_large_message_is_fetched_with_a_larger_fetch() -> None:
     whole = MessageSet([Batch([Written(value=b"x" * 100_000)], trailing=3)]).data
     sizes = []
 
@@ -229,7 +230,7 @@ def test_messages_that_are_gone_fail_the_query() -> None:
     ],
     ids=["the first are gone", "all are gone", "the log became shorter"],
 )
-def test_messages_that_are_gone_are_passed_over_if_the_query_says_so(
+def test_lost_messages_are_passed_over_if_the_query_says_so(
     log: Mapping[int, bytes], span: LogSpan, asked: list[int]
 ) -> None:
     with ScriptedBroker(answers(log)) as broker:
@@ -287,7 +288,7 @@ def test_the_limit_of_an_expanded_batch_may_be_raised() -> None:
                     rows(given, broker.endpoint(), OffsetRange(*WHERE, 0, 1))
 
 
-def test_null_in_a_column_that_the_schema_says_has_none_is_an_error() -> None:
+def test_null_in_a_column_without_nulls_is_an_error() -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     schema = arrow_schema(StructType([StructField("key", BinaryType(), nullable=False)]))
@@ -295,7 +296,7 @@ def test_null_in_a_column_that_the_schema_says_has_none_is_an_error() -> None:
         rows(options(), broker.endpoint(), OffsetRange(*WHERE, 0, 2), schema)
 
 
-def test_the_garbage_collector_is_put_back_even_if_reading_is_broken_off() -> None:
+def test_the_garbage_collector_is_restored_after_a_break() -> None:
     with ScriptedBroker(answers({0: at(0)})) as broker:
         found = range_reader.read(
             options(), [OffsetRange(*WHERE, 0, 2)], {WHERE: broker.endpoint()}, arrow_schema(source_schema(False))

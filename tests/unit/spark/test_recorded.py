@@ -57,7 +57,8 @@ def test_a_recorded_batch_has_ended_if_its_commit_is_there(recorded: Path, tmp_p
     assert Checkpoint(str(tmp_path / "ended")).has_ended(end_of(recorded, 2))
 
 
-def test_the_unfinished_batch_is_planned_as_it_was_and_the_next_one_follows_it(recorded: Path) -> None:
+def test_the_unfinished_batch_is_planned_as_it_was(recorded: Path) -> None:
+    """The next batch follows it."""
     servers = {"kafka.bootstrap.servers": "h:1"} if recorded.name == "coordinated" else {"zookeeper.connect": "h:1"}
     options = parse({**servers, "group.id": "g", "subscribe": TOPIC, **KINDS[recorded.name]})
     cluster = FakeCluster(dict.fromkeys(PARTITIONS, (0, 280)))

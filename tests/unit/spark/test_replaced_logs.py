@@ -13,11 +13,14 @@ from tests.unit.spark.test_streaming_query import FakeCluster as Dictionaries
 from tests.unit.spark.test_streaming_query import Share, member_run, offset, run_on
 from zkconsumer.errors import OffsetCommitError, OffsetOutOfRangeError
 from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.spark import membership
+from zkconsumer.spark.checkpoint import Checkpoint
 from zkconsumer.spark.coordinator_cluster import cluster_of
 from zkconsumer.spark.group_snapshot import make
+from zkconsumer.spark.membership import LiveMembership
 from zkconsumer.spark.offset_ranges import Span
 from zkconsumer.spark.options import parse
-from zkconsumer.spark.query_member import GroupMember
 from zkconsumer.spark.streaming_query import StreamRun
 from zkconsumer.spark.zookeeper_cluster import Cluster
 from zkconsumer.testing import FakeCluster
@@ -418,26 +421,24 @@ def test_who_sets_back_is_not_overruled_by_the_checkpoint(
 
     The race is staged: the place is set back while the attendant looks at the checkpoint.
     """
-    member = GroupMember(parse(options(cluster, coordination, checkpointLocation=str(tmp_path))))
+    member = LiveMembership(parse(options(cluster, coordination, checkpointLocation=str(tmp_path))))
     member.join()
     try:
         everything = (A, B)
         assert member.claim(everything, patient=True) == set(everything)
         assert member.begin(dict.fromkeys(everything, 0)) == set(everything)
         batch = dict.fromkeys(everything, Span(0, BEFORE))
-        member.reserve(batch)
         member.settle(batch)
+        looked: list[object] = []
 
-        def has_ended(_: object) -> bool:
+        def has_ended(_: Checkpoint, progress: object) -> bool:
             assert member.set_back({A: 3}) == {A}
+            looked.append(progress)
             return True
 
-        member._ending.set()
-        member._attendant.join(10)
-        member._running = (member._member.keeper.batch, batch)
-        assert member._checkpoint is not None
-        monkeypatch.setattr(member._checkpoint, "has_ended", has_ended)
-        member._look_at_the_checkpoint()
+        monkeypatch.setattr(Checkpoint, "has_ended", has_ended)
+        member.reserve(batch)
+        eventually(lambda: looked, 10, "the attendant's look at the checkpoint")
         assert stored(cluster, coordination) == [3, BEFORE]
         member.settle({B: Span(0, BEFORE)})
         assert stored(cluster, coordination) == [3, BEFORE]
@@ -449,30 +450,31 @@ def test_a_group_that_cannot_be_set_back_waits(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is read of a place that is not stored."""
-    member = GroupMember(parse(options(cluster, "zookeeper")))
+    member = LiveMembership(parse(options(cluster, "zookeeper")))
     member.join()
     try:
         member.claim((A, B), patient=True)
         assert member.begin({A: 30, B: 30}) == {A, B}
 
         tries: list[object] = []
+        now = [100.0]
+        monkeypatch.setattr(membership, "monotonic", lambda: now[0])
 
         def refuse(*given: object) -> None:
             tries.append(given)
             raise OffsetCommitError("not now")
 
         with monkeypatch.context() as patch:
-            assert member._member.committer is not None
-            patch.setattr(member._member.committer, "commit", refuse)
+            patch.setattr(Committer, "commit", refuse)
             assert member.set_back({A: 3}) == frozenset()
             for _ in range(20):
                 assert member.set_back({A: 3}) == frozenset()
             assert len(tries) == 1, "triggers come hundreds of times a second, and each would try"
-            member._try_at = 0.0
+            now[0] += membership.RETRY
             assert member.set_back({A: 3}) == frozenset()
             assert len(tries) == 2
         assert caplog.text.count("the group's offsets do not follow") == 1
-        member._try_at = 0.0
+        now[0] += membership.RETRY
         assert member.set_back({A: 3}) == {A}
         assert stored(cluster, "zookeeper") == [3, 30]
     finally:

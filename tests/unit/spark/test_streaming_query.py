@@ -106,7 +106,7 @@ def test_offsets_are_written_for_finished_batches_only_and_once() -> None:
     assert cluster.writes == 1
 
 
-def test_the_end_of_the_log_is_remembered_where_a_query_starts_there() -> None:
+def test_a_query_at_the_end_of_the_log_remembers_it() -> None:
     # Without a first, empty batch the next trigger would start at a later end, and what came between would be missed.
     cluster = FakeCluster({A: (0, 10)})
     run = run_on(cluster, startingOffsets="latest")
@@ -125,7 +125,8 @@ def test_a_limit_holds_batch_after_batch() -> None:
     assert run.latest(first, 10) == offset(p0=(7, 17), p1=(3, 3))
 
 
-def test_available_now_stops_at_what_was_there_and_ignores_new_partitions() -> None:
+def test_available_now_stops_at_the_present_ends() -> None:
+    """New partitions are left out."""
     cluster = FakeCluster({A: (0, 10)})
     run = run_on(cluster, startingOffsets="earliest")
     run.fix_targets()
@@ -142,7 +143,7 @@ def test_a_new_query_goes_on_where_the_group_is() -> None:
     assert run_on(cluster, startingOffsets="earliest").latest({}, None) == offset(p0=(4, 10), p1=(0, 10))
 
 
-def test_a_restarted_query_skips_what_others_of_the_group_consumed_meanwhile() -> None:
+def test_a_restarted_query_skips_messages_of_other_members() -> None:
     cluster = FakeCluster({A: (0, 10), B: (0, 10)})
     cluster.offsets = {A: 8, B: 1}
     run = run_on(cluster)
@@ -220,14 +221,14 @@ class Deleting(FakeCluster):
         return super().log_ends(partitions)
 
 
-def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_lost_data() -> None:
+def test_a_partition_deleted_while_planning_is_lost_data() -> None:
     logs, done = {A: (0, 10), B: (0, 10)}, offset(p0=(0, 5), p1=(0, 5))
     with pytest.raises(OffsetOutOfRangeError, match="t-1 is in the checkpoint, but exists no more"):
         run_on(Deleting(logs)).latest(done, None)
     assert run_on(Deleting(logs), failOnDataLoss="false").latest(done, None) == offset(p0=(5, 10))
 
 
-def test_a_partition_without_a_leader_that_exists_is_an_error_of_its_own() -> None:
+def test_a_partition_without_leader_is_an_error_of_its_own() -> None:
     class Silent(FakeCluster):
         def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
             raise BrokerUnavailableError("t-1 has no leader")
@@ -302,7 +303,8 @@ def member_run(cluster: FakeCluster, share: Share, **options: str) -> StreamRun:
     return run
 
 
-def test_a_member_reads_its_share_and_remembers_the_places_of_what_it_gave_up() -> None:
+def test_a_member_remembers_positions_of_released_partitions() -> None:
+    """It reads its share."""
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
     run = member_run(cluster, share, startingOffsets="earliest")
     first = run.latest({}, None)
@@ -321,7 +323,8 @@ def test_a_member_reads_its_share_and_remembers_the_places_of_what_it_gave_up() 
     assert share.patient == [False] * 4
 
 
-def test_a_member_that_gets_back_what_others_repeat_goes_on_at_its_own_place() -> None:
+def test_a_partition_that_comes_back_goes_on_at_our_position() -> None:
+    """Other members repeat its messages meanwhile."""
     cluster, share = FakeCluster({A: (0, 30)}), Share(A)
     run = member_run(cluster, share)
     share.offsets[A] = 5  # they had it since a batch took too long, and did not get as far as that batch
@@ -341,7 +344,7 @@ def test_a_partition_whose_start_cannot_be_stored_waits() -> None:
 @pytest.mark.parametrize(
     ("starting", "place"), [("latest", 10), ("earliest", 0), ('{"t":{"0":7,"1":7}}', 7), ('{"t":{"0":-1,"1":-1}}', 10)]
 )
-def test_where_a_partition_starts_is_not_looked_up_again_while_that_cannot_be_stored(starting: str, place: int) -> None:
+def test_a_start_that_cannot_be_stored_is_looked_up_once(starting: str, place: int) -> None:
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
     share.not_stored = {B}
     run = member_run(cluster, share, startingOffsets=starting)
@@ -354,7 +357,8 @@ def test_where_a_partition_starts_is_not_looked_up_again_while_that_cannot_be_st
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 12))
 
 
-def test_a_new_query_at_the_end_of_its_log_misses_nothing_while_its_start_cannot_be_stored() -> None:
+def test_a_new_query_at_the_end_misses_nothing_before_its_start() -> None:
+    """Its start cannot be stored for a while."""
     cluster, share = FakeCluster({A: (0, 10)}), Share(A)
     share.not_stored = {A}
     run = member_run(cluster, share, startingOffsets="latest")
@@ -367,7 +371,7 @@ def test_a_new_query_at_the_end_of_its_log_misses_nothing_while_its_start_cannot
     assert run.latest(nothing, None) == offset(p0=(10, 13))
 
 
-def test_a_start_that_waits_does_not_count_for_another_topic_of_that_name() -> None:
+def test_a_waiting_start_does_not_count_for_a_topic_made_anew() -> None:
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
     share.not_stored = {B}
     run = member_run(cluster, share, startingOffsets="latest")
@@ -377,7 +381,7 @@ def test_a_start_that_waits_does_not_count_for_another_topic_of_that_name() -> N
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(0, 3))
 
 
-def test_a_start_that_waits_does_not_fall_behind_the_beginning_of_its_log() -> None:
+def test_a_waiting_start_follows_the_beginning_of_its_log() -> None:
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A, B)
     share.not_stored = {B}
     run = member_run(cluster, share, startingOffsets="earliest")
@@ -388,7 +392,8 @@ def test_a_start_that_waits_does_not_fall_behind_the_beginning_of_its_log() -> N
 
 
 @pytest.mark.parametrize(("starting", "place"), [("latest", 0), ('{"t":{"0":7,"1":7}}', 7)])
-def test_a_partition_that_others_had_without_an_offset_starts_where_it_is_named(starting: str, place: int) -> None:
+def test_a_partition_without_offset_starts_at_the_named_place(starting: str, place: int) -> None:
+    """Other members had it before."""
     cluster, share = FakeCluster({A: (0, 10), B: (0, 10)}), Share(A)
     run = member_run(cluster, share, startingOffsets=starting)
     first = run.latest({}, None)
@@ -396,7 +401,7 @@ def test_a_partition_that_others_had_without_an_offset_starts_where_it_is_named(
     assert run.latest(first, None) == offset(p0=(10, 10), p1=(place, 10))
 
 
-def test_a_batch_of_the_run_before_is_claimed_before_it_is_repeated() -> None:
+def test_a_batch_of_the_last_run_is_claimed_and_repeated() -> None:
     share = Share(A)
     run = member_run(FakeCluster({A: (0, 10)}), share)
     end = offset(p0=(0, 10))
@@ -429,7 +434,7 @@ def test_a_member_waits_for_zookeeper_with_its_next_batch_only(caplog: pytest.Lo
     assert "no new batch for now: nobody answers" in caplog.text
 
 
-def test_who_reads_what_is_there_now_does_not_take_an_absent_zookeeper_for_the_end() -> None:
+def test_an_absent_zookeeper_is_no_end_for_available_now() -> None:
     cluster = Gone({A: (0, 10)})
     run = member_run(cluster, Share(A))
     run._targets = {A: 10}
@@ -452,7 +457,7 @@ finally:
 """
 
 
-def test_the_driver_process_ends_cleanly_although_spark_sends_sigterm_twice() -> None:
+def test_the_driver_process_ends_cleanly_after_two_sigterms() -> None:
     # Spark stops a query so: the default action killed the process before stop() could give anything back.
     done = subprocess.run(
         [sys.executable, "-c", _STOPPED_TWICE], capture_output=True, text=True, timeout=60, check=False
@@ -518,7 +523,7 @@ def test_signals_are_left_alone_on_other_threads() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_partitions_that_are_assigned_and_do_not_exist_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_assigned_partitions_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     class Assigned(FakeCluster):
         def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
             return tuple(tp for tp in sorted(self.logs) if tp in selection.partitions), ()

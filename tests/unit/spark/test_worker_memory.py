@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.timing import scaled
-from zkconsumer.spark.worker_memory import REUSED
+from zkconsumer.spark.range_reader import REUSED
 
 PROGRAM = """
 import gc
@@ -63,7 +63,8 @@ def run(first: str, *, worker: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("first", ["read_nothing", "read_in_vain"])
-def test_a_worker_sets_aside_what_is_there_after_its_first_task_and_that_only(first: str) -> None:
+def test_a_worker_sets_aside_the_objects_of_its_first_task(first: str) -> None:
+    """It does so once."""
     assert run(first, worker=True) == ["False", "True", "True", "True"]
 
 

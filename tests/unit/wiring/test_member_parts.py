@@ -9,9 +9,8 @@ from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.model import ConsumerId
 from zkconsumer.testing import FakeZooKeeper
-from zkconsumer.wiring import Member
+from zkconsumer.wiring import Outside, build_member
 from zkconsumer.zookeeper import paths
-from zkconsumer.zookeeper.broker_directory import BrokerDirectory
 
 
 def node(endpoint: str) -> bytes:
@@ -21,15 +20,15 @@ def node(endpoint: str) -> bytes:
     ).encode()
 
 
-def test_a_broker_that_cannot_be_reached_harms_only_its_own_partitions() -> None:
+def test_an_unreachable_broker_harms_only_its_partitions() -> None:
     """One live broker without a plaintext endpoint made the original give up on all of them."""
     server = FakeZooKeeper()
     server.put(paths.broker(1), node("SSL://one:9093"))
-    member = Member(ConsumerConfig(zookeeper_connect="zk", group_id="g"), ConsumerId("g_c"))
     session = server.session()
     session.open(Deadline(1))
-    member.session, member._directory = session, BrokerDirectory(session)
+    config = ConsumerConfig(zookeeper_connect="zk", group_id="g")
+    brokers = build_member(config, ConsumerId("g_c"), outside=Outside(session=lambda *_: session)).parts.brokers
     with pytest.raises(NoReachableEndpointError, match="broker 1 offers SSL://one:9093"):
-        member._brokers(Deadline(1))
+        brokers(Deadline(1))
     server.put(paths.broker(2), node("PLAINTEXT://two:9092"))
-    assert [(endpoint.broker_id, endpoint.host) for endpoint in member._brokers(Deadline(1))] == [(2, "two")]
+    assert [(endpoint.broker_id, endpoint.host) for endpoint in brokers(Deadline(1))] == [(2, "two")]

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kazoo.protocol.states import KeeperState
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.zookeeper import lease as lease_module
 from zkconsumer.zookeeper import session as session_module
 from zkconsumer.zookeeper.lease import CLOSED, Lease
-from zkconsumer.zookeeper.session import KeeperState, Session
+from zkconsumer.zookeeper.session import Session
 
 REQUESTED, NEGOTIATED = 6.0, 4.0
 
@@ -51,7 +52,7 @@ class Answering:
 def connected() -> tuple[Session, Answering]:
     session = Session("h:2181", timeout=REQUESTED, on_change=lambda _: None)
     client = Answering()
-    session._client = client  # type: ignore[assignment]
+    session._client = client
     session._connection = SimpleNamespace(ready=True, negotiated=NEGOTIATED)  # type: ignore[assignment]
     session.lease.resume(session.lease.epoch)
     return session, client

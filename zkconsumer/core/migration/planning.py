@@ -1,21 +1,148 @@
-"""What to write where, and what somebody has to decide first. Pure; any thread.
+"""The plan of a move of offsets from one store to the other: its steps and the user's decisions. Pure; any thread.
 
-An offset is never guessed: a position that is not in its log, or one that would set the group back, is written only as
-the user said, and until everything is decided nothing is written.
+An offset is never guessed. An offset outside its log, or one that would set the group back, is written only as the user
+says. Nothing is written before all decisions are made.
+
+The original had ``ExportZkOffsets`` and ``ImportZkOffsets``, which wrote without any check. Its only way to Kafka was
+to consume with ``dual.commit.enabled``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
-from zkconsumer.core.migration.model import Entries, Entry, Logs, LogSpan, Store
 from zkconsumer.model import TopicPartition
 
 
+class Store(Enum):
+    """A store of offsets, by its value of ``offsets.storage``."""
+
+    ZOOKEEPER = "zookeeper"
+    KAFKA = "kafka"
+
+    @property
+    def other(self) -> Store:
+        """The other store."""
+        return Store.KAFKA if self is Store.ZOOKEEPER else Store.ZOOKEEPER
+
+    def __str__(self) -> str:
+        return "ZooKeeper" if self is Store.ZOOKEEPER else "Kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The content of a store for one partition, exact enough to restore it.
+
+    ``offset`` is the next offset to consume. It is None if it cannot be read, with the reason in ``problem``. If
+    negative, it was written but is not valid (the original writes -1). ``text`` is the content of the node in
+    ZooKeeper, with undecodable bytes as surrogates. ``metadata`` and ``leader_epoch`` (-1: unknown) belong to an offset
+    in Kafka.
+    """
+
+    offset: int | None
+    problem: str = ""
+    text: str = ""
+    metadata: str = ""
+    leader_epoch: int = -1
+
+    @property
+    def valid(self) -> int | None:
+        """The offset, or None if it is not valid."""
+        return self.offset if self.offset is not None and self.offset >= 0 else None
+
+    def __str__(self) -> str:
+        return f"unreadable: {self.text[:20]!r}" if self.offset is None else str(self.offset)
+
+
+Entries = Mapping[TopicPartition, Entry]
+"""The content of one store. Partitions without an offset are missing."""
+
+
+def shown(entry: Entry | None) -> str:
+    """Return an entry as text for users, ``-`` for None."""
+    return "-" if entry is None else str(entry)
+
+
+class LogSpan(NamedTuple):
+    """The offsets of a partition's log: the first one, and the next after the last."""
+
+    start: int
+    end: int
+
+    def __contains__(self, offset: object) -> bool:
+        return isinstance(offset, int) and self.start <= offset <= self.end
+
+    def __str__(self) -> str:
+        return f"{self.start}..{self.end}"
+
+
+Logs = Mapping[TopicPartition, LogSpan]
+"""The logs of all existing partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selected partitions: their numbers by topic (None: all of the topic). Without topics, all partitions."""
+
+    topics: Mapping[str, frozenset[int] | None]
+
+    def __contains__(self, tp: object) -> bool:
+        if not isinstance(tp, TopicPartition):
+            return False
+        if not self.topics:
+            return True
+        numbers = self.topics.get(tp.topic, frozenset())
+        return numbers is None or tp.partition in numbers
+
+    def of(self, entries: Entries) -> dict[TopicPartition, Entry]:
+        """Return the selected entries, sorted."""
+        return {tp: entries[tp] for tp in sorted(entries) if tp in self}
+
+    def named(self) -> Iterable[TopicPartition]:
+        """Return the partitions that the selection names one by one."""
+        return [TopicPartition(topic, n) for topic, numbers in self.topics.items() for n in sorted(numbers or ())]
+
+
+EVERYTHING = Selection({})
+
+
+def parse_selection(texts: Iterable[str]) -> Selection:
+    """Parse any number of texts like ``topic`` or ``topic:0,1,4-7``. Raises ValueError that quotes the wrong text.
+
+    This is the form of the Java tool's ``--topic``, which knows no ranges.
+    """
+    topics: dict[str, frozenset[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not topic:
+            raise ValueError(f"{text!r} names no topic; give topic or topic:0,1,4-7")
+        wanted = _numbers(text, numbers) if colon else None
+        before = topics.get(topic, frozenset())
+        topics[topic] = None if before is None or wanted is None else before | wanted
+    return Selection(topics)
+
+
+def _numbers(text: str, numbers: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in numbers.split(","):
+        first, dash, last = part.partition("-")
+        if not _is_number(first) or (dash and not _is_number(last)):
+            raise ValueError(f"{text!r}: {part!r} is no partition; give topic or topic:0,1,4-7")
+        if dash and int(last) < int(first):
+            raise ValueError(f"{text!r}: {part!r} is empty; the smaller number comes first")
+        found.update(range(int(first), int(last if dash else first) + 1))
+    return frozenset(found)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 9
+
+
 class OutOfRange(Enum):
-    """What becomes of a position outside its log."""
+    """The policy for an offset outside its log."""
 
     REFUSE = "refuse"
     EARLIEST = "earliest"
@@ -25,7 +152,7 @@ class OutOfRange(Enum):
 
 
 class Ahead(Enum):
-    """What becomes of a partition that is further in the store to write to."""
+    """The policy for a partition whose target store is ahead of the source."""
 
     REFUSE = "refuse"
     OVERWRITE = "overwrite"
@@ -33,7 +160,7 @@ class Ahead(Enum):
 
 
 class Verdict(Enum):
-    """What is to be done about one partition."""
+    """The outcome of the plan for one partition."""
 
     SAME = "same"
     WRITE = "write"
@@ -44,10 +171,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One partition's part of a plan.
+    """The plan for one partition.
 
-    ``before`` is what the store to write to holds now (None: nothing), ``after`` what it is to hold, with WRITE;
-    ``reason`` says why, in words for the user.
+    ``before`` is the target store's entry now (None: no entry), ``after`` its entry after a WRITE. ``reason`` is text
+    for the user.
     """
 
     partition: TopicPartition
@@ -61,23 +188,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """What to do to one store."""
+    """The plan for one target store."""
 
     target: Store
     steps: Sequence[Step]
 
     def of(self, *verdicts: Verdict) -> list[Step]:
-        """The steps with these verdicts."""
+        """Return the steps with these verdicts."""
         return [step for step in self.steps if step.verdict in verdicts]
 
     @property
     def changes(self) -> list[Step]:
-        """What would be done."""
+        """The steps that change the store."""
         return self.of(Verdict.WRITE, Verdict.REMOVE)
 
     @property
     def undecided(self) -> list[Step]:
-        """What the user has to decide before anything is done."""
+        """The steps that the user must decide first."""
         return self.of(Verdict.UNDECIDED)
 
 
@@ -90,9 +217,9 @@ def plan_move(
     out_of_range: OutOfRange = OutOfRange.REFUSE,
     ahead: Ahead = Ahead.REFUSE,
 ) -> MovePlan:
-    """Have ``target``, which holds ``held``, hold what ``source`` says.
+    """Plan the writes that bring the store ``target`` from its entries ``held`` to those of ``source``.
 
-    Arguments: ``logs`` of all partitions that exist; one that is missing there does not.
+    Arguments: ``logs`` has the logs of all existing partitions.
     """
     steps = [
         _step(target, tp, source.get(tp), held.get(tp), logs.get(tp), out_of_range, ahead)
@@ -119,7 +246,7 @@ def _step(
 
 
 def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tuple[Verdict, str, int | None]:
-    """The position to write, or None with the verdict; in either case with what there is to say."""
+    """Return the verdict, a text for the user, and the offset to write or None."""
     if log is None:
         return Verdict.LEFT, "the partition does not exist (any more)", None
     if source is None:
@@ -144,7 +271,7 @@ def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tu
 
 
 def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict, str]:
-    """What to do where the store to write to holds ``before``."""
+    """Compare the offset to write with the target store's entry. Return the verdict and a text for the user."""
     held = None if before is None else before.valid
     if held == wanted:
         return Verdict.SAME, ""
@@ -161,14 +288,14 @@ def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict,
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What stood where a run wrote: ``before`` (None: nothing), and what it wrote (None: it removed)."""
+    """The entry ``before`` a run (None: no entry), and the entry that the run ``wrote`` (None: it removed one)."""
 
     before: Entry | None
     wrote: Entry | None
 
 
 def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: Entries, *, force: bool) -> MovePlan:
-    """Put back what stood there before a run. What somebody changed since is left undecided unless ``force``."""
+    """Plan to restore the entries before a run. Entries changed since then are undecided, unless ``force`` is true."""
     steps = []
     for tp in sorted(saved):
         before, wrote, now = saved[tp].before, saved[tp].wrote, held.get(tp)
@@ -191,12 +318,12 @@ def _written(wrote: Entry | None) -> str:
 
 
 def held_as(target: Store, offset: int) -> Entry:
-    """What a store holds after we wrote an offset."""
+    """Return the entry of a store after a write of ``offset``."""
     return Entry(offset, text=str(offset)) if target is Store.ZOOKEEPER else Entry(offset)
 
 
 class Agreement(Enum):
-    """What a comparison of the two stores says of one partition."""
+    """The outcome of comparing one partition in both stores."""
 
     SAME = "same"
     DIFFERS = "differs"
@@ -218,19 +345,19 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Whether it makes no difference which store a member starts from."""
+        """Whether a member starts at the same offset from either store."""
         return self.agreement in (Agreement.SAME, Agreement.GONE)
 
     @property
     def note(self) -> str:
-        """What else is to be known of it, in words."""
+        """Text for the user about offsets outside the log."""
         offsets = {e.valid for e in (self.zookeeper, self.kafka) if e is not None and e.valid is not None}
         outside = sorted(offset for offset in offsets if self.log is not None and offset not in self.log)
         return f"{', '.join(map(str, outside))} not in the log" if outside else ""
 
 
 def compare(zookeeper: Entries, kafka: Entries, logs: Logs) -> list[Compared]:
-    """Both stores, partition by partition. No valid offset (-1) counts as none: members treat it so."""
+    """Compare both stores by partition. As for members, an invalid offset (-1) counts as none."""
     found = []
     for tp in sorted({*zookeeper, *kafka}):
         here, there = zookeeper.get(tp), kafka.get(tp)

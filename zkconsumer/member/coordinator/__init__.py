@@ -1,6 +1,5 @@
-"""A member of a group that the brokers coordinate: what performs ``member.coordinator.state_machine``.
+"""A member of a group that the brokers coordinate.
 
-``member`` is the one thread that owns the state; ``line`` asks the coordinator for it, ``heartbeats`` keeps the
-membership alive meanwhile; ``shares`` takes partitions over and gives them up, ``topics`` and ``readers`` look for what
-makes a member join again or leave.
+``rebalancer`` and ``effects`` carry out ``state_machine``. ``join_protocol`` is the member's side of the protocol;
+``coordinator_requests`` and ``heartbeats`` send its requests. ``assignment`` takes partitions over and gives them up.
 """

@@ -1,10 +1,10 @@
-"""The line to the coordinator: asks it one question at a time, so that whoever owns the state never waits for it.
+"""The requests to the coordinator, one at a time, on a thread of their own, so that the group thread never waits.
 
-Threads: questions are asked by the group's thread, which is told each answer as an event; the line's own thread waits
-for them. A question takes the place of the one that is under way, whose connection is closed: a broker answers in
-order, and a join may take minutes. Only a leave is never replaced, and has a short limit.
+Threads: the group thread asks questions and is told each answer as an event; the thread of this module waits for them.
+A question replaces the one that is under way, whose connection is closed: a broker answers in order, and a join may
+take minutes. A leave is never replaced, and has a short limit.
 
-Mirrors the Java consumer's ``ConsumerNetworkClient``, which every caller's thread has to poll.
+Mirrors the Java consumer's ``ConsumerNetworkClient``, which the thread of every caller has to poll.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 
-from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.core.error_actions import ErrorAction, action_for
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerResponseError, ConfigException, CoordinatorUnavailableError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
@@ -32,11 +32,11 @@ STATIC_FROM = 5
 Protocols = Sequence[tuple[str, bytes]]
 
 
-class Line:
-    """Asks.
+class CoordinatorRequests:
+    """Sends requests to the group coordinator, one at a time.
 
-    Arguments: ``name`` begins the thread's; ``search`` is the line's alone; ``tell`` is called with every answer, on
-    the line's thread; ``timeout`` in seconds for one exchange that the broker answers at once.
+    Arguments: ``name`` begins the thread's name; ``search`` is used by this thread alone; ``tell`` is called with every
+    answer, on this thread; ``timeout`` in seconds for one exchange that the broker answers at once.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Line:
         self._search = search
         self._tell = tell
         self._timeout = timeout
-        self._coordinator: GroupChannel | None = None  # this and the next are the line's thread's
+        self._coordinator: GroupChannel | None = None  # this and the next are the thread's
         self._place: Endpoint | None = None
         self._questions: SimpleQueue[tuple[int, bool, Callable[[], Answer]] | None] = SimpleQueue()
         self._lock = Lock()  # guards the three below
@@ -73,7 +73,7 @@ class Line:
     # ---- questions; each returns the ticket of its answer
 
     def find(self, topics: Collection[str] | None, *, look: bool) -> int:
-        """Find the coordinator anew. ``look``: ask it for topics too (None: for all)."""
+        """Find the coordinator again. ``look``: ask it for topics too (None: for all)."""
 
         def ask() -> Found:
             self._drop()
@@ -84,7 +84,7 @@ class Line:
         return self._put(ask)
 
     def join(self, who: Membership, protocols: Protocols, *, session: float, rebalance: float, limit: float) -> int:
-        """Join. Times in seconds; ``limit`` is how long the others may take."""
+        """Join. Times in seconds; the other members may take ``limit``."""
 
         def ask() -> Joined:
             channel = self._connected()
@@ -99,7 +99,7 @@ class Line:
         return self._put(ask)
 
     def sync(self, who: Membership, protocol: str, assignments: Mapping[str, bytes], *, limit: float) -> int:
-        """Sync; ``assignments`` by the leader."""
+        """Sync; the leader gives the ``assignments``."""
 
         def ask() -> Synced:
             sent_at = monotonic()
@@ -109,12 +109,13 @@ class Line:
         return self._put(ask)
 
     def topics(self, topics: Collection[str] | None) -> int:
-        """Ask for topics, None: for all."""
+        """Ask for topics; None: for all."""
         return self._put(lambda: self._look(self._connected(), topics))
 
     def leave(self, who: Membership, *, limit: float) -> int:
-        """Leave, over a connection of its own: the other one may be waiting for a join. A coordinator that has moved is
-        found once more, or the others would wait for the end of our session.
+        """Leave, over a connection of its own: the other one may be waiting for a join.
+
+        A coordinator that has moved is found once more. Otherwise the other members wait for the end of our session.
         """
 
         def ask() -> None:
@@ -125,14 +126,14 @@ class Line:
                     self._leave(self._search.connect(place, deadline), who, deadline)
                     return
                 except BrokerError as e:
-                    if remedy(e) is not Remedy.FIND:
+                    if action_for(e) is not ErrorAction.FIND_COORDINATOR:
                         raise
             self._leave(self._search.find(deadline), who, deadline)
 
         return self._put(ask, lasting=True)
 
     def cancel(self) -> int:
-        """Want no answer any more. Returns a ticket that the line gives no answer to."""
+        """Drop the present question. Returns a ticket that gets no answer."""
         with self._lock:
             self._ticket += 1
             self._interrupt()
@@ -177,7 +178,7 @@ class Line:
             if self._place is None:
                 raise CoordinatorUnavailableError("the coordinator is not known")
             channel = self._coordinator = self._search.connect(self._place, Deadline(self._timeout))
-            with self._lock:  # whoever took our place before we connected could not close this connection
+            with self._lock:  # a question that replaced ours before we connected could not close this connection
                 if self._under_way != self._ticket:
                     raise CoordinatorUnavailableError("nobody waits for this answer any more")
         return channel

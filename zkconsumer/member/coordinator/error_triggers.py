@@ -1,40 +1,25 @@
-"""What errors mean to the table of states, and what its states mean to the user. Pure."""
+"""The triggers of errors in exchanges with the coordinator. Pure."""
 
 from __future__ import annotations
 
-from zkconsumer.core.error_actions import Remedy, remedy
+from zkconsumer.core.error_actions import ErrorAction, action_for
 from zkconsumer.errors import FencedInstanceIdError
-from zkconsumer.member.connector_state import Phase
-from zkconsumer.member.coordinator.state_machine import State, Trigger
+from zkconsumer.member.coordinator.state_machine import Trigger
 
 
 def trigger_of(error: Exception) -> Trigger:
-    """What a failure is to the table."""
+    """Return the trigger of a failure."""
     if isinstance(error, FencedInstanceIdError):
         return Trigger.TAKEN_OVER
-    return _MEANING[remedy(error)]
+    return _TRIGGERS[action_for(error)]
 
 
-_MEANING = {
-    Remedy.RETRY: Trigger.NOT_NOW,
-    Remedy.FIND: Trigger.COORDINATOR_LOST,
-    Remedy.REJOIN: Trigger.GROUP_CHANGED,
-    Remedy.JOIN_AS: Trigger.MEMBER_NAMED,
-    Remedy.LOST: Trigger.OUTDATED,
-    Remedy.RESET: Trigger.FORGOTTEN,
-    Remedy.SURFACE: Trigger.REFUSED,
+_TRIGGERS = {
+    ErrorAction.RETRY: Trigger.NOT_NOW,
+    ErrorAction.FIND_COORDINATOR: Trigger.COORDINATOR_LOST,
+    ErrorAction.REJOIN: Trigger.GROUP_CHANGED,
+    ErrorAction.REJOIN_WITH_GIVEN_ID: Trigger.MEMBER_NAMED,
+    ErrorAction.REJOIN_WITHOUT_PARTITIONS: Trigger.OUTDATED,
+    ErrorAction.REJOIN_AS_NEW_MEMBER: Trigger.FORGOTTEN,
+    ErrorAction.RAISE: Trigger.REFUSED,
 }
-SHOWN = {
-    State.UNJOINED: Phase.AWAY,
-    State.BACKING_OFF: Phase.REJOINING,
-    State.FINDING: Phase.REJOINING,
-    State.JOINING: Phase.REJOINING,
-    State.LEADING: Phase.REJOINING,
-    State.SYNCING: Phase.REJOINING,
-    State.STABLE: Phase.OWNING,
-    State.SEARCHING: Phase.OWNING,
-    State.FENCED: Phase.FAILED,
-    State.LEAVING: Phase.CLOSED,
-    State.CLOSED: Phase.CLOSED,
-}
-"""How a state is shown, if nothing else is known."""

@@ -1,4 +1,4 @@
-"""What happens to a member that the brokers coordinate, beside what ``member.events`` has. Pure."""
+"""The events of a coordinated member, besides those in ``member.events``. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkconsumer.model import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The coordinator is known; ``topics`` where they were wanted too."""
+    """The coordinator is known; ``topics`` if they were asked for too."""
 
     coordinator: Endpoint
     topics: TopicsSeen | None
@@ -19,7 +19,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Our share of the partitions, as the coordinator gave it; it was asked at ``sent_at`` (monotonic seconds)."""
+    """Our assignment, encoded; the request was sent at ``sent_at`` (monotonic seconds)."""
 
     assignment: bytes
     sent_at: float
@@ -39,7 +39,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFailed:
-    """A heartbeat or a commit was refused, or nobody answered it. ``who`` sent it."""
+    """A heartbeat or commit of ``who`` was refused or not answered."""
 
     who: Membership
     error: Exception

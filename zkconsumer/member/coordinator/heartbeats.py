@@ -1,19 +1,19 @@
-"""The heartbeats of a member, on a thread and a connection of their own: nothing that the member does holds them up.
+"""The heartbeats of a member, on a thread and a connection of their own, so that nothing else holds them up.
 
-Threads: the group's thread says as whom and where to beat; the heartbeats' own thread beats. A condition guards what it
-is told, and nothing is asked while it is held.
+Threads: the group thread says for which membership and where to send heartbeats; the thread of this module sends them.
+A condition guards what it is told, and no request is sent while it is held.
 
-The lease is stamped with the time at which a heartbeat was *sent*: the coordinator gives the partitions to others a
-session timeout after it came in, never earlier. A pause of the process makes the lease end, whatever is waiting in the
-socket. One that is answered with "nobody knows you" ends the lease at once, whatever the group's thread waits for just
-then: a rebalance may have given all of ours to others. Mirrors the Java consumer's ``HeartbeatThread``, which knows no
-lease, and goes on handing out what others own.
+The lease is stamped with the time at which a heartbeat was *sent*. The coordinator gives the partitions to others a
+session timeout after the heartbeat came in, never earlier. A pause of the process makes the lease end, whatever waits
+in the socket. The answer "unknown member" ends the lease at once, even if the group thread waits for something else: a
+rebalance may have given all our partitions to others. Mirrors the Java consumer's ``HeartbeatThread``. That one has no
+lease, so it goes on handing out partitions that others own.
 
-While a group rebalances, the session is not all that a coordinator goes by (what stays with a member flows on then, by
-an incremental strategy). It waits for each member's join, and from 3.1 on for its SyncGroup, for the rebalance timeout,
-and takes out who is late, heartbeats or not; so no heartbeat renews the lease beyond that, counted from when it was
-certain that it had not begun to wait. "The group rebalances" counts as it sets the member's clock anew, but not between
-the answers to a join and to a sync: there brokers up to 2.5 say it and set nothing anew.
+While a group rebalances, an incremental strategy lets partitions that stay flow on. Then the session timeout is not the
+coordinator's only limit. It waits for each member's join, and from 3.1 on for its SyncGroup, for the rebalance timeout,
+and removes late members even if their heartbeats come. So no heartbeat renews the lease beyond that, counted from a
+time at which it certainly did not wait yet. "The group rebalances" counts as a heartbeat, for it resets the member's
+clock. It does not between the answers to a join and to a sync, where brokers up to 2.5 say it and reset nothing.
 """
 
 from __future__ import annotations
@@ -41,17 +41,14 @@ from zkconsumer.zookeeper.lease import Lease
 log = logging.getLogger(__name__)
 
 RETRY = 0.25
-"""Seconds before a heartbeat that nobody answered is sent again, there or where the coordinator was found, if the
-interval is longer.
-"""
+"""Seconds before an unanswered heartbeat is sent again, if the interval is longer."""
 
 
 class Heartbeats:
-    """Beats.
+    """Sends heartbeats and renews the lease.
 
-    Arguments: ``name`` begins the thread's; ``search`` is the heartbeats' alone; ``interval``, and the timeouts that
-    joins tell, ``session`` and ``rebalance``, in seconds; ``lease`` is renewed; ``tell`` hears of each failure, on the
-    heartbeats' thread.
+    Arguments: ``name`` begins the thread's name; ``search`` is used by this thread alone; ``tell`` is called with each
+    failure, on this thread; ``interval`` and the timeouts of joins, ``session`` and ``rebalance``, are in seconds.
     """
 
     def __init__(
@@ -76,22 +73,22 @@ class Heartbeats:
         self._who: Membership | None = None
         self._where: Endpoint | None = None
         self._due = 0.0
-        self._waits_since = float(
-            "-inf"
-        )  # the coordinator does for our next join or sync, or begins to later than that
+        self._waits_since = float("-inf")  # the coordinator began to wait for our join or sync no earlier than this
         self._awaits_share = False
         self.heard_at = float("-inf")
-        """When the last heartbeat was sent that was answered by who knows us (monotonic seconds)."""
+        """When the last heartbeat was sent to which the coordinator answered that it knows us (monotonic seconds)."""
         self._closing = False
         self._thread = Thread(target=self._run, name=f"{name}-heartbeat", daemon=True)
 
     def open(self) -> None:
-        """Start the thread, which does not beat yet."""
+        """Start the thread, which sends nothing yet."""
         self._thread.start()
 
     def beat(self, who: Membership, where: Endpoint) -> None:
-        """Beat from now on as this member of this generation, first after one interval: joining counted as one. Who is
-        the same as before has only found its coordinator again, and is to be heard of there soon.
+        """Send heartbeats for this membership from now on.
+
+        The first comes after one interval, since joining counts as one. It comes sooner for the same membership as
+        before, which has only found its coordinator again.
         """
         with self._changed:
             now = monotonic()
@@ -100,20 +97,21 @@ class Heartbeats:
             self._changed.notify_all()
 
     def joined(self, asked_at: float) -> None:
-        """A join that was sent no earlier than ``asked_at`` (monotonic seconds) is answered: now the coordinator waits
-        for our SyncGroup.
+        """Note the answer to a join that was sent no earlier than ``asked_at`` (monotonic seconds).
+
+        From now on the coordinator waits for our SyncGroup.
         """
         with self._changed:
             self._waits_since = max(self._waits_since, asked_at)
             self._awaits_share = True
 
     def synced(self) -> None:
-        """The coordinator does not wait for our SyncGroup any more: it has answered it, or we join again."""
+        """Note that the coordinator no longer waits for our SyncGroup: it has answered it, or we join again."""
         with self._changed:
             self._awaits_share = False
 
     def pause(self) -> None:
-        """Beat no more. Returns at once; the answer to a heartbeat that is under way counts for nothing."""
+        """Send no more heartbeats; return at once. The answer to one that is under way counts for nothing."""
         with self._changed:
             self._who = None
 
@@ -138,7 +136,7 @@ class Heartbeats:
             who, where = told
             try:
                 self._beat(who, where)
-            except Exception as e:  # whatever it is, the membership is at stake
+            except Exception as e:  # any failure puts the membership at stake
                 if not isinstance(e, BrokerResponseError):
                     self._drop()
                 if not isinstance(e, ZkConsumerError):
@@ -161,8 +159,9 @@ class Heartbeats:
             return None
 
     def _beat(self, who: Membership, where: Endpoint) -> None:
-        """One heartbeat. A connection that was lost meanwhile says nothing about the coordinator, but silence does, and
-        so does a second connection.
+        """Send one heartbeat.
+
+        A lost connection says nothing about the coordinator, so the heartbeat goes over a second one at once.
         """
         kept = self._channel is not None and self._channel.endpoint == where
         deadline = Deadline(self._session / 2)

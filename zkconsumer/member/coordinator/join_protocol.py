@@ -1,8 +1,8 @@
-"""What a member asks its coordinator, and what the answers mean to the table of states.
+"""A member's side of the group protocol: what it asks its coordinator, and what the answers mean.
 
-Called by the group's thread only, which asks one question at a time on its way into a generation and, while it holds
-one, looks at topics now and then. A question takes the place of the one before, whose answer is then nobody's any more:
-the ticket of each tells.
+Called by the group thread only. On its way into a generation the member asks one question at a time. While it is in a
+generation it looks at topics now and then. A question replaces the one before, whose answer is dropped: each has a
+ticket.
 """
 
 from __future__ import annotations
@@ -15,69 +15,84 @@ from zkconsumer.core.consumer_protocol import MemberAssignment
 from zkconsumer.errors import ZkConsumerError
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.group_channel import Joined
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import Answered, Found, Synced
 from zkconsumer.member.coordinator.generation import Generation
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.member.coordinator.settings import LEAVE_WITHIN, NEVER, OTHERS_MAY_TAKE, MemberSettings
 from zkconsumer.member.coordinator.state_machine import Trigger
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper.lease import Lease
 
 
-class Asked(Enum):
-    """Why something was asked."""
+class Question(Enum):
+    """The purpose of a question."""
 
     ON_THE_WAY = "on the way into a generation"
     LOOKING = "a look at topics"
     LEAVING = "a leave"
 
 
-class Questions:
-    """The questions of one member.
+class JoinProtocol:
+    """One member of a group.
 
-    Arguments: ``line`` asks them; ``generation`` is who we are, ``interest`` what we want: answers change both; the
-    membership is kept alive by ``heartbeats`` from the answer to a join on; ``lease`` is renewed by that to a sync.
+    Arguments: ``line`` sends the requests. Answers change ``generation`` (who we are) and ``interest`` (what we want).
+    ``heartbeats`` keep the membership alive from the answer to a join on. The answer to a sync renews ``lease``.
     """
 
     def __init__(
         self,
         settings: MemberSettings,
-        line: Line,
+        line: CoordinatorRequests,
         heartbeats: Heartbeats,
         lease: Lease,
         generation: Generation,
-        interest: Interest,
+        interest: TopicInterest,
     ) -> None:
         self._settings = settings
         self._line = line
         self._heartbeats = heartbeats
-        self._lease = lease
-        self._generation = generation
-        self._interest = interest
+        self.lease = lease
+        self.generation = generation
+        self.interest = interest
         self._where: Endpoint | None = None
         self._beating_since = self._joining_since = monotonic()
         self._ticket = self._looking = self._leaving = 0
         self._looked_for: Collection[str] | None = None
         self.share = MemberAssignment()
-        """What the last sync gave us."""
+        """Our assignment by the last sync."""
+
+    # ---- the membership ----
+
+    def resume(self) -> None:
+        """Hand out messages again: we are in a new generation."""
+        self.lease.resume(self.lease.epoch)
+
+    def lose(self) -> None:
+        """Hand out and commit nothing of this generation any more."""
+        self._pause()
+        self.generation.lose()
+
+    def _pause(self) -> None:
+        self._heartbeats.pause()
+        self.lease.void()
 
     # ---- asking ----
 
     def find(self) -> None:
-        """Where is the coordinator? With all topics there are, where a pattern is to be matched."""
-        self._ask(self._line.find(None, look=self._interest.wildcard))
+        """Ask where the coordinator is; with all topics, if we subscribe by pattern."""
+        self._ask(self._line.find(None, look=self.interest.wildcard))
 
     def join(self, owned: Collection[TopicPartition]) -> None:
-        """Join, holding ``owned`` all the while."""
+        """Ask to join, and keep ``owned`` meanwhile."""
         settings = self._settings
-        protocols = self._generation.offer(owned)
+        protocols = self.generation.offer(owned)
         self._heartbeats.synced()
         self._joining_since = monotonic()
         self._ask(
             self._line.join(
-                self._generation.who,
+                self.generation.who,
                 protocols,
                 session=settings.session,
                 rebalance=settings.max_poll,
@@ -86,32 +101,35 @@ class Questions:
         )
 
     def topics(self) -> None:
-        """Which partitions do the group's topics have? For its leader."""
-        self._ask(self._line.topics(self._generation.group_topics))
+        """Ask, as the leader, which partitions the group's topics have."""
+        self._ask(self._line.topics(self.generation.group_topics))
 
     def sync(self) -> None:
-        """What is ours? With everybody's share, where we lead. Raises whatever the strategy does, a plug-in for one;
-        nothing is asked then.
+        """Ask for our assignment; tell that of every member, if we lead.
+
+        Raises: any error of the strategy, which may be a plug-in; nothing is asked then.
         """
-        assignments = self._generation.decide()
-        self._ask(self._line.sync(self._generation.who, self._generation.chosen, assignments, limit=self._patience))
+        assignments = self.generation.decide()
+        self._ask(self._line.sync(self.generation.who, self.generation.chosen, assignments, limit=self._patience))
 
     def failed(self, error: ZkConsumerError) -> Answered:
-        """The answer to a question that could not even be asked."""
+        """Return the answer to a question that could not be asked."""
         self._ask(self._line.cancel())
         return Answered(self._ticket, error=error)
 
     def look(self) -> None:
-        """Look at the topics that we want, if there is anything to look at."""
-        topics = self._interest.look_for
+        """Look at the topics that we want, if there are any."""
+        topics = self.interest.look_for
         if topics is None or topics:
             self._looking, self._looked_for = self._line.topics(topics), topics
 
     def leave(self, *, static: bool) -> Answered | None:
-        """Leave the group; a static member only where it is to go as well (``static``). Returns the answer where nobody
-        need be asked: nobody knows us, or what is ours is to be kept for us.
+        """Leave the group; a static member does so only if ``static``.
+
+        Returns the answer if nobody has to be asked: nobody knows us, or the group keeps what is ours for us.
         """
-        who = self._generation.who
+        self._pause()
+        who = self.generation.who
         self._ticket = self._looking = 0
         if who.member_id and (who.instance_id is None or static):
             self._leaving = self._line.leave(who, limit=LEAVE_WITHIN)
@@ -120,27 +138,27 @@ class Questions:
         return Answered(self._leaving)
 
     def cancel(self) -> None:
-        """Want no answer any more."""
+        """Drop the present question."""
         self._line.cancel()
         self._ticket = self._looking = 0
 
     def beat(self) -> None:
-        """Keep the membership alive from now on, where the coordinator was found last."""
+        """Keep the membership alive from now on, at the coordinator that was found last."""
         assert self._where is not None
         self._beating_since = monotonic()
-        self._heartbeats.beat(self._generation.who, self._where)
+        self._heartbeats.beat(self.generation.who, self._where)
 
     @property
     def silent_at(self) -> float:
-        """When the coordinator has been silent for a session timeout, unless it is heard of again (monotonic)."""
+        """When the coordinator has been silent for a session timeout (monotonic seconds)."""
         if not self._heartbeats.beating:
             return NEVER
         heard_of = max(self._beating_since, self._heartbeats.heard_at)
-        return max(self._lease.ends_at, heard_of + self._settings.session)
+        return max(self.lease.ends_at, heard_of + self._settings.session)
 
     @property
     def _patience(self) -> float:
-        """Seconds that the others may take."""
+        """The seconds that the other members may take."""
         return max(self._settings.max_poll, OTHERS_MAY_TAKE)
 
     def _ask(self, ticket: int) -> None:
@@ -148,48 +166,48 @@ class Questions:
 
     # ---- answers ----
 
-    def take(self, event: Answered) -> Asked | None:
-        """What this answers; None: nothing that is still wanted."""
+    def take(self, event: Answered) -> Question | None:
+        """Return the question of an answer; None: nobody waits for it any more."""
         if event.ticket == self._looking:
             self._looking = 0
-            return Asked.LOOKING
+            return Question.LOOKING
         if event.ticket == self._leaving:
             self._leaving = 0
-            return Asked.LEAVING
+            return Question.LEAVING
         if event.ticket == self._ticket:
             self._ticket = 0
-            return Asked.ON_THE_WAY
+            return Question.ON_THE_WAY
         return None
 
     def saw(self, event: Answered) -> None:
-        """A look at topics was answered, or failed, which says nothing."""
+        """Note the answer to a look at topics; a failed look says nothing."""
         if isinstance(event.answer, TopicsSeen):
-            self._interest.saw(self._looked_for, event.answer.partitions, event.answer.unsure)
+            self.interest.saw(self._looked_for, event.answer.partitions, event.answer.unsure)
 
     def meaning(self, event: Answered) -> Trigger:
-        """What an answer on the way into a generation means. Raises ZkConsumerError: whatever went wrong."""
+        """Return the trigger of an answer on the way into a generation. Raises ZkConsumerError for a failure."""
         if event.error is not None:
             raise event.error if isinstance(event.error, ZkConsumerError) else ZkConsumerError(repr(event.error))
         match event.answer:
             case Found(coordinator, topics):
                 self._where = coordinator
                 if topics is not None:
-                    self._interest.saw(None, topics.partitions, topics.unsure)
+                    self.interest.saw(None, topics.partitions, topics.unsure)
                 if self._heartbeats.beating:
                     self.beat()  # at its new place
                 return Trigger.COORDINATOR_FOUND
             case Joined():
-                leads = self._generation.joined(event.answer)
+                leads = self.generation.joined(event.answer)
                 self._heartbeats.joined(self._joining_since)
                 self.beat()  # the coordinator's clock runs from here on
                 return Trigger.CHOSEN if leads else Trigger.JOINED
             case TopicsSeen(partitions, unsure):
-                self._interest.saw(self._generation.group_topics, partitions, unsure)
+                self.interest.saw(self.generation.group_topics, partitions, unsure)
                 return Trigger.TOPICS_KNOWN
             case Synced(assignment, sent_at):
-                self.share = self._generation.adopt(assignment)
+                self.share = self.generation.adopt(assignment)
                 self._heartbeats.synced()
-                self._lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
+                self.lease.renew(sent_at, min(self._settings.session, self._settings.max_poll))
                 return Trigger.SYNCED
             case answer:
-                raise ZkConsumerError(f"an answer that nobody asked for: {answer!r}")
+                raise ZkConsumerError(f"an unexpected answer: {answer!r}")

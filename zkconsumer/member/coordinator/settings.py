@@ -1,17 +1,10 @@
-"""What a coordinated member is told: its limits, and the streams that it feeds. Pure."""
+"""The limits and settings of a member whose group the brokers coordinate. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
-
-from zkconsumer.core.poll_watchdog import Place, StreamKey
-from zkconsumer.member.coordinator.assignment import ShareSettings
-from zkconsumer.member.owned_partitions import Delivery
 
 NEVER = float("inf")
-LONGEST_WAIT = 60.0
 LEAVE_WITHIN = 0.75
 """Seconds that leaving waits for a coordinator: a dead one finds out by itself."""
 LOOK_FOR_MISSING = 1.0
@@ -28,11 +21,11 @@ LOOK_FOR_READER = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What of the configuration concerns the group; seconds.
+    """The part of the configuration that concerns the group; times in seconds.
 
-    ``max_poll`` is ``max.poll.interval.ms``, ``interval`` how often topics are looked at, ``backoff`` the first pause
-    after a failure. ``static_leaves``: also a static member leaves once it wants nothing, while it lives on.
-    ``conflict`` is ``offset.conflict``.
+    ``max_poll`` is ``max.poll.interval.ms``, ``drain`` is ``rebalance.drain.timeout.ms``. Topics are looked at once an
+    ``interval``. ``backoff`` is the first pause after a failure. ``static_leaves``: a static member leaves, too, once
+    it wants nothing while it lives on. ``conflict`` is ``offset.conflict``.
     """
 
     session: float
@@ -41,19 +34,7 @@ class MemberSettings:
     backoff: float
     backoff_max: float
     request_timeout: float
-    shares: ShareSettings
+    drain: float
+    auto_commit: bool
     static_leaves: bool = False
     conflict: str = "adopt"
-
-
-class Streams(Delivery, Protocol):
-    """Fetching and streams, with their readers."""
-
-    def refuse(self, error: Exception | None) -> None:
-        """Make every reader raise ``error``; None takes it back."""
-
-    def places(self) -> Mapping[StreamKey, Place]:
-        """Where each stream stands whose reader does something else."""
-
-    def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Whether the reader of a stream has come back since it stood there."""

@@ -1,7 +1,6 @@
-"""How a member gets on, and what the user is told of it: rebalances, their times, failures and the pauses after them.
+"""The status of a coordinated member: its rebalances, failures and the pauses after them, and its state for the user.
 
-Written by the group's thread only; :attr:`Standing.first_round` is for whoever waits to be let in, and
-:meth:`Standing.shown` for any thread.
+Written by the group thread only. Joining callers wait for :attr:`Status.first_round`; any thread calls :meth:`shown`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,29 @@ from time import monotonic
 from zkconsumer.core.backoff import backoff
 from zkconsumer.errors import ConnectorClosedException, ZkConsumerError
 from zkconsumer.member.connector_state import ConnectorState, Phase
-from zkconsumer.member.coordinator.error_triggers import SHOWN
 from zkconsumer.member.coordinator.settings import REFUSED_MOST, MemberSettings
 from zkconsumer.member.coordinator.state_machine import State
 
 log = logging.getLogger(__name__)
 
+_PHASES = {
+    State.UNJOINED: Phase.AWAY,
+    State.BACKING_OFF: Phase.REJOINING,
+    State.FINDING: Phase.REJOINING,
+    State.JOINING: Phase.REJOINING,
+    State.LEADING: Phase.REJOINING,
+    State.SYNCING: Phase.REJOINING,
+    State.STABLE: Phase.OWNING,
+    State.SEARCHING: Phase.OWNING,
+    State.FENCED: Phase.FAILED,
+    State.LEAVING: Phase.CLOSED,
+    State.CLOSED: Phase.CLOSED,
+}
+"""The phase of each state, if nothing else is known."""
 
-class Standing:
-    """What became of a member so far.
+
+class Status:
+    """The progress of one member.
 
     Arguments: ``refuse`` makes every reader raise an error, None takes it back; ``rebalanced`` is told the seconds that
     each rebalance took.
@@ -45,18 +58,18 @@ class Standing:
         self.error: Exception | None = None
         """The last failure."""
         self.first_round: Future[None] = Future()
-        """Done with the first generation, or with nothing to join for; failed with what nothing helps against."""
+        """Done with the first generation, or if nothing is subscribed; failed with an error that no waiting cures."""
 
     # ---- what happens ----
 
     def began(self, reason: str = "") -> None:
-        """A rebalance begins, in a group that was stable where there is a ``reason``."""
+        """Note that a rebalance begins; with a ``reason`` if the group was stable."""
         self._began = monotonic()
         if reason:
             log.info("rebalancing: %s", reason)
 
     def settled(self, owned: int) -> None:
-        """The group has decided, and we have what is ours."""
+        """Note that the group has decided, and that we own our partitions."""
         self.well()
         self._rebalances += 1
         took = monotonic() - self._began
@@ -64,20 +77,21 @@ class Standing:
         log.info("owning %d partitions, after %.2f s", owned, took)
 
     def let_in(self) -> None:
-        """Whoever waits for the first generation need not wait any longer."""
+        """Let joining callers go on."""
         if not self.first_round.done():
             self.first_round.set_result(None)
 
     def well(self) -> None:
-        """The coordinator answers, and knows us: nothing is wrong any more."""
+        """Note that nothing is wrong any more: the coordinator answers, and knows us."""
         self._failures, self._detail = 0, ""
         if self._surfaced:
             self._surfaced = False
             self._refuse(None)
 
     def failed(self, trouble: str, *, refused: bool) -> float:
-        """There is no way on just now; only an operator can help where it is ``refused``. Returns the seconds until the
-        next try.
+        """Note a failure. Returns the seconds until the next try.
+
+        Arguments: ``refused``: only an operator can help.
         """
         settings = self._settings
         self._failures += 1
@@ -89,7 +103,7 @@ class Standing:
         return pause
 
     def surface(self, trouble: str, *, flowing: bool) -> None:
-        """Nothing that we could do helps: whoever waits to join hears of it, and whoever reads, if nothing flows."""
+        """Raise an error that we cannot cure, to joining callers, and to readers if nothing flows."""
         error = self.error or ZkConsumerError(trouble)
         self._detail = trouble
         if not self.first_round.done():
@@ -99,23 +113,23 @@ class Standing:
             self._refuse(error)
 
     def away(self, trouble: str) -> None:
-        """We leave the group for a while."""
+        """Note that we leave the group for a while."""
         log.warning("leaving the group: %s", trouble)
         self._detail = f"outside the group: {trouble}"
 
     def closed(self) -> None:
-        """The end."""
+        """Fail joining callers at the end."""
         if not self.first_round.done():
             self.first_round.set_exception(ConnectorClosedException("the connector was shut down while it joined"))
 
     # ---- for the user ----
 
     def shown(self, state: State, owned: int, *, valid: bool, away: bool, beside: tuple[str, ...]) -> ConnectorState:
-        """Where the member stands, in ``state``, owning so many partitions.
+        """Return the state for the user.
 
-        Arguments: ``valid``: the lease is; ``away``: a reader is waited for; ``beside``: other troubles in words.
+        Arguments: ``valid``: the lease holds; ``away``: a reader is waited for; ``beside``: other troubles in words.
         """
-        phase = SHOWN[state]
+        phase = _PHASES[state]
         if state is State.UNJOINED and not away:
             phase = Phase.OWNING if self.first_round.done() else Phase.STARTING
         elif phase is Phase.REJOINING and not self.first_round.done():

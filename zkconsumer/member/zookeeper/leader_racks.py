@@ -1,7 +1,6 @@
-"""Which rack leads which partition, for strategies that want to know.
+"""The racks of partition leaders, for strategies that want them.
 
-Called by the group's thread only. Read through the node cache, so that a leader's move makes a rebalance; therefore
-only read where the strategy wants it.
+Called by the group thread only. They are read through the node cache, so that a leader's move makes a rebalance.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class LeaderRacks:
         self._cache = cache
 
     def of(self, partitions: Mapping[str, tuple[int, ...]], deadline: Deadline) -> Mapping[TopicPartition, str]:
-        """The rack of each partition's leader; without those that have no leader, or whose leader has no rack.
+        """Return the rack of each partition's leader. Partitions without a leader or rack are left out.
 
         Raises: RegistryError.
         """

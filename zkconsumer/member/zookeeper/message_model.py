@@ -1,17 +1,17 @@
-"""Membership with an eye on ``message.model``: a group's members either share its partitions or each take all.
+"""The registration of a member that respects ``message.model``: members share the partitions, or each take all.
 
-A broadcasting member is a group of one: it registers, owns and commits in ``/consumers/<group>@<consumer.id>`` with
-the same code as any other member, so that everything promised of ownership and offsets holds for it, and two processes
-with one ``consumer.id`` exclude each other. Beside that it tells of itself by an ephemeral node in
-``/consumers/<group>/broadcast``, where Scala members do not look.
+A broadcasting member is a group of one. It registers, owns and commits in ``/consumers/<group>@<consumer.id>`` with the
+same code as any other member. So the same promises about ownership and offsets hold for it, and two processes with one
+``consumer.id`` exclude each other. It also shows itself by an ephemeral node in ``/consumers/<group>/broadcast``, where
+Scala members do not look.
 
-Who joins looks for live members of the other kind and refuses to stay where there are any: before it shows itself, and
-again after. Of two that come at the same moment each has shown itself before it looks, so at least one sees the other,
-and the one whose node was made later gives way. Who has been let in stays, also when its session ended and it comes
-back: the other kind harms no data, and a member that works must not stop for what somebody else did. It reports it.
+A joining member withdraws if the group has live members of the other kind. It looks before it shows itself, and again
+after. If two come at the same moment, each has shown itself before it looks. So at least one sees the other, and the
+one with the younger node withdraws. Members that are already in the group stay, even through a new session, and report
+the other kind: it harms no data, and a working member must not stop because of another.
 
-Called by the group's thread only; :attr:`ModelMembership.concern` and ``refusal`` are read by others. The original has
-no such thing; names and meaning are those of RocketMQ's ``MessageModel``, which keeps such offsets in a local file.
+Called by the group thread only; others read :attr:`ModelRegistration.concern` and ``refusal``. The original has nothing
+like this. Names and meaning are those of RocketMQ's ``MessageModel``, which keeps such offsets in a local file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zkconsumer.core.registration import Registration
+from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MessageModelConflictError
-from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.model import ConsumerId
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.node_cache import NodeCache
@@ -33,11 +34,11 @@ from zkconsumer.zookeeper.session import Session
 log = logging.getLogger(__name__)
 
 
-class ModelMembership(Membership):
-    """The membership of a group all of whose members consume by one ``message.model``.
+class ModelRegistration(GroupRegistration):
+    """The registration in a group whose members all consume by one ``message.model``.
 
-    Arguments: as for :class:`Membership`; ``group`` is where the member registers, ``shared`` the ``group.id``. Where
-    they differ the member broadcasts.
+    Arguments: as for :class:`GroupRegistration`; ``group`` is where the member registers, ``shared`` is the
+    ``group.id``. The member broadcasts if they differ.
     """
 
     def __init__(
@@ -67,15 +68,15 @@ class ModelMembership(Membership):
         self._shown = paths.broadcast_member(shared, consumer) if self._broadcasting else self.path
         self._admitted = False
         self.refusal: MessageModelConflictError | None = None
-        """Why this member does not stay in its group; None: it does."""
+        """Why this member has withdrawn; None: it has not."""
         self.concern = ""
-        """What is strange in its group, in words for the user; empty where nothing is."""
+        """What is strange in its group, in words for the user; empty if nothing is."""
 
     def register(self, deadline: Deadline) -> bool:
-        """See that our registration stands, and nobody of the other kind stood there before us.
+        """Register, if no member of the other kind was there before us.
 
-        Raises: :class:`MessageModelConflictError` where somebody did; nothing of us is left there then. Otherwise as
-        :meth:`Membership.register`.
+        Raises: :class:`MessageModelConflictError` if one was; nothing of us is left there then. Otherwise as
+        :meth:`GroupRegistration.register`.
         """
         registered = super().register(deadline)
         if self._broadcasting:
@@ -86,7 +87,7 @@ class ModelMembership(Membership):
         return registered
 
     def _before_registering(self) -> Look:
-        """Before we show ourselves those of the other kind are looked for; there are hardly ever any."""
+        """Look for members of the other kind, too, before we show ourselves; there are hardly ever any."""
         return replace(super()._before_registering(), rare=() if self._admitted else (self._others,))
 
     def _examine(self, seen: Seen) -> None:
@@ -94,7 +95,7 @@ class ModelMembership(Membership):
             self._refuse_for(seen.children[self._others] or ())
 
     def _after_registering(self) -> Look:
-        """And again after it, or two could miss each other; unless what shows us is still to be made."""
+        """Look for them again, or two members could miss each other. A broadcasting member must show itself first."""
         after = super()._after_registering()
         if self._admitted or self._broadcasting:
             return after
@@ -102,7 +103,7 @@ class ModelMembership(Membership):
         return replace(after, rare=(self._others,))
 
     def deregister(self, deadline: Deadline) -> None:
-        """Delete what our session made to show us."""
+        """Delete the nodes that our session made to show us."""
         if self._broadcasting:
             node = self._session.stat([self._shown], deadline)[0]
             if node is not None and node.ephemeral_owner == self._session.session_id:
@@ -110,7 +111,7 @@ class ModelMembership(Membership):
         super().deregister(deadline)
 
     def _show(self, deadline: Deadline) -> None:
-        """Tell clustering members that we are there."""
+        """Show clustering members that we are there."""
         if self._cache.nodes([self._shown], deadline)[self._shown] is not None:
             return
         # with an empty directory of offsets: "ConsumerGroupCommand --delete --topic" fails for all groups where one of
@@ -119,12 +120,12 @@ class ModelMembership(Membership):
             [paths.offsets(self._shared), paths.broadcast_members(self._shared)],
             deadline,
         )
-        self._session.create(self._shown, self._group.encode(), deadline, ephemeral=True)
+        self._session.create(self._shown, self.group.encode(), deadline, ephemeral=True)
         self._cache.forget([self._shown])
         self._cache.nodes([self._shown], deadline)
 
     def _admit(self, deadline: Deadline, *, looked: bool) -> None:
-        """We have shown ourselves: give way to whoever did so before us. ``looked``: they were read since."""
+        """Withdraw if a member of the other kind showed itself before us. ``looked``: they were read since we did."""
         if not looked:
             self._cache.forget([self._others])
         names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
@@ -154,20 +155,15 @@ class ModelMembership(Membership):
         else:
             what = "broadcasting members, each of which takes all partitions already"
         self.refusal = MessageModelConflictError(
-            f"the group {self._shared!r} has {what}: {_some(names)}; stop them or take another group.id"
+            f"the group {self._shared!r} has {what}: {first_of(names, 3)}; stop them or take another group.id"
         )
         raise self.refusal
 
     def _look(self, deadline: Deadline) -> None:
-        """Note who of the other kind came after us, as Scala members do, which nobody can refuse."""
+        """Note members of the other kind that came after us, as Scala members do, which nobody can refuse."""
         names = self._cache.look(Look(rare=(self._others,)), deadline).children[self._others] or ()
         kind = "clustering" if self._broadcasting else "broadcasting"
-        concern = f"the group {self._shared!r} has {kind} members as well: {_some(names)}" if names else ""
+        concern = f"the group {self._shared!r} has {kind} members as well: {first_of(names, 3)}" if names else ""
         if concern and concern != self.concern:
             log.warning("%s; each kind consumes everything", concern)
         self.concern = concern
-
-
-def _some(names: Sequence[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")

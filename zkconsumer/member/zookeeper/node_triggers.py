@@ -1,4 +1,4 @@
-"""What a changed node means to a member, as a trigger. Pure but for what it is told of; the group's thread's only."""
+"""The triggers of changed nodes. Does no input or output; the group thread's only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from zkconsumer.zookeeper.session import SessionChanged
 _ABOUT_THE_GROUP = frozenset({Trigger.MEMBERS_CHANGED, Trigger.CHANGED})
 
 
-class Meanings:
-    """Tells what concerns us.
+class NodeTriggers:
+    """Tells which changed nodes concern a member.
 
-    Arguments: ``owned`` are the partitions that are ours, whatever they are at the time.
+    Arguments: ``owned`` are the partitions of this member, whatever they are at the time.
     """
 
     def __init__(self, group: str, owned: Container[TopicPartition]) -> None:
@@ -25,11 +25,11 @@ class Meanings:
         self._waited_for: frozenset[str] = frozenset()
 
     def wait_for(self, partitions: Iterable[TopicPartition]) -> None:
-        """The owner nodes of these matter to us, too: others hold what we want."""
+        """Let the owner nodes of these matter too: others hold them, and we want them."""
         self._waited_for = frozenset(paths.owner(self._group, tp) for tp in partitions)
 
     def of(self, path: str) -> Trigger | None:
-        """What a changed node means to us; None: nothing, it is the owner node of somebody else's affair."""
+        """Return what a changed node means to us; None: it is an owner node that does not concern us."""
         ids, owners = paths.ids(self._group), paths.owners(self._group)
         if path == ids or path.startswith(ids + "/"):
             return Trigger.MEMBERS_CHANGED
@@ -40,7 +40,7 @@ class Meanings:
         return Trigger.OWNER_CHANGED if ours or path in self._waited_for else None
 
     def matters_to_a_round(self, event: Event) -> bool:
-        """Whether a round under way would have to know of this."""
+        """Return whether a round that is under way would have to know of this."""
         return isinstance(event, SessionChanged | SubscriptionChanged | StopRequested | LookAgain) or (
             isinstance(event, NodeChanged) and self.of(event.path) in _ABOUT_THE_GROUP
         )

@@ -1,7 +1,6 @@
-"""Partitions that nobody owns although somebody should: looking for them, and waking who has stopped trying.
+"""The search for partitions that nobody owns, and waking the members that should own them.
 
-Called by the group's thread only. When to look is decided by
-:class:`zkconsumer.member.zookeeper.pending_handovers.HandOvers`.
+Called by the group thread only. ``pending_handovers`` decides when to look.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ import logging
 from collections.abc import Collection, Mapping
 from time import monotonic
 
+from zkconsumer.core.wording import first_of
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NotPermittedError, RegistryError
-from zkconsumer.member.zookeeper.pending_handovers import HandOvers
+from zkconsumer.member.zookeeper.pending_handovers import PendingHandovers
 from zkconsumer.member.zookeeper.planner import GroupView
-from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.model import Assignment, ConsumerId, ThreadId, TopicPartition
 from zkconsumer.zookeeper import paths
 from zkconsumer.zookeeper.session import Session
@@ -24,25 +24,25 @@ log = logging.getLogger(__name__)
 ADVERTISES = "zkconsumer"
 """The key in the registrations of members of ours."""
 NUDGES = 3
-"""Times that we wake whoever should own a partition: each makes all Scala members of the group stop and start over, and
-where that does not help (the partition's offset node cannot be read, nobody stands behind the id node) no more will.
+"""Times that we wake the member that should own a partition. Each makes all Scala members of the group stop and start
+over. If that does not help, more will not: the offset node is unreadable, or the id node belongs to no process.
 """
 TOPICS_A_LOOK = 100
-"""Topics whose owners one reconciliation lists, in turn: a member by filter may have thousands."""
+"""Topics whose owners one reconciliation lists, in turn. A filter may match thousands."""
 
 
-class Unowned:
-    """What of the group's partitions has no owner.
+class OrphanedPartitions:
+    """The partitions of a group that have no owner.
 
-    Arguments: ``patience`` in seconds, the time that a member's attempts to own a partition take together
-    (``rebalance.max.retries`` times ``rebalance.backoff.ms``; the original's members have the same settings).
+    Arguments: ``patience`` in seconds is the time that all attempts of a member to own a partition take together
+    (``rebalance.max.retries`` times ``rebalance.backoff.ms``; Scala members have the same settings).
     """
 
-    def __init__(self, session: Session, membership: Membership, group: str, patience: float) -> None:
+    def __init__(self, session: Session, membership: GroupRegistration, patience: float) -> None:
         self._session = session
         self._membership = membership
-        self._group = group
-        self._open = HandOvers(patience)
+        self._group = membership.group
+        self.handovers = PendingHandovers(patience)
         self._assignment: Assignment = {}
         self._ours: frozenset[TopicPartition] = frozenset()
         self._watching: Collection[ConsumerId] = ()
@@ -52,70 +52,73 @@ class Unowned:
     @property
     def next_look(self) -> float:
         """When :meth:`look` has something to do (monotonic seconds)."""
-        return self._open.next_look
+        return self.handovers.next_look
 
     def gave(self, released: Mapping[TopicPartition, ThreadId]) -> None:
-        """We released these, which are those threads' now."""
-        self._open.gave(released, monotonic())
+        """Note that we released these, which those threads should own now."""
+        self.handovers.gave(released, monotonic())
 
     def concluded(self, assignment: Assignment, ours: Collection[TopicPartition], view: GroupView) -> None:
-        """A round ended: by this assignment of this group, with these ours."""
+        """Note the outcome of a round."""
         self._assignment, self._ours = assignment, frozenset(ours)
         self._watching = {member for member, registration in view.members.items() if ADVERTISES in registration.extra}
-        self._open.assigned(assignment, self._ours)
+        self.handovers.assigned(assignment, self._ours)
 
     def forget(self) -> None:
-        """Everything we own was dropped: nothing is known of what others own either."""
-        self._open = HandOvers(self._open.patience)
+        """Forget everything: we have lost all partitions, and know nothing of the owners of the others either."""
+        self.handovers = PendingHandovers(self.handovers.patience)
 
     def look(self, deadline: Deadline) -> bool:
-        """Look at what is due; where it has no owner, wake whoever should own it, a few times, unless it is one of
-        ours, which watch owner nodes and never stop trying. Returns whether that was done.
+        """Look at the partitions that are due, and wake the members that should own the orphaned ones, a few times.
 
-        Scala members notice nothing but which nodes there are under ``ids`` (and the topics' partitions, which are not
-        ours to touch): setting data does not wake them, and a new node of another kind would stop them for good. So
-        our own id node is deleted and made again, in one transaction. Members of ours read that one node and go on.
-        Raises: RegistryError.
+        Members of ours need no waking: they watch owner nodes and never stop trying. Scala members notice only which
+        nodes stand under ``ids``. Other data does not wake them, and a node of another kind would stop them for good.
+        So we delete our own id node and make it again, in one transaction. Members of ours read that node and go on.
+
+        Returns: whether anybody was woken. Raises: RegistryError.
         """
-        due = self._open.due(monotonic())
-        self._open.settled(self._owned(due, deadline))
-        left = {tp: thread for tp, thread in due.items() if tp in self._open}
+        due = self.handovers.due(monotonic())
+        self.handovers.settled(self.look_up_owners(due, deadline))
+        left = {tp: thread for tp, thread in due.items() if tp in self.handovers}
         if not left:
             return False
         asleep = {
             tp: thread
             for tp, thread in left.items()
-            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self._open.nudges(tp) < NUDGES
+            if ConsumerId(thread.rpartition("-")[0]) not in self._watching and self.handovers.nudges(tp) < NUDGES
         }
-        self._open.looked(left, monotonic())
+        self.handovers.looked(left, monotonic())
         if not asleep:
             return False
         log.warning(
-            "nobody owns %s, which %s should: waking them by making our id node anew", _some(asleep), _threads(asleep)
+            "nobody owns %s, which %s should: waking them by making our id node anew",
+            first_of(asleep, 5),
+            _threads(asleep),
         )
         if not self._membership.renew(deadline):
             return False
-        self._open.nudged(asleep)  # afterwards: one that failed has woken nobody
+        self.handovers.nudged(asleep)  # afterwards: one that failed has woken nobody
         return True
 
     def try_look(self, seconds: float) -> None:
-        """As :meth:`look`; where that fails the next comes later."""
+        """As :meth:`look`; after a failure the next look comes later."""
         try:
             self.look(Deadline(seconds))
         except RegistryError as e:
-            self._open.postponed(self._open.due(monotonic()), monotonic())
-            log.info("the owners of what was given up could not be looked at: %s", e)
+            self.handovers.postponed(self.handovers.due(monotonic()), monotonic())
+            log.info("the owners of released partitions could not be looked at: %s", e)
 
     def try_reconcile(self, seconds: float) -> None:
-        """As :meth:`reconcile`, which is done again anyway."""
+        """As :meth:`reconcile`; a failure is logged, since the next reconciliation comes anyway."""
         try:
             self.reconcile(Deadline(seconds))
         except RegistryError as e:
             log.info("the owners of the group's partitions could not be listed: %s", e)
 
     def reconcile(self, deadline: Deadline) -> None:
-        """List the owners of our topics, some in turn, and note what has none; a topic whose owners we may not list is
-        passed over. Raises RegistryError.
+        """List the owners of our topics, some in turn, and note the partitions without one.
+
+        A topic whose owners we may not list is passed over. Raises RegistryError.
         """
         topics = sorted({tp.topic for tp in self._assignment})
         topics = [topics[(self._turn + n) % len(topics)] for n in range(min(TOPICS_A_LOOK, len(topics)))]
@@ -133,28 +136,25 @@ class Unowned:
                 tp: thread for tp, thread in self._assignment.items() if tp.topic == topic and tp not in self._ours
             }
             owned = {tp for tp in others if str(tp.partition) in names}
-            self._open.settled(owned)
-            self._open.found({tp: thread for tp, thread in others.items() if tp not in owned}, monotonic())
+            self.handovers.settled(owned)
+            self.handovers.found({tp: thread for tp, thread in others.items() if tp not in owned}, monotonic())
 
     def report(self) -> str:
-        """What has had no owner for too long, in words; empty where there is nothing."""
-        overdue = self._open.overdue()
+        """Return, in words, the partitions that had no owner for too long; empty if there are none."""
+        overdue = self.handovers.overdue()
         if not overdue:
             return ""
         threads = {tp: self._assignment[tp] for tp in overdue if tp in self._assignment}
-        return f"nobody owned {_some(overdue)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
+        return (
+            f"nobody owned {first_of(overdue, 5)} for {max(overdue.values()):.0f} s, which {_threads(threads)} should"
+        )
 
-    def _owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
+    def look_up_owners(self, partitions: Collection[TopicPartition], deadline: Deadline) -> set[TopicPartition]:
+        """Return those of the partitions that have owner nodes. Raises RegistryError."""
         wanted = list(partitions)
         nodes = self._session.stat([paths.owner(self._group, tp) for tp in wanted], deadline)
         return {tp for tp, node in zip(wanted, nodes, strict=True) if node is not None}
 
 
-def _some(partitions: Collection[TopicPartition]) -> str:
-    names = [str(tp) for tp in sorted(partitions)]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def _threads(threads: Mapping[TopicPartition, ThreadId]) -> str:
-    names = sorted(set(threads.values()))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return first_of(set(threads.values()), 3)

@@ -1,14 +1,14 @@
-"""Claiming and releasing partitions, and seeing who owns what.
+"""Claiming and releasing partitions by their owner nodes, and reading owners and offsets.
 
-Called by the group's thread only. Claims and releases are fenced (``zookeeper.fenced_writes``). Whose an owner node
-is, is decided by the session that made it and never by its content: the original takes a node with its own thread id
-for its own, also when it is left over from its former session and vanishes a moment later.
+Called by the group thread only. Claims and releases are fenced (``zookeeper.fenced_writes``). The session that made an
+owner node decides whose it is, never its content. The original takes a node with its own thread id for its own, even
+one of its former session, which vanishes a moment later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zkconsumer.deadline import Deadline
@@ -30,9 +30,11 @@ _UNKNOWN = Node(b"", 0, 0, 0, 0)
 
 @dataclass(slots=True)
 class Claimed:
-    """The outcome of claiming: what is ours now with its offset node, and what is not, with the reason; ``held`` are
-    those of the latter that have owner nodes, ``refused`` those whose topic's directories we may not make.
-    ``recreated`` are those of ours whose topic was made after their offset was written, with that offset.
+    """The outcome of claiming.
+
+    ``ours`` are the claimed partitions with their offset nodes, ``blocked`` the others with the reason. Of the blocked
+    ones, ``held`` have owner nodes, and ``refused`` are of topics whose directories we may not make. ``recreated`` are
+    claimed partitions whose topic is younger than their offset, with that offset.
     """
 
     ours: dict[TopicPartition, KnownOffset] = field(default_factory=dict)
@@ -45,11 +47,11 @@ class Claimed:
 NOTHING = Seen()
 
 
-class Ownership:
+class OwnerNodes:
     """The owner nodes of one group, as one session may touch them."""
 
     def __init__(self, session: Session, cache: NodeCache, group: str, *, reads_offsets: bool = True) -> None:
-        """``reads_offsets`` False: offsets are kept elsewhere only, so what the offset nodes say does not matter."""
+        """``reads_offsets`` False: offsets are kept elsewhere only, so the offset nodes do not matter."""
         self._session = session
         self._reads_offsets = reads_offsets
         self._cache = cache
@@ -59,12 +61,29 @@ class Ownership:
         self._unreadable: dict[TopicPartition, str] = {}
         self._stuck: set[TopicPartition] = set()
         self._claims = ClaimSessions(session)
+        self._doubtful: set[TopicPartition] = set()
+        """Partitions that we do not own and whose nodes may be ours, after a request whose answer was lost."""
 
     def _path(self, tp: TopicPartition) -> str:
         return paths.owner(self._group, tp)
 
+    def keep_alive(self) -> None:
+        """Renew the lease of the session; return at once."""
+        self._session.touch()
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that these are ours no longer, though their nodes may stand as long as our session."""
+        self._doubtful.update(partitions)
+
+    def sweep(self, wanted: Collection[TopicPartition], deadline: Deadline) -> None:
+        """Delete nodes of ours that an interrupted round left behind, of partitions that are not ``wanted``."""
+        stray = self._doubtful.difference(wanted)
+        if stray:
+            self.release({}, deadline, stray)
+        self._doubtful.clear()
+
     def mine(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
-        """Those of ``partitions`` whose owner node was made by our session and is as we made it; each is watched."""
+        """Return the partitions whose owner node our session made and nobody changed; watch all of them."""
         nodes = self._cache.nodes([self._path(tp) for tp in partitions], deadline)
         ours = self._session.session_id
         return frozenset(
@@ -76,7 +95,7 @@ class Ownership:
         )
 
     def standing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> frozenset[TopicPartition]:
-        """Those of ``partitions`` whose owner node was made by our session, whatever became of it since."""
+        """Return the partitions whose owner node our session made, even if somebody changed it since."""
         wanted = list(partitions)
         nodes = self._session.stat([self._path(tp) for tp in wanted], deadline)
         ours = self._session.session_id
@@ -85,18 +104,19 @@ class Ownership:
         )
 
     def free(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that had no owner node when :meth:`mine` looked. Asks nothing."""
+        """Return the partitions that had no owner node when :meth:`mine` looked. Sends no request."""
         known = self._cache.known([self._path(tp) for tp in partitions])
         return frozenset(tp for tp in partitions if known.get(self._path(tp), _UNKNOWN) is None)
 
     def claim(self, wanted: Mapping[TopicPartition, ThreadId], deadline: Deadline, ahead: Seen = NOTHING) -> Claimed:
-        """Claim what is free of ``wanted``; :meth:`mine` then leaves watches on all of it, so that the release of what
-        another member owns wakes us, and nothing that is done to our nodes goes unnoticed.
+        """Claim the free partitions of ``wanted``.
 
-        Two round trips where nobody else wants it: whatever is to be known of the nodes is read together, and the claim
-        names the versions that were read. What was seen of them ``ahead`` (by :meth:`look`) is not read again.
+        :meth:`mine` must then watch all of them. So a release by another member wakes us, and we notice every change of
+        our own nodes. If nobody else wants the partitions, it takes two round trips: all nodes are read together, and
+        the claim names the versions that were read. Nodes seen ``ahead`` (by :meth:`look`) are not read again.
         """
         result = Claimed()
+        self._doubtful.update(wanted)
         believed = {tp for tp in wanted if self._cache.stands(self._path(tp))}
         rest = self.look([tp for tp in wanted if self._path(tp) not in ahead.nodes], deadline)
         seen = Seen({**ahead.nodes, **rest.nodes})
@@ -106,8 +126,8 @@ class Ownership:
             if node is None:
                 free[tp] = thread
             elif node.ephemeral_owner == self._session.session_id or self._session.is_former(node.ephemeral_owner):
-                # of our own session, from a claim whose answer was lost: begin again, so that its version is ours; or
-                # of one that we gave up ourselves, and dropped all it owned
+                # of our own session, from a claim whose answer was lost: begin again, so that its version is ours. Or
+                # of a session that we gave up ourselves, with everything that it owned
                 self._delete(tp, node.version, deadline)
                 free[tp] = thread
             else:
@@ -119,14 +139,16 @@ class Ownership:
             offsets = self._offsets(list(free), seen if first else Seen(), result, deadline)
             self._claim_free(free, offsets, result, deadline)
         result.blocked.update((tp, "its nodes keep changing") for tp in free)
-        # all is to be read afterwards, but others' that were read just now, with a watch (a believed one may be lost)
+        # read all again later, except nodes of others that were just read with a watch (a believed watch may be lost)
         fresh = {tp for tp in result.held - believed if seen.nodes[self._path(tp)] not in (None, FORBIDDEN)}
         self._cache.forget([self._path(tp) for tp in wanted if tp not in fresh])
+        self._doubtful.difference_update(wanted)
         return result
 
     def look(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Seen:
-        """What is to be known of partitions to claim them: owner nodes, the offset nodes of what is not believed to be
-        held, and parents that may be missing.
+        """Read the nodes that a claim needs.
+
+        They are the owner nodes, parents that may be missing, and the offset nodes of partitions that seem to be free.
         """
         owners = {tp: self._path(tp) for tp in partitions}
         offsets = [paths.offset(self._group, tp) for tp, path in owners.items() if not self._cache.stands(path)]
@@ -164,7 +186,7 @@ class Ownership:
             del free[tp]
 
     def _ensure_parents(self, partitions: Collection[TopicPartition], result: Claimed, deadline: Deadline) -> None:
-        """Make the directories of topics where they are missing; one that we may not make blocks its topic alone."""
+        """Make missing directories of topics. A directory that we may not make blocks only its topic."""
         missing = self._parents_in_doubt(partitions)
         refused = self._made(missing, deadline)
         for tp in partitions if refused else ():
@@ -175,7 +197,7 @@ class Ownership:
                     result.blocked[tp] = str(refused[path])
 
     def _made(self, missing: Sequence[str], deadline: Deadline) -> Mapping[str, NotPermittedError]:
-        """Make these nodes; returns those that we may not make."""
+        """Make these nodes. Returns the nodes that we may not make."""
         refused = self._session.ensure_each(missing, deadline) if missing else {}
         new = [str(error) for path, error in refused.items() if path not in self._refused]
         if new:  # once, not at every try
@@ -185,7 +207,7 @@ class Ownership:
             self._refused.pop(path, None)
         self._refused.update(refused)
         self._parents.update(missing)
-        self._parents.difference_update(refused)  # one that was deleted and may not be made again was believed to stand
+        self._parents.difference_update(refused)  # a deleted one that we may not make again seemed to stand
         return refused
 
     def _parents_in_doubt(self, partitions: Iterable[TopicPartition]) -> list[str]:
@@ -197,8 +219,9 @@ class Ownership:
     def _offsets(
         self, partitions: Sequence[TopicPartition], seen: Seen, result: Claimed, deadline: Deadline
     ) -> dict[TopicPartition, KnownOffset]:
-        """The offset nodes, as far as they are not ``seen``; an unreadable one blocks its partition, for an offset is
-        never guessed.
+        """Return the offset nodes; read those that are not ``seen``.
+
+        An unreadable node blocks its partition, for an offset is never guessed.
         """
         found: dict[TopicPartition, KnownOffset] = {}
         by_path = {paths.offset(self._group, tp): tp for tp in partitions}
@@ -213,33 +236,34 @@ class Ownership:
                 offset = node_codecs.decode_offset(node.data, path)
                 result.recreated.pop(tp, None)
                 if self._reads_offsets and offset > 0 and self._is_of_another_topic(tp, node):
-                    # the claim writes this: the next owner could not see it any more
+                    # the claim writes the node, so the next owner could not see this any more
                     result.recreated[tp], offset = offset, 0
                 found[tp] = KnownOffset(offset, node.version)
             except MalformedNodeError as e:
                 if not self._reads_offsets:
                     found[tp] = ABSENT
                     continue
-                # once, not at every look at it
+                # log it once, not at every look
                 level = logging.DEBUG if self._unreadable.get(tp) == str(e) else logging.ERROR
                 log.log(level, "%s is not claimed: %s; write a number, or delete the node for auto.offset.reset", tp, e)
                 self._unreadable[tp] = result.blocked[tp] = str(e)
         return found
 
     def _is_of_another_topic(self, tp: TopicPartition, offset: Node) -> bool:
-        """Whether an offset node was written before the topic was made that is there now. ZooKeeper numbers all changes
-        one after the other, so no clock takes part (times of creation and change would say the same).
+        """Return whether the offset node is older than the topic.
+
+        ZooKeeper numbers all changes one after the other, so no clock takes part.
         """
         made = self.topics_made([tp]).get(tp)
         return made is not None and made > offset.mzxid >= 0
 
     def topics_made(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The number of the change that made each one's topic, as far as it is known. Asks nothing."""
+        """Return the number of the change that made each topic, if it is known. Sends no request."""
         known = self._topics(partitions)
         return {tp: node.czxid for tp, node in known.items() if node is not None and node is not FORBIDDEN}
 
     def topics_deleted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those whose topic was not there when the group was looked at. Asks nothing."""
+        """Return the partitions whose topic was not there when the group was looked at. Sends no request."""
         return frozenset(tp for tp, node in self._topics(partitions).items() if node is None)
 
     def _topics(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Node | None]:
@@ -247,12 +271,10 @@ class Ownership:
         known = self._cache.known(set(by_partition.values()))
         return {tp: known[path] for tp, path in by_partition.items() if path in known}
 
-    def read_offsets(
-        self, partitions: Sequence[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, KnownOffset]:
-        """The offset nodes of partitions we own, but of those where it is unreadable (logged). Of those that have none
-        the parents stand afterwards, or the nodes could never be made again: one that has none, and whose parent we may
-        not make, is left out as well. Raises RegistryError.
+    def reread(self, partitions: Sequence[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, KnownOffset]:
+        """Read the offset nodes of owned partitions again, and make missing parents, so that nodes can be made again.
+
+        Left out are unreadable nodes (logged), and missing ones whose parent we may not make. Raises RegistryError.
         """
         known = self._offsets(partitions, Seen(), Claimed(), deadline)
         parents = {
@@ -262,9 +284,7 @@ class Ownership:
         return {tp: offset for tp, offset in known.items() if parents.get(tp) not in refused}
 
     def _delete(self, tp: TopicPartition, version: int, deadline: Deadline) -> None:
-        """Delete an owner node of ours. One that may not be deleted ends with our session; it must not keep us from all
-        else.
-        """
+        """Delete an owner node of ours. If we may not, it ends with our session and must not stop everything else."""
         try:
             self._session.delete(self._path(tp), deadline, version)
             self._stuck.discard(tp)
@@ -278,8 +298,10 @@ class Ownership:
         deadline: Deadline,
         doubtful: Collection[TopicPartition] = (),
     ) -> None:
-        """Delete our owner nodes, and nobody else's. ``known`` are the offset nodes as we last saw them; None: this one
-        was released with its last commit. ``doubtful`` ones may be released already, so whose they are is looked up.
+        """Delete our owner nodes, and nobody else's.
+
+        Arguments: ``known`` are the offset nodes as last seen; None: this partition was released with its last commit.
+        ``doubtful`` partitions may be released already, so their owner nodes are read first.
         """
         commits = [
             Commit(tp, None, offset)
@@ -290,38 +312,38 @@ class Ownership:
             if doubtful:
                 commits += [Commit(tp, None, ABSENT) for tp in self.standing(doubtful, deadline)]
             outcomes = fenced_writes.release(self._session, self._group, commits, deadline)
-            # somebody wrote the offset meanwhile, or into our node, so versions prove nothing: look whose node it is
+            # somebody wrote the offset or our node meanwhile, so versions prove nothing: look whose node it is
             refused = [tp for tp, outcome in outcomes.items() if outcome is not Outcome.DONE]
             nodes = self._session.stat([self._path(tp) for tp in refused], deadline) if refused else []
             for tp, node in zip(refused, nodes, strict=True):
                 if node is not None and node.ephemeral_owner == self._session.session_id:
                     self._delete(tp, node.version, deadline)
+            self._doubtful.difference_update(known, doubtful)
         finally:
             self._cache.forget([self._path(tp) for tp in (*known, *doubtful)])
 
 
-class Ahead:
-    """A look at partitions that nobody can hold any more (their owner has left the group), while we wait for our last
-    commit: it needs none of that to have happened. Whatever changes after it the claim itself finds.
+class LookAhead:
+    """A look at partitions to claim whose owner has left the group, while our last commit is waited for.
 
-    Arguments: ``touch`` renews the lease.
+    Nobody can hold them any more, so the look need not wait for the commit. The claim itself finds later changes. Each
+    look renews the lease.
     """
 
-    def __init__(self, ownership: Ownership, partitions: Collection[TopicPartition], touch: Callable[[], None]) -> None:
-        self._ownership = ownership
+    def __init__(self, owner_nodes: OwnerNodes, partitions: Collection[TopicPartition]) -> None:
+        self._owner_nodes = owner_nodes
         self._left = partitions
-        self._touch = touch
         self.seen = NOTHING
 
     def look(self, deadline: Deadline) -> None:
-        """Look once; what fails here is asked again with the claim."""
-        self._touch()
+        """Look once; the claim asks again for a failed look."""
+        self._owner_nodes.keep_alive()
         partitions, self._left = self._left, ()
         if partitions:
             try:
-                self.seen = self._ownership.look(partitions, deadline)
+                self.seen = self._owner_nodes.look(partitions, deadline)
             except RegistryError as e:
-                log.debug("what comes could not be looked at ahead: %s", e)
+                log.debug("partitions to claim could not be looked at ahead: %s", e)
 
 
 def _owner(node: Node) -> str:

@@ -1,8 +1,8 @@
-"""What was given up for somebody else to take, until an owner is seen. Pure: times are given, in monotonic seconds.
+"""Pending handovers: partitions given up for other members, until an owner is seen. Pure; times are monotonic seconds.
 
-A member of ours that wants a partition watches its owner node. A Scala member does not: it tries four times, two
+A member of ours that wants a partition watches its owner node. A Scala member does not. It tries four times, two
 seconds apart, and then stays registered and does nothing until it hears of another change of the group (KAFKA-4228).
-So whoever gave a partition up looks once those tries must be over, and wakes it.
+So the member that gave a partition up looks when those tries must be over, and wakes the other one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class _HandOver:
     nudges: int = 0
 
 
-class HandOvers:
-    """Partitions that have no owner as far as we know, and when to look at them.
+class PendingHandovers:
+    """The partitions that may have no owner, and when to look at them.
 
-    Arguments: ``patience`` in seconds, after which whoever should own a partition has used up its attempts.
+    Arguments: ``patience`` in seconds, after which a member has used up its attempts to own a partition.
     """
 
     def __init__(self, patience: float) -> None:
@@ -41,13 +41,14 @@ class HandOvers:
         return tp in self._open
 
     def gave(self, partitions: Mapping[TopicPartition, ThreadId], now: float) -> None:
-        """We gave these up; they are these threads' now."""
+        """Note partitions that we gave up, which these threads should own now."""
         for tp, thread in partitions.items():
             self._open[tp] = _HandOver(thread, now, now, self.patience, now + self.patience)
 
     def found(self, partitions: Mapping[TopicPartition, ThreadId], now: float) -> None:
-        """Nobody owns these, which are those threads'. Whoever gave them up looks first; we after three times as long,
-        for it may be gone.
+        """Note partitions that nobody owns, which these threads should own.
+
+        The member that gave them up looks first. We look after three times as long, for that member may be gone.
         """
         for tp, thread in partitions.items():
             if tp in self._open:
@@ -56,14 +57,12 @@ class HandOvers:
                 self._open[tp] = _HandOver(thread, now, now, 3 * self.patience, now + 3 * self.patience)
 
     def settled(self, partitions: Collection[TopicPartition]) -> None:
-        """These have owners."""
+        """Drop partitions that have owners."""
         for tp in partitions:
             self._open.pop(tp, None)
 
     def assigned(self, assignment: Mapping[TopicPartition, ThreadId], ours: Collection[TopicPartition]) -> None:
-        """Another assignment is in force: what is ours now, or nobody's, is no hand-over; what is another thread's now
-        is that one's from here on.
-        """
+        """Apply another assignment: drop partitions of ours or of nobody, and note the new threads of the others."""
         for tp, known in list(self._open.items()):
             thread = assignment.get(tp)
             if thread is None or tp in ours:
@@ -72,26 +71,26 @@ class HandOvers:
                 known.thread, known.nudges = thread, 0
 
     def due(self, now: float) -> Mapping[TopicPartition, ThreadId]:
-        """What to look at now, with the threads that should own it."""
+        """Return the partitions to look at now, with the threads that should own them."""
         return {tp: known.thread for tp, known in self._open.items() if known.look_at <= now}
 
     def nudges(self, tp: TopicPartition) -> int:
-        """How often whoever should own it was woken, since it is its present thread's."""
+        """Return how often the member of the present thread was woken."""
         return self._open[tp].nudges
 
     def nudged(self, partitions: Collection[TopicPartition]) -> None:
-        """Whoever should own these was woken."""
+        """Note that the members that should own these were woken."""
         for tp in partitions:
             self._open[tp].nudges += 1
 
     def looked(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """These were looked at and have no owner: the next look comes later each time."""
+        """Note that these were looked at and have no owner. The pause before the next look doubles."""
         for tp in partitions:
             self._open[tp].seen = now
         self.postponed(partitions, now)
 
     def postponed(self, partitions: Collection[TopicPartition], now: float) -> None:
-        """These could not be looked at, so nothing is known of them: the next look comes later each time."""
+        """Note that these could not be looked at. The pause before the next look doubles."""
         for tp in partitions:
             known = self._open[tp]
             known.pause = min(LONGEST, 2 * known.pause)
@@ -99,12 +98,10 @@ class HandOvers:
 
     @property
     def next_look(self) -> float:
-        """When something is due."""
+        """When a partition is due."""
         return min((known.look_at for known in self._open.values()), default=NEVER)
 
     def overdue(self) -> Mapping[TopicPartition, float]:
-        """What was seen without an owner for longer than it may take, with the seconds from when it was given up, or
-        found so, to when it was last seen.
-        """
+        """Return the partitions without an owner for too long, with the seconds for which they were seen so."""
         without = {tp: known.seen - known.since for tp, known in sorted(self._open.items()) if known.seen > known.since}
         return {tp: seconds for tp, seconds in without.items() if seconds >= self.patience}

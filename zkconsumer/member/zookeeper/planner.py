@@ -1,7 +1,7 @@
-"""What to release, keep and claim: a pure function of what ZooKeeper shows, what we own and the strategy.
+"""The plan of one member: which partitions to release, keep and claim. Pure.
 
-The original releases and claims everything for every change. The outcome is the same here, since every member
-computes the same assignment from the same view; but what stays with its thread is kept and never touched.
+The original releases and claims everything for every change. The outcome is the same here, since every member computes
+the same assignment from the same view. But partitions that stay with their thread are kept and never touched.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Threads = Mapping[ConsumerId, Mapping[str, tuple[ThreadId, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What ZooKeeper shows of a group at one moment.
+    """A group at one moment, as ZooKeeper shows it.
 
-    ``members`` are the readable registrations; ``unreadable`` the paths of the others, with the reason (they count as
-    members without topics: the original stops the whole group); ``kept`` what such members' threads own, which stays
-    theirs; ``topics`` all names, needed only where somebody
-    subscribes by expression; ``partitions`` the partitions of every topic that somebody may want, without those that
-    do not exist; ``racks`` those of the partitions' leaders, where the strategy wants them.
+    ``members`` are the readable registrations, ``unreadable`` the paths of the others with the reason. An unreadable
+    member counts as one without topics (the original stops the whole group), and its threads keep the partitions that
+    they own, ``kept``. ``topics`` are all topic names, if a member subscribes by expression. ``partitions`` are those
+    of every existing topic that a member may want. ``racks`` are those of the partitions' leaders, if the strategy
+    wants them.
     """
 
     members: Mapping[ConsumerId, Registration]
@@ -39,7 +39,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one member does to get from what it owns to its part of the assignment."""
+    """The steps of one member from its present partitions to its part of the assignment."""
 
     release: tuple[TopicPartition, ...]
     keep: tuple[TopicPartition, ...]
@@ -48,16 +48,16 @@ class Plan:
 
     @property
     def wanted(self) -> int:
-        """How many partitions are ours by this plan."""
+        """The number of partitions that are ours by this plan."""
         return len(self.keep) + len(self.claim)
 
 
 Assign = Callable[[GroupView, Threads], Assignment]
-"""The strategy: who shall own what, from the view and the threads of each member."""
+"""The strategy: returns the assignment, from the view and the threads of each member."""
 
 
 def threads_of(view: GroupView, *, exclude_internal_topics: bool) -> Threads:
-    """The threads of every member by topic; expressions are expanded against the view's topics, as each reader does."""
+    """Return the threads of every member by topic; expressions are expanded against the topics of the view."""
     return {
         consumer: thread_ids(consumer, registration, view.topics, exclude_internal_topics)
         for consumer, registration in view.members.items()
@@ -65,12 +65,12 @@ def threads_of(view: GroupView, *, exclude_internal_topics: bool) -> Threads:
 
 
 def topics_wanted(threads: Threads) -> frozenset[str]:
-    """Every topic that some member wants; the partitions of these must be known before an assignment can be made."""
+    """Return the topics that any member wants, whose partitions an assignment needs."""
     return frozenset(topic for by_topic in threads.values() for topic in by_topic)
 
 
 def topics_of(view: GroupView, member: ConsumerId, *, exclude_internal_topics: bool) -> frozenset[str]:
-    """The topics that have partitions which may become the member's."""
+    """Return the topics of which the member may get partitions."""
     registration = view.members.get(member)
     if registration is None:
         return frozenset()
@@ -86,10 +86,9 @@ def plan(
     *,
     exclude_internal_topics: bool = True,
 ) -> Plan:
-    """What ``me``, which owns ``owned`` now, has to do under this view.
+    """Return what ``me``, which owns ``owned`` now, has to do under this view.
 
-    Raises: whatever the strategy raises, AssignmentError for an assignment that nobody could carry out; nothing was
-    changed then.
+    Raises: any error of the strategy; AssignmentError for an assignment that nobody could carry out.
     """
     threads = threads_of(view, exclude_internal_topics=exclude_internal_topics)
     assignment = dict(assign(view, threads))
@@ -106,13 +105,13 @@ def plan(
 
 
 def possible(assignment: Assignment, view: GroupView, threads: Threads) -> Assignment:
-    """The part of an assignment that still can be carried out under another view."""
+    """Return the part of an assignment that can still be carried out under another view."""
     existing = _existing(view)
     return {tp: thread for tp, thread in assignment.items() if _problem(tp, thread, existing, threads) is None}
 
 
 def _check(assignment: Assignment, view: GroupView, threads: Threads) -> None:
-    """What a plug-in made must be possible, or a claim would be made that no stream waits for."""
+    """Refuse an impossible assignment of a plug-in. Otherwise a claim is made that no stream waits for."""
     existing = _existing(view)
     for tp, thread in assignment.items():
         problem = _problem(tp, thread, existing, threads)
@@ -137,7 +136,7 @@ def _problem(
 
 
 def differing_subscriptions(view: GroupView) -> str | None:
-    """In words, that the members of this group subscribe differently: legal, and a frequent mistake. None: they do not.
+    """Return, in words, how the members subscribe differently: legal, and a frequent mistake. None: they do not.
 
     The numbers of their streams may differ.
     """

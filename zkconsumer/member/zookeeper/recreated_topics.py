@@ -1,9 +1,9 @@
-"""Partitions of ours whose topic was deleted and made again: their offsets belong to messages that are gone.
+"""Owned partitions whose topic was deleted and made again, so that their offsets belong to deleted messages.
 
-Called by the group's thread only. The brokers make a topic's node in ZooKeeper once, so its creation tells one topic
-from another of the same name. Offsets of the other one are not read on, which would leave out the start of the new log:
-it is read from there, or its stream raises (``log.truncation.policy``). That is found at the claim, before the claim
-writes the offset node (``ownership``), and in each round for what is owned already.
+Called by the group thread only. The brokers make a topic's node in ZooKeeper once, so its creation tells one topic
+from another of the same name. Reading on at the offset would leave out the start of the new log. So the new log is read
+from its start, or the stream raises (``log.truncation.policy``). A claim finds that before it writes the offset node
+(``owner_nodes``), and each round finds it for partitions that are owned already.
 
 The original reads on at the old offset, or goes by ``auto.offset.reset`` where the new log is shorter.
 """
@@ -11,79 +11,70 @@ The original reads on at the old offset, or goes by ``auto.offset.reset`` where 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import LogTruncatedError
-from zkconsumer.member.owned_partitions import Holdings, Offsets
-from zkconsumer.member.zookeeper.owner_nodes import Claimed, Ownership
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.zookeeper.owner_nodes import Claimed, OwnerNodes
 from zkconsumer.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
 LOG_START = 0
-"""Offset of a topic's first message. What was deleted before it is looked up where it is fetched."""
+"""Offset of a topic's first message. If it is deleted already, the fetcher looks the start up."""
 _REASON = "its topic was deleted and made anew"
 
 
 class RecreatedTopics:
-    """The topics of our partitions, by when their nodes were made.
+    """The topics of owned partitions, and when their nodes were made.
 
     Arguments: ``raises`` is ``log.truncation.policy=raise``.
     """
 
-    def __init__(self, holdings: Holdings, ownership: Ownership, offsets: Offsets, *, raises: bool) -> None:
-        self._holdings = holdings
-        self._ownership = ownership
-        self._offsets = offsets
+    def __init__(self, owned: OwnedPartitions, owner_nodes: OwnerNodes, *, raises: bool) -> None:
+        self._owned = owned
+        self._owner_nodes = owner_nodes
         self._raises = raises
         self._made: dict[TopicPartition, int] = {}
         self._stopped: dict[TopicPartition, tuple[object, str]] = {}
 
     @property
     def trouble(self) -> str:
-        """Which stream raises since its topic was made anew, in words for the user; empty where none does."""
-        owned = self._holdings.owned
+        """The stream that raises since its topic was made anew, in words for the user; empty if none does."""
+        owned = self._owned.positions
         return next((said for tp, (position, said) in self._stopped.items() if owned.get(tp) is position), "")
 
     def claimed(self, claimed: Claimed) -> None:
-        """Partitions were claimed and are not started yet."""
-        self._made.update(self._ownership.topics_made(claimed.ours))
+        """Check claimed partitions before they are started."""
+        self._made.update(self._owner_nodes.topics_made(claimed.ours))
         for tp, reached in claimed.recreated.items():
-            position = self._holdings.owned[tp]
+            position = self._owned.positions[tp]
             if self._raises:
                 error = self._error(tp, reached)
-                self._stopped[tp] = self._holdings.stop_at(position, claimed.ours[tp], error), str(error)
+                self._stopped[tp] = self._owned.stop_at(position, claimed.ours[tp], error), str(error)
             else:
                 self._say(tp, reached)
                 position.from_start = True
 
     def check(self, deadline: Deadline) -> None:
-        """Look whether topics of our partitions were made anew since the claim. Raises RegistryError."""
-        owned = self._holdings.owned
+        """Check owned partitions whose topics were made anew since the claim. Raises RegistryError."""
+        owned = self._owned.positions
         self._made = {tp: made for tp, made in self._made.items() if tp in owned}
-        now = self._ownership.topics_made(self._made)
+        now = self._owner_nodes.topics_made(self._made)
         anew = [tp for tp, made in now.items() if made != self._made[tp]]
         if not anew:
             return
-        for tp, known in self._ownership.read_offsets(anew, deadline).items():
+        for tp, known in self._owner_nodes.reread(anew, deadline).items():
             self._made[tp] = now[tp]
             position, reached = owned[tp], owned[tp].consumed
             if reached is None:
                 continue  # nothing was stored of it: ``auto.offset.reset`` has yet to decide
             if self._raises:
                 error = self._error(tp, reached)
-                self._stopped[tp] = self._holdings.stop_at(position, known, error), str(error)
+                self._stopped[tp] = self._owned.stop_at(position, known, error), str(error)
             else:
                 self._say(tp, reached)
-                self._holdings.begin_other_log(position, known, LOG_START)
-
-    def split(self, partitions: Collection[TopicPartition]) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Those whose topics are there, and those whose topics are deleted. The offset of a deleted topic is not
-        committed any more: it would look like one of the topic that may have been made anew meanwhile.
-        """
-        deleted = self._ownership.topics_deleted(partitions)
-        return [tp for tp in partitions if tp not in deleted], [tp for tp in partitions if tp in deleted]
+                self._owned.begin_other_log(position, known, LOG_START)
 
     def _say(self, tp: TopicPartition, reached: int) -> None:
         log.warning("%s: %s; it was read up to offset %d, going back to its start", tp, _REASON, reached)

@@ -1,7 +1,7 @@
 """Our registration, and the group as ZooKeeper shows it.
 
-Called by the group's thread only. Everything is read through the node cache, so every read leaves a watch and what
-did not change is not read again.
+Called by the group thread only. Everything is read through the node cache, so every read leaves a watch, and unchanged
+nodes are not read again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from zkconsumer.core.registration import Registration
-from zkconsumer.core.subscription import undecided
+from zkconsumer.core.subscription import failing_filters
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, MalformedNodeError, NotPermittedError, RegistryError
 from zkconsumer.member.zookeeper.leader_racks import LeaderRacks
@@ -36,11 +36,11 @@ REPORTED_AT_ONCE = 10
 """Unreadable nodes that are named in the log at one look at the group."""
 
 
-class Membership:
+class GroupRegistration:
     """One member's node under ``ids`` and its view of all others.
 
-    Arguments: ``registration`` makes the node's content anew for each registration (its timestamp changes);
-    ``wants_racks``: whether the view tells the racks of the partitions' leaders.
+    Arguments: ``registration`` makes the content of the node for each registration, with a new timestamp;
+    ``wants_racks``: the view has the racks of the partitions' leaders.
     """
 
     def __init__(
@@ -56,8 +56,6 @@ class Membership:
     ) -> None:
         self._session = session
         self._cache = cache
-        self._group = group
-        self._consumer = consumer
         self._registration = registration
         self._rewrite = False
         self._written = b""
@@ -72,19 +70,21 @@ class Membership:
         self._members: tuple[str, ...] = ()
         self._turn = 0
         self._next_touch = 0.0
+        self.group = group
+        self.consumer = consumer
         self.path = paths.member(group, consumer)
 
     def subscribe(self, registration: Callable[[], Registration]) -> None:
-        """Register this from now on; :meth:`register` does so."""
+        """Have the next :meth:`register` write another subscription."""
         self._registration = registration
         self._rewrite = True
 
     def register(self, deadline: Deadline) -> bool:
-        """See that our registration stands as it should, made by our session; returns whether it had to be made.
+        """Make our registration, if it does not stand as our session made it. Returns whether it was made.
 
-        Raises: :class:`ConsumerIdInUseError` while a node of another session stands there: a second process with our
-        ``consumer.id``, or our own former session, which ends by its timeout. It is never adopted: it would vanish
-        under us (KAFKA-1387).
+        Raises: :class:`ConsumerIdInUseError` while a node of another session stands there. It belongs to a second
+        process with our ``consumer.id``, or to our own former session, which ends by its timeout. Such a node is never
+        adopted: it would vanish under us (KAFKA-1387).
         """
         seen = self._cache.look(self._before_registering(), deadline)
         self._examine(seen)
@@ -99,7 +99,7 @@ class Membership:
             self._cache.look(self._after_registering(), deadline)
             return True
         if node is not None and self._session.is_former(node.ephemeral_owner):
-            # of a session that we gave up ourselves: nobody stands behind it
+            # of a session that we gave up ourselves: no process uses it
             self._session.delete(self.path, deadline, node.version)
         elif node is FORBIDDEN:
             raise NotPermittedError(f"{self.path}: ZooKeeper does not let us read it; check the node's ACL")
@@ -113,7 +113,7 @@ class Membership:
                 f"{self.path} is held by {kind}: another live member has this consumer.id, or its former session "
                 "has not expired yet"
             )
-        parent = paths.ids(self._group)
+        parent = paths.ids(self.group)
         if seen.nodes.get(parent) is None:
             self._session.ensure([parent], deadline)
         data = node_codecs.encode_registration(self._registration())
@@ -127,27 +127,29 @@ class Membership:
         return True
 
     def _before_registering(self) -> Look:
-        """What is to be known before we register: our node, and the first time whether its parent stands."""
-        stats = () if self._written else (paths.ids(self._group),)
+        """Return the nodes to read before we register: our node, and the first time its parent."""
+        stats = () if self._written else (paths.ids(self.group),)
         return Look(existing=(self.path,), stats=stats)
 
     def _examine(self, seen: Seen) -> None:
-        """Whether what was seen lets us register. Raises where it does not."""
+        """Raise if the nodes that were read forbid to register."""
 
     def _after_registering(self) -> Look:
-        """What is to be known once we are registered: our node, which is watched, and what we shall ask next."""
+        """Return the nodes to read once we are registered: our node, to watch it, and those of the next view."""
         registration = self._registration()
         if registration.is_wildcard:
             return Look(nodes=(self.path,), children=(paths.TOPICS,))
         topics = []
         for topic in registration.subscription:
-            with suppress(ValueError):  # a name that no node can have is reported with the view
+            with suppress(ValueError):  # the view reports a name that no node can have
                 topics.append(paths.topic(topic))
         return Look(nodes=(self.path, *topics))
 
     def _make_anew(self, version: int, deadline: Deadline) -> None:
-        """Delete and create our node in one transaction: Scala members watch which nodes there are and not what is in
-        them, so a change in place would reach them only with the next rebalance. Nobody sees the group without us.
+        """Delete and create our node in one transaction, so that nobody sees the group without us.
+
+        Scala members watch which nodes there are, not their content. They would notice a change in place only with the
+        next rebalance.
         """
         data = node_codecs.encode_registration(self._registration())
 
@@ -163,10 +165,7 @@ class Membership:
         self._rewrite = False
 
     def renew(self, deadline: Deadline) -> bool:
-        """Delete and make our node again, which every member hears of. Nothing happens where it is not ours now.
-
-        Returns: whether that was done.
-        """
+        """Delete and make our node again, which every member notices. Returns False if the node is not ours now."""
         node = self._session.stat([self.path], deadline)[0]
         if node is None or node.ephemeral_owner != self._session.session_id:
             return False
@@ -182,19 +181,19 @@ class Membership:
             self._session.delete(self.path, deadline, node.version)
 
     def view(self, deadline: Deadline) -> GroupView:
-        """The group as it is now: the registrations, and the partitions of every topic that anybody wants."""
-        names = self._cache.children(paths.ids(self._group), deadline) or ()
-        # one that left between the listing and the reading is None; its watch brings us back
-        members = tuple(paths.member(self._group, name) for name in names)
+        """Return the group as it is now: the registrations, and the partitions of every topic that a member wants."""
+        names = self._cache.children(paths.ids(self.group), deadline) or ()
+        # a member that left between the listing and the reading is None; its watch makes another round
+        members = tuple(paths.member(self.group, name) for name in names)
         self._cache.forget(set(self._members).difference(members))  # large groups leave nothing behind
         self._members = members
         registrations, unreadable = self._registrations.of(self._cache.nodes(self._members, deadline))
         readable = {ConsumerId(path.rpartition("/")[2]): known for path, known in registrations.items()}
         topics = self._all_topics(readable, unreadable, deadline)
         given_up = self._gave_up_on(topics)
-        left_out = undecided(readable, topics, self._exclude_internal, given_up, self._keep_lease)
+        left_out = failing_filters(readable, topics, self._exclude_internal, given_up, self._keep_lease)
         for consumer, reason in left_out.items():
-            unreadable[paths.member(self._group, consumer)] = reason
+            unreadable[paths.member(self.group, consumer)] = reason
             del readable[consumer]
         known = GroupView(readable, {}, topics)
         wanted = topics_wanted(threads_of(known, exclude_internal_topics=self._exclude_internal))
@@ -205,7 +204,7 @@ class Membership:
         return view
 
     def _keep_lease(self) -> None:
-        """Renew the lease while a large group is read, or its streams would stand still for as long as that takes."""
+        """Renew the lease while a large group is read; otherwise our streams would stand still for that time."""
         now = monotonic()
         if now >= self._next_touch:
             self._next_touch = now + self._session.timeout / 6
@@ -214,8 +213,10 @@ class Membership:
     def _all_topics(
         self, members: dict[ConsumerId, Registration], unreadable: dict[str, str], deadline: Deadline
     ) -> tuple[str, ...]:
-        """The names of all topics, where anybody subscribes by filter. Where we may not list them we cannot know what
-        those members want, so they are unreadable: who subscribes by name is not to stop for that.
+        """Return the names of all topics, if any member subscribes by filter.
+
+        If we may not list them, we cannot know what those members want. Then they count as unreadable, so that members
+        that subscribe by name go on.
         """
         by_filter = [consumer for consumer, registration in members.items() if registration.is_wildcard]
         if not by_filter:
@@ -223,19 +224,22 @@ class Membership:
         try:
             return tuple(sorted(self._cache.children(paths.TOPICS, deadline) or ()))
         except NotPermittedError as e:
-            if self._consumer in by_filter:
+            if self.consumer in by_filter:
                 raise
             for consumer in by_filter:
-                unreadable[paths.member(self._group, consumer)] = str(e)
+                unreadable[paths.member(self.group, consumer)] = str(e)
                 del members[consumer]
             return ()
 
-    def doubt(self) -> None:
-        """Believe nothing any more but what other members registered, and of that a few less each time, in turn.
+    def forget_view(self) -> None:
+        """Read everything again: watches do not survive a connection."""
+        self._cache.refresh()
 
-        Watches are lost with connections, and then nothing is believed (:meth:`NodeCache.refresh`); this is against one
-        that was lost for no reason we know of. Were all registrations read again by every member each time, that alone
-        would be members times members requests.
+    def doubt_view(self) -> None:
+        """Read everything again but the registrations of other members; of these a few, in turn.
+
+        This is against a watch that was lost for no known reason. If every member read all registrations each time,
+        that alone would be members times members requests.
         """
         others = sorted(path for path in self._members if path != self.path)
         in_turn = {others[(self._turn + n) % len(others)] for n in range(min(DOUBTED, len(others)))}
@@ -258,12 +262,12 @@ class Membership:
     def _kept(
         self, unreadable: Mapping[str, str], partitions: Mapping[str, tuple[int, ...]], deadline: Deadline
     ) -> Mapping[TopicPartition, ThreadId]:
-        """What the threads of unreadable members own: they may well be alive and read it."""
-        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self._group)}/")}
+        """Return the partitions that threads of unreadable members own: those may well be alive and read them."""
+        consumers = {path.rpartition("/")[2] for path in unreadable if path.startswith(f"{paths.ids(self.group)}/")}
         if not consumers:
             return {}
         by_path = {
-            paths.owner(self._group, tp): tp
+            paths.owner(self.group, tp): tp
             for topic, numbers in partitions.items()
             for tp in (TopicPartition(topic, number) for number in numbers)
         }
@@ -272,13 +276,13 @@ class Membership:
             try:
                 thread = ThreadId("") if node is None else node_codecs.decode_owner(node.data, path)
             except MalformedNodeError:
-                continue  # whose it is nobody can tell; who wants it finds it held
+                continue  # nobody can tell its owner; a member that wants it finds it held
             if thread.rpartition("-")[0] in consumers:
                 kept[by_path[path]] = thread
         return kept
 
     def _gave_up_on(self, topics: tuple[str, ...]) -> dict[tuple[str, str], str]:
-        """The expressions that took too long over these topics. Forgotten after a while: perhaps it was the machine."""
+        """Return the expressions that took too long over these topics; forget them after a while."""
         now = monotonic()
         if topics != self._given_up_topics or now >= self._given_up_until:
             self._given_up = {}

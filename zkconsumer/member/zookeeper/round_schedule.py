@@ -1,12 +1,12 @@
-"""When the next round is due, and why. The group's thread's only."""
+"""When the next round and the next reconciliation are due, and why. The group thread's only."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from time import monotonic
 
 from zkconsumer.core.backoff import backoff
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
 
 NEVER = float("inf")
 REASONS_KEPT = 4
@@ -14,8 +14,29 @@ OWNER_QUIET = 0.005
 """Seconds of quiet after an owner node changed: what we wait for is released whole, in one transaction."""
 
 
-class Schedule:
-    """The time of the next round (monotonic seconds, :data:`NEVER`: none is due) and the reasons for it."""
+@dataclass(frozen=True, slots=True)
+class RebalanceSettings:
+    """The part of the configuration that concerns the group; times in seconds.
+
+    ``patience`` is how long all attempts of a member to own a partition take together. ``conflict`` is
+    ``offset.conflict``; ``raise_truncated``: ``log.truncation.policy`` is ``raise``.
+    """
+
+    quiet: float
+    backoff: float
+    backoff_max: float
+    drain: float
+    interval: float
+    request_timeout: float
+    auto_commit: bool
+    exclude_internal_topics: bool
+    patience: float = 9.0
+    conflict: str = "adopt"
+    raise_truncated: bool = False
+
+
+class RoundSchedule:
+    """The times of the next round and reconciliation (monotonic seconds, :data:`NEVER`: none), and the reasons."""
 
     def __init__(self, settings: RebalanceSettings) -> None:
         self._settings = settings
@@ -24,36 +45,43 @@ class Schedule:
         self.due = NEVER
         self.failures = 0
         self.not_before = 0.0
-        """No round that is asked for begins before this; one that is repeated does."""
+        """No requested round begins before this; a repeated one may."""
+        self.reconcile_at = NEVER
+
+    def reconcile_later(self) -> None:
+        """Make the next reconciliation due after one interval."""
+        # spread: members that started together would all ask at the same moment for ever
+        self.reconcile_at = monotonic() + self._settings.interval * random.uniform(0.9, 1.0)
 
     def begin(self) -> str:
-        """A round begins; returns the reasons for it, in words."""
+        """Begin a round. Returns the reasons for it, in words."""
         why = ", ".join(self._reasons[:3]) + (" and more" if len(self._reasons) > 3 else "")
         self._reasons.clear()
         self.due = self._first_event = NEVER
         return why
 
     def now(self, reason: str) -> None:
-        """A round is to begin at once."""
+        """Make a round due at once."""
         self._want(reason, 0.0)
 
     def after_quiet(self, reason: str) -> None:
-        """A round is due after the quiet time; further events within it join that round. Members that see the same
-        event do not all begin at the same moment.
+        """Make a round due after the quiet time; further events within it join that round.
+
+        Members that see the same event do not all begin at the same moment.
         """
         self._want(reason, self._settings.quiet * random.uniform(0.5, 1.0))
 
     def briefly(self, reason: str) -> None:
-        """A round is due after a few milliseconds: there is nothing to wait for but the rest of one transaction."""
+        """Make a round due after a few milliseconds, in which the rest of one transaction arrives."""
         self._want(reason, min(OWNER_QUIET, self._settings.quiet))
 
     def later(self, reason: str) -> None:
-        """A round is due for what no watch tells."""
+        """Make a round due for a change that no watch tells."""
         self._note(reason)
         self.due = monotonic() + self._settings.backoff_max * random.uniform(0.5, 1.0)
 
     def back_off(self) -> float:
-        """A round failed; returns the seconds until the next, which grow with each failure, up to a limit."""
+        """Make a failed round due again. Returns the seconds until then, which grow with each failure up to a limit."""
         self.failures += 1
         pause = backoff(self.failures, self._settings.backoff, self._settings.backoff_max) * random.uniform(0.5, 1.0)
         self._note("retry")

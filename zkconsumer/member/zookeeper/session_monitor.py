@@ -1,10 +1,12 @@
-"""What becomes of our ZooKeeper session, as triggers; and when to believe no more that it is of use.
+"""The state of our ZooKeeper session: its changes as triggers, and when it is of no use any more.
 
-The group's thread's only. The session's own events say what kazoo knows. What it does not know is told here: that no
-server accepts this client any more (restored or wiped servers), and that a connection stands, or connections come
-about, on which nothing is answered (a slow link, or one that works in one direction): what we send renews the session
-at the server, so that nobody else could ever own what we cannot consume. Kazoo does not notice while we ask for
-something every now and then: it sends pings, whose answers it misses, only when nothing else is sent.
+The group thread's only. The session's own events tell what kazoo knows. Two things kazoo does not know:
+
+- No server accepts this client any more, because servers were restored or wiped.
+- A connection stands, or connections come about, on which nothing is answered: a slow link, or one that works in one
+  direction. Our requests then renew the session at the server, so that nobody could ever own the partitions that we
+  cannot consume. Kazoo misses this while we send requests: its pings, whose answers it waits for, are sent only if
+  nothing else is.
 """
 
 from __future__ import annotations
@@ -23,54 +25,88 @@ STUCK_AFTER = 3
 LOOK_FOR_REPLACEMENT = 0.5
 """Seconds between two looks at how that goes."""
 SILENCE = 0.5
-"""Session timeouts after the lease's end without an answer in time, after which the session is given up where our
-requests may still reach the server, and keep it alive there.
+"""Session timeouts without an answer in time, counted from the lease's end, after which the session is given up. Our
+requests may still reach the server and keep it alive there.
 """
 BARREN = 3
-"""Connections in a row on which nothing was answered, from which on the session is given up."""
+"""Connections in a row without an answer after which the session is given up."""
 PROBATION = 0.7
-"""Session timeouts that a connection must hold before we register again after that: who is registered is given
-partitions.
-"""
+"""Session timeouts that a connection must then hold before we register again: registered members get partitions."""
 
 
-class Contact:
-    """The state of our session. ``epoch`` is that of the last connection (see the lease)."""
+class SessionMonitor:
+    """The state of our session, and its timers (monotonic seconds)."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._session_id = 0
         self._barren = 0
-        self._on_probation = False
+        self.on_probation = False
         self._unheard_since = NEVER
         self._silences = 0
-        self.epoch = 0
+        self._epoch = 0
         self.next_look = NEVER
-        """When the client counts as stuck (monotonic seconds), unless it connects before."""
+        """When the client counts as stuck, unless it connects before."""
+        self.next_touch = 0.0
+        """When the lease is renewed next."""
 
     def begin(self) -> None:
-        """The session is open."""
+        """Begin with the open session."""
         self._session_id = self._session.session_id
 
+    @property
+    def connected(self) -> bool:
+        """Whether the client is connected."""
+        return self._session.connected
+
+    @property
+    def timeout(self) -> float:
+        """The timeout of the session, in seconds."""
+        return self._session.timeout
+
+    @property
+    def lease_ends_at(self) -> float:
+        """When the lease ends."""
+        return self._session.lease.ends_at
+
+    def touch(self) -> None:
+        """Renew the lease from time to time."""
+        now = monotonic()
+        if now >= self.next_touch:
+            self.next_touch = now + self._session.timeout / 6
+            self._session.touch()
+
+    def resume_lease(self) -> None:
+        """Hand out messages again under the last connection."""
+        self._session.lease.resume(self._epoch)
+
+    def replace_client(self) -> None:
+        """Try another client, since this one does not connect any more."""
+        self._session.look_for_replacement()
+
+    def abandon(self) -> None:
+        """Give the session up for a new one."""
+        self._session.abandon()
+
     def answered(self) -> None:
-        """A round succeeded."""
+        """Note that a round succeeded."""
         self._barren = 0
         self._silences = 0
-        self._on_probation = False
+        self.on_probation = False
 
     def looked(self) -> None:
-        """The client was found to be stuck; the next look comes a little later."""
+        """Note a stuck client; the next look comes a little later."""
         self.next_look = monotonic() + LOOK_FOR_REPLACEMENT
 
     @property
     def register_from(self) -> float:
         """When we may register again (monotonic seconds), as seen from a connection that came about now."""
-        return monotonic() + self._session.timeout * PROBATION if self._on_probation else 0.0
+        return monotonic() + self._session.timeout * PROBATION if self.on_probation else 0.0
 
     def gives_up(self) -> bool:
-        """Whether it is time to give the session up, since nothing was answered in time for so long although servers
-        take what we send. Ask at every step: it is counted from when we could see it, or a pause of this process would
-        count.
+        """Return whether to give the session up: servers take our requests and have long answered nothing in time.
+
+        Ask at every step. The silence counts from when we could see it; otherwise a pause of this process would count.
         """
         session, now = self._session, monotonic()
         taken = session.connected or session.unanswered
@@ -81,24 +117,24 @@ class Contact:
             self._unheard_since = now
         if now < self._unheard_since + SILENCE * session.timeout:
             return False
-        log.warning("ZooKeeper takes what we send and answers nothing; the session is given up")
+        log.warning("ZooKeeper takes our requests and answers nothing; the session is given up")
         self._silences += 1
-        self._on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
+        self.on_probation = self._silences > 1  # again, and no round between: it may answer connections and no more
         self._forget()
         return True
 
     def _forget(self) -> None:
-        """The next session shall not be judged by the connections of this one."""
+        """Begin anew: the connections of this session say nothing about the next one."""
         self._session_id = 0
         self._barren = 0
         self._unheard_since = NEVER
 
     def lost_event(self) -> SessionChanged:
-        """The event that tells of the connection there is, should it have been lost."""
+        """Return the event of the present connection, in case it was lost."""
         return SessionChanged(SessionState.CONNECTED, self._session.session_id, self._session.lease.epoch)
 
     def changed(self, event: SessionChanged) -> tuple[Trigger, str] | None:
-        """What an event of the session means, and the reason in words; None: nothing any more."""
+        """Return the trigger of a session event, and the reason in words; None: the event means nothing any more."""
         if event.state is SessionState.SUSPENDED:
             return self._suspended()
         if event.state is SessionState.LOST:
@@ -106,15 +142,16 @@ class Contact:
             self.next_look = min(self.next_look, monotonic() + STUCK_AFTER * self._session.timeout)
             return Trigger.SESSION_LOST, "the ZooKeeper session expired"
         if event.epoch != self._session.lease.epoch:
-            return None  # it was lost again since, of which an event tells that is still to come
+            return None  # it was lost again since; the event of that is still to come
         if self._is_silent():
             log.warning("connections to ZooKeeper come about and nothing is answered; the session is given up")
             self._forget()
-            self._on_probation = True
+            self.on_probation = True
             return Trigger.SILENT, "nothing was answered"
         same = event.session_id == self._session_id
-        self._session_id, self.epoch = event.session_id, event.epoch
+        self._session_id, self._epoch = event.session_id, event.epoch
         self.next_look = NEVER
+        self.next_touch = 0.0
         self._unheard_since = NEVER
         if same:
             return Trigger.RECONNECTED, "connected to ZooKeeper again"
@@ -130,7 +167,7 @@ class Contact:
         return Trigger.CONNECTION_LOST, ""
 
     def _is_silent(self) -> bool:
-        """Count a connection that came about: whether too many did on which nothing was answered."""
+        """Count a new connection. Returns whether too many came about without an answer."""
         ends_at = self._session.lease.ends_at
         self._barren = self._barren + 1 if monotonic() >= ends_at else 0
         return self._barren >= BARREN and monotonic() >= ends_at + self._session.timeout

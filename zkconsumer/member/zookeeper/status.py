@@ -1,15 +1,16 @@
-"""What a member shows of itself: its state, whether it has joined, and what is wrong, each trouble once.
+"""The status of a member in ZooKeeper: its state, whether it has joined, and its troubles, each once in the log.
 
-Called by the group's thread only; others read :attr:`Standing.state` and wait for :attr:`Standing.first_round`.
+Called by the group thread only. Others read :attr:`Status.state` and wait for :attr:`Status.first_round`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sized
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import Future
 
+from zkconsumer.core.wording import first_of
 from zkconsumer.errors import (
     ConsumerIdInUseError,
     NotPermittedError,
@@ -18,21 +19,37 @@ from zkconsumer.errors import (
     RegistryUnavailableError,
 )
 from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.zookeeper.planner import GroupView
+from zkconsumer.member.zookeeper.rebalance_round import Round
+from zkconsumer.model import ConsumerId, TopicPartition
 
 log = logging.getLogger(__name__)
 
+MOST_NAMED = 8
+"""Nodes and topics that a state names of many."""
 
-class Standing:
-    """Where the member stands. Arguments: ``owned`` are the partitions that are ours, whatever they are at the time."""
 
-    def __init__(self, owned: Sized) -> None:
+class Status:
+    """The state of one member.
+
+    Arguments: ``owned`` are its partitions, whatever they are at the time; ``rebalanced`` is told the seconds that each
+    round took.
+    """
+
+    def __init__(
+        self, group: str, consumer: ConsumerId, owned: Sized, rebalanced: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self._group = group
+        self._consumer = consumer
         self._owned = owned
+        self._rebalanced = rebalanced
         self._trouble = ("", "")
+        self._blocked: dict[TopicPartition, tuple[str, str]] = {}
         self.state = ConnectorState(Phase.STARTING)
         self.first_round: Future[None] = Future()
 
     def show(self, phase: Phase, detail: str | None = None) -> None:
-        """We stand there now; ``detail`` None: what was wrong still is."""
+        """Show another phase; ``detail`` None: the last trouble still stands."""
         before = self.state
         self.state = ConnectorState(
             phase,
@@ -43,8 +60,31 @@ class Standing:
             before.rebalances,
         )
 
+    def round_ended(self, done: Round, trouble: str, why: str, *, patient: bool) -> None:
+        """Show what a round came to. ``patient``: joining still waits for partitions that others hold."""
+        before = self.state
+        detail = "; ".join(filter(None, (trouble, *_missing(done.view, self._consumer))))
+        blocked = self._since(done.claimed.blocked)
+        changed = bool(done.todo.release or done.claimed.ours or done.registered or blocked != before.blocked)
+        phase = Phase.WAITING if blocked else Phase.OWNING
+        self.state = ConnectorState(phase, len(self._owned), done.todo.wanted, blocked, detail, before.rebalances + 1)
+        log.log(
+            logging.INFO if changed or detail != before.detail else logging.DEBUG,
+            "rebalanced group %s in %.0f ms (%s): released %s, claimed %s, kept %d; %s",
+            self._group,
+            done.seconds * 1000,
+            why,
+            first_of(done.todo.release) or "nothing",
+            first_of(done.claimed.ours) or "nothing",
+            len(done.todo.keep),
+            self.state,
+        )
+        if not self.first_round.done() and not patient:
+            self.first_round.set_result(None)
+        self._rebalanced(done.seconds)
+
     def round_failed(self, error: Exception, *, connected: bool) -> None:
-        """A round failed. Who waits to join hears of what waiting longer does not cure."""
+        """Show that a round failed. A joining caller hears of a failure that waiting longer does not cure."""
         if isinstance(error, NotPermittedError | RegistryAuthenticationError) and not self.first_round.done():
             self.first_round.set_exception(error)
         if isinstance(error, ConsumerIdInUseError):
@@ -55,8 +95,8 @@ class Standing:
             self.show(Phase.FAILED)
 
     def backs_off(self, trouble: str, failures: int, pause: float) -> None:
-        """It is tried again after ``pause`` seconds, for the ``failures``-th time."""
-        # the same thing once: what an operator has to cure can take long
+        """Show that the next try, after ``failures`` ones, comes in ``pause`` seconds."""
+        # the same trouble once: an operator may take long to cure it
         known = trouble == self._trouble[0] and failures > 1
         if not known:
             self._trouble = trouble, time.strftime("%H:%M:%S")
@@ -70,7 +110,34 @@ class Standing:
         self.show(self.state.phase, detail=f"{trouble} (since {self._trouble[1]})")
 
     def closed(self) -> None:
-        """The member leaves for good."""
-        self.show(Phase.CLOSED, "")  # what troubled a member concerns nobody once it has left
+        """Show that the member leaves for good."""
+        self.show(Phase.CLOSED, "")  # the troubles of a member that has left concern nobody
         if not self.first_round.done():
             self.first_round.set_exception(RegistryError("the connector was shut down while it joined the group"))
+
+    def _since(self, blocked: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+        """Return the holder of each partition that we wait for, and since when we know."""
+        now = time.strftime("%H:%M:%S")
+        self._blocked = {
+            tp: (holder, self._blocked[tp][1] if self._blocked.get(tp, ("",))[0] == holder else now)
+            for tp, holder in blocked.items()
+        }
+        return {tp: f"{holder} since {since}" for tp, (holder, since) in self._blocked.items()}
+
+
+def _missing(view: GroupView, consumer: ConsumerId) -> list[str]:
+    # a topic node that is no JSON, or names no partitions, is no error to anybody, so it must show here
+    mine = view.members.get(consumer)
+    static = [] if mine is None or mine.is_wildcard else sorted(mine.subscription)
+    missing = [
+        f"topic {topic} to {'have partitions' if topic in view.partitions else 'exist'}"
+        for topic in static
+        if not view.partitions.get(topic)
+    ]
+    if len(missing) > MOST_NAMED:
+        missing[MOST_NAMED:] = [f"{len(missing) - MOST_NAMED} more topics"]
+    return [
+        "waiting for " + ", ".join(missing) if missing else "",
+        f"unreadable: {first_of(view.unreadable)}" if view.unreadable else "",
+        f"left to unreadable members: {first_of(view.kept)}" if view.kept else "",
+    ]

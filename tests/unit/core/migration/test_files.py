@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
-from zkconsumer.core.migration.model import Entry, Store
-from zkconsumer.core.migration.planning import Saved
+from zkconsumer.core.migration.planning import Entry, Saved, Store
 from zkconsumer.model import TopicPartition
 
 OFFSETS = {TopicPartition("b", 10): 0, TopicPartition("a", 0): 2**63 - 1, TopicPartition("b", 9): 7}
@@ -22,7 +23,7 @@ def test_the_lines_are_those_of_the_java_tool() -> None:
     assert format_csv({TopicPartition("b", 9): 7}, "g") == "g,b,9,7\n"
 
 
-def test_quotes_as_the_java_tool_writes_them_around_long_names_are_read() -> None:
+def test_the_java_tools_quotes_around_long_names_are_read() -> None:
     text = '"a-topic-with-more-than-24-characters",0,5\r\n"t","1","6"\n\n'
     assert parse_csv(text, "g") == {
         TopicPartition("a-topic-with-more-than-24-characters", 0): 5,
@@ -107,7 +108,7 @@ def test_a_backup_can_be_read_by_people() -> None:
         },
     ],
 )
-def test_a_damaged_backup_is_refused(damage) -> None:
+def test_a_damaged_backup_is_refused(damage: Callable[[dict[str, Any]], Any]) -> None:
     document = json.loads(
         format_backup(Backup("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): Saved(None, Entry(7))}))
     )

@@ -9,6 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkconsumer import ConsumerConfig
+from zkconsumer.assignors.java_consumer import (
+    CooperativeStickyGroupAssignor,
+    GroupAssignor,
+    RangeGroupAssignor,
+    RoundRobinGroupAssignor,
+    StickyGroupAssignor,
+)
 from zkconsumer.core.consumer_protocol import (
     JoinedMember,
     MemberSubscription,
@@ -20,18 +27,11 @@ from zkconsumer.core.consumer_protocol import (
 from zkconsumer.errors import ConfigException, UnknownAssignorError
 from zkconsumer.member.coordinator.leader_assignment import (
     GROUP_ASSIGNORS,
+    assign_group,
     common_protocol,
     group_assignor,
-    lead,
-    offers,
-    subscribed_topics,
-)
-from zkconsumer.member.coordinator.leader_assignors import (
-    CooperativeStickyGroupAssignor,
-    GroupAssignor,
-    RangeGroupAssignor,
-    RoundRobinGroupAssignor,
-    StickyGroupAssignor,
+    protocol_offers,
+    topics_of_members,
 )
 from zkconsumer.model import ConsumerId, TopicPartition
 
@@ -56,7 +56,7 @@ class Group:
         members = []
         for member, wanted in subscriptions.items():
             before = self.owned.get(member)
-            [(_, data)] = offers(
+            [(_, data)] = protocol_offers(
                 [self.assignor],
                 wanted,
                 owned=(before or ()) if self.cooperative else (),
@@ -64,7 +64,7 @@ class Group:
                 generation=-1 if before is None else self.generation,
             )
             members.append(JoinedMember(member, data))
-        found = lead(self.assignor, topics, members)
+        found = assign_group(self.assignor, topics, members)
         assert not found.unreadable
         self.generation += 1
         taken = {m: list(decode_assignment(data, m).partitions) for m, data in found.assignments.items()}
@@ -107,9 +107,9 @@ def test_sticky_members_keep_what_balance_leaves_them(chain: list[set[str]], p: 
 
 
 def test_what_a_sticky_member_had_counts_only_if_nobody_had_it_later() -> None:
-    [(_, old)] = offers([StickyGroupAssignor()], ["t"], owned=(), previous=tps(0, 1), generation=3)
-    [(_, new)] = offers([StickyGroupAssignor()], ["t"], owned=(), previous=tps(1), generation=4)
-    found = lead(StickyGroupAssignor(), {"t": 2}, [JoinedMember("a", old), JoinedMember("b", new)])
+    [(_, old)] = protocol_offers([StickyGroupAssignor()], ["t"], owned=(), previous=tps(0, 1), generation=3)
+    [(_, new)] = protocol_offers([StickyGroupAssignor()], ["t"], owned=(), previous=tps(1), generation=4)
+    found = assign_group(StickyGroupAssignor(), {"t": 2}, [JoinedMember("a", old), JoinedMember("b", new)])
     assert {m: list(given_.partitions) for m, given_ in found.decoded.items()} == {"a": tps(0), "b": tps(1)}
 
 
@@ -143,8 +143,8 @@ def test_the_generation_of_what_is_owned_is_found_wherever_it_stands(form: str) 
 def test_a_member_that_cannot_be_read_gets_nothing_and_the_others_go_on() -> None:
     good = encode_subscription(MemberSubscription(("t",)))
     members = [JoinedMember("a", good), JoinedMember("b", b"\0\0\0"), JoinedMember("c", good)]
-    assert subscribed_topics(members) == {"t"}
-    found = lead(RangeGroupAssignor(), {"t": 4}, members)
+    assert topics_of_members(members) == {"t"}
+    found = assign_group(RangeGroupAssignor(), {"t": 4}, members)
     assert set(found.unreadable) == {"b"}
     assert set(found.assignments) == {"a", "b", "c"}
     assert decode_assignment(found.assignments["b"], "b").partitions == ()
@@ -155,20 +155,20 @@ def test_static_members_are_told_apart_by_their_instance() -> None:
     said = encode_subscription(MemberSubscription(("t",)))
     members = [JoinedMember("a", said, None), JoinedMember("b", said, "i2"), JoinedMember("c", said, "i1")]
     for assignor in (RangeGroupAssignor(), RoundRobinGroupAssignor()):
-        found = lead(assignor, {"t": 3}, members).decoded
+        found = assign_group(assignor, {"t": 3}, members).decoded
         assert [list(found[m].partitions) for m in "cba"] == [tps(0), tps(1), tps(2)]
 
 
 def test_a_group_of_nobody_and_of_nothing() -> None:
-    assert lead(RangeGroupAssignor(), {}, []).assignments == {}
+    assert assign_group(RangeGroupAssignor(), {}, []).assignments == {}
     said = encode_subscription(MemberSubscription(("gone",)))
     for assignor in (RangeGroupAssignor(), RoundRobinGroupAssignor(), StickyGroupAssignor()):
-        assert lead(assignor, {}, [JoinedMember("a", said)]).decoded["a"].partitions == ()
+        assert assign_group(assignor, {}, [JoinedMember("a", said)]).decoded["a"].partitions == ()
 
 
 def test_offers_say_what_is_held_only_where_it_is_held() -> None:
     assignors = [RangeGroupAssignor(), CooperativeStickyGroupAssignor()]
-    listed = offers(assignors, ["t"], owned=tps(1), previous=tps(1, 2), generation=6, rack="r")
+    listed = protocol_offers(assignors, ["t"], owned=tps(1), previous=tps(1, 2), generation=6, rack="r")
     assert [name for name, _ in listed] == ["range", "cooperative-sticky"]
     for _, data in listed:
         said = decode_subscription(data, "m")

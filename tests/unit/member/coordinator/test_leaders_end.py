@@ -11,7 +11,7 @@ import pytest
 from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector
 from zkconsumer.errors import OffsetCommitError
-from zkconsumer.member.coordinator.group_thread import CoordinatedMember
+from zkconsumer.member.coordinator.rebalancer import CoordinatedRebalancer
 from zkconsumer.member.events import StopRequested
 from zkconsumer.testing import FakeCluster
 
@@ -35,14 +35,14 @@ def close(leader: ZookeeperConsumerConnector) -> None:
 def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked_to_stop, handle = threading.Event(), CoordinatedMember._handle
+    asked_to_stop, handle = threading.Event(), CoordinatedRebalancer.handle
 
-    def told(self: CoordinatedMember, event: object) -> None:
+    def told(self: CoordinatedRebalancer, event: object) -> None:
         handle(self, event)
         if isinstance(event, StopRequested):
             asked_to_stop.set()
 
-    monkeypatch.setattr(CoordinatedMember, "_handle", told)
+    monkeypatch.setattr(CoordinatedRebalancer, "handle", told)
     with FakeCluster() as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"1", b"2", b"in hand"])
@@ -65,6 +65,7 @@ def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits
         other.shutdown()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.parametrize("version", ["3.9", "1.1"])
 def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(version: str) -> None:
     """3.9 takes it out when its SyncGroup is late; up to 2.5 a heartbeat before that is answered and does not count."""
@@ -79,6 +80,7 @@ def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(ve
             lambda: cluster.requests_of("Fetch", "leader"), 10, "the end of the search for the partitions' leader"
         )
         (name,) = cluster.group("g").members
+        assert leader._member is not None
         lease = leader._member.lease
         with cluster.park("Metadata", at="request", client_id="leader") as parked:
             joining = threading.Thread(target=other.create_message_streams, args=({"t": 1},), name="joining")

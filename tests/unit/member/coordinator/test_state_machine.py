@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from zkconsumer.member.coordinator.state_machine import (
     ASKING,
     CAUSES,
     HOLDING,
-    IMPOSSIBLE,
     OPEN,
     OUR_CAUSES,
     TABLE,
@@ -22,18 +20,15 @@ from zkconsumer.member.coordinator.state_machine import (
     Effect,
     State,
     Trigger,
-    diagram,
-    transition,
 )
 
-DESIGN = Path(__file__).parents[4] / "zkconsumer" / "DESIGN.md"
 QUESTIONS = {Effect.FIND, Effect.JOIN, Effect.ASK_TOPICS, Effect.SYNC}
 DROPPING = {Effect.LOSE_ALL, Effect.ABANDON, Effect.GIVE_UP_ALL, Effect.LET_GO}
 
 
 def test_every_pair_is_decided_or_cannot_come_together() -> None:
-    assert set(TABLE) | IMPOSSIBLE == {(state, trigger) for state in State for trigger in Trigger}
-    assert {trigger for _, trigger in IMPOSSIBLE} == ANSWERS - {Trigger.LEFT} | {Trigger.RETRY_DUE}
+    assert set(TABLE.rows) | TABLE.impossible == {(state, trigger) for state in State for trigger in Trigger}
+    assert {trigger for _, trigger in TABLE.impossible} == ANSWERS - {Trigger.LEFT} | {Trigger.RETRY_DUE}
 
 
 @pytest.mark.parametrize(
@@ -50,29 +45,29 @@ def test_every_pair_is_decided_or_cannot_come_together() -> None:
     ],
 )
 def test_an_answer_comes_only_where_it_was_asked_for(answer: Trigger, states: set[State]) -> None:
-    assert {state for state in State if (state, answer) in TABLE} == states
+    assert {state for state in State if (state, answer) in TABLE.rows} == states
 
 
-@pytest.mark.parametrize("pair", sorted(IMPOSSIBLE, key=str), ids=str)
+@pytest.mark.parametrize("pair", sorted(TABLE.impossible, key=str), ids=str)
 def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
     with pytest.raises(LookupError, match=f"{pair[1].name} cannot happen while {pair[0].name}"):
-        transition(*pair)
+        TABLE.next(*pair)
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_of_a_rebalance_makes_a_stable_member_join_again(cause: Trigger) -> None:
-    assert transition(State.STABLE, cause) == (State.JOINING, (Effect.GIVE_UP, Effect.JOIN))
+    assert TABLE.next(State.STABLE, cause) == (State.JOINING, (Effect.GIVE_UP, Effect.JOIN))
 
 
 @pytest.mark.parametrize("cause", OUR_CAUSES)
 @pytest.mark.parametrize("state", [*ASKING, State.SEARCHING])
 def test_a_cause_that_comes_too_early_is_remembered(state: State, cause: Trigger) -> None:
     """KAFKA-6671 and others: what changed while a rebalance was under way was not seen again."""
-    assert transition(state, cause) == (state, (Effect.REMEMBER,))
+    assert TABLE.next(state, cause) == (state, (Effect.REMEMBER,))
 
 
 def test_who_is_no_member_owns_nothing_and_hands_out_nothing() -> None:
-    for (state, _), (to, effects) in TABLE.items():
+    for (state, _), (to, effects) in TABLE.rows.items():
         if to in (State.UNJOINED, State.FENCED, State.LEAVING) and state is not to:
             assert DROPPING & set(effects), (state, to)
         if {Effect.FORGET_MEMBER, Effect.FORGET_GENERATION} & set(effects):
@@ -80,7 +75,7 @@ def test_who_is_no_member_owns_nothing_and_hands_out_nothing() -> None:
 
 
 def test_what_is_owned_is_dropped_before_anybody_is_told_that_we_left() -> None:
-    for _, effects in TABLE.values():
+    for _, effects in TABLE.rows.values():
         if Effect.LEAVE in effects:
             assert DROPPING & set(effects[: effects.index(Effect.LEAVE)])
         if Effect.LOSE_ALL in effects:
@@ -89,31 +84,31 @@ def test_what_is_owned_is_dropped_before_anybody_is_told_that_we_left() -> None:
 
 @pytest.mark.parametrize("state", OPEN)
 def test_shutting_down_leaves_from_every_state_and_waits_for_one_answer_only(state: State) -> None:
-    assert transition(state, Trigger.STOPPED) == (State.LEAVING, (Effect.LET_GO, Effect.LEAVE))
+    assert TABLE.next(state, Trigger.STOPPED) == (State.LEAVING, (Effect.LET_GO, Effect.LEAVE))
     for trigger in Trigger:
-        if (State.LEAVING, trigger) in TABLE:
-            to, effects = transition(State.LEAVING, trigger)
+        if (State.LEAVING, trigger) in TABLE.rows:
+            to, effects = TABLE.next(State.LEAVING, trigger)
             assert to is (State.CLOSED if trigger is Trigger.LEFT else State.LEAVING)
             assert not effects
 
 
 @pytest.mark.parametrize("state", TRYING)
 def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(state: State) -> None:
-    to, effects = transition(state, Trigger.READER_GONE)
+    to, effects = TABLE.next(state, Trigger.READER_GONE)
     assert to is State.UNJOINED
     assert effects == (Effect.ABANDON, Effect.LEAVE, Effect.FORGET_MEMBER)
-    assert transition(to, Trigger.READER_BACK) == (State.FINDING, (Effect.FIND,))
+    assert TABLE.next(to, Trigger.READER_BACK) == (State.FINDING, (Effect.FIND,))
 
 
 @pytest.mark.parametrize("state", HOLDING)
 def test_losing_the_coordinator_costs_nothing_that_is_owned(state: State) -> None:
-    to, effects = transition(state, Trigger.COORDINATOR_LOST)
+    to, effects = TABLE.next(state, Trigger.COORDINATOR_LOST)
     assert to is State.SEARCHING
     assert not DROPPING & set(effects)
 
 
 def test_who_was_fenced_joins_never_again() -> None:
-    assert {to for (state, _), (to, _) in TABLE.items() if state is State.FENCED} == {State.FENCED, State.LEAVING}
+    assert {to for (state, _), (to, _) in TABLE.rows.items() if state is State.FENCED} == {State.FENCED, State.LEAVING}
 
 
 def reachable(start: State, triggers: set[Trigger]) -> set[State]:
@@ -121,7 +116,7 @@ def reachable(start: State, triggers: set[Trigger]) -> set[State]:
     while left:
         state = left.pop()
         for trigger in triggers:
-            to = TABLE.get((state, trigger), (state, ()))[0]
+            to = TABLE.rows.get((state, trigger), (state, ()))[0]
             if to not in found:
                 found.add(to)
                 left.append(to)
@@ -137,9 +132,9 @@ def test_no_state_is_a_dead_end(state: State) -> None:
 def steps(triggers: list[Trigger]) -> Iterator[tuple[State, Trigger, tuple[Effect, ...], State]]:
     state = State.UNJOINED
     for trigger in triggers:
-        if (state, trigger) in IMPOSSIBLE:
+        if (state, trigger) in TABLE.impossible:
             continue
-        to, effects = transition(state, trigger)
+        to, effects = TABLE.next(state, trigger)
         yield state, trigger, effects, to
         state = to
 
@@ -174,9 +169,3 @@ def test_a_generation_is_entered_by_its_door_and_left_once(triggers: list[Trigge
         if to in (State.UNJOINED, State.CLOSED):
             assert not owning
             assert not member
-
-
-def test_the_diagram_in_the_design_is_drawn_from_the_table() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
-    drawn = text.split("<!-- coordinated states -->")[1].split("<!-- /coordinated states -->")[0].strip()
-    assert drawn == f"```mermaid\n{diagram()}\n```", "write zkconsumer.member.coordinator.state_machine.diagram() there"

@@ -19,8 +19,8 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.errors import UnknownAssignorError
-from zkconsumer.member.coordinator.leader_assignment import lead, offers
-from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor, streams_of
+from zkconsumer.member.coordinator.leader_assignment import assign_group, protocol_offers
+from zkconsumer.member.coordinator.streams_assignor import StreamsAssignor, partition_streams
 from zkconsumer.model import ConsumerId, TopicPartition, thread_id
 
 
@@ -35,17 +35,16 @@ def tps(*numbers: int, topic: str = "t") -> tuple[TopicPartition, ...]:
 
 def made(name: str, strategy: str = "range", streams: int | dict[str, int] = 1, **properties: str) -> StreamsAssignor:
     chosen = config(partition_assignment_strategy=strategy, **properties)
-    count = streams if isinstance(streams, dict) else None
     return StreamsAssignor(
         chosen,
         ConsumerId(f"g_{name}"),
-        lambda topic: count[topic] if count is not None else streams,  # type: ignore[return-value]
+        lambda topic: streams[topic] if isinstance(streams, dict) else streams,
         advertisement(chosen),
     )
 
 
 def joined(member: str, assignor_: StreamsAssignor, *topics: str, owned: Any = ()) -> JoinedMember:
-    [(_, data)] = offers([assignor_], topics, owned=owned, previous=owned, generation=1)
+    [(_, data)] = protocol_offers([assignor_], topics, owned=owned, previous=owned, generation=1)
     return JoinedMember(member, data)
 
 
@@ -69,26 +68,26 @@ def test_every_stream_gets_what_it_got_under_zookeeper(
     # the coordinator's ids are random, so that their order is another one
     ids = {name: f"consumer-{99 - ord(name)}" for name in brought}
     made_ = {name: made(name, strategy, streams) for name, streams in brought.items()}
-    found = lead(next(iter(made_.values())), topics, [joined(ids[n], made_[n], *brought[n]) for n in brought])
+    found = assign_group(next(iter(made_.values())), topics, [joined(ids[n], made_[n], *brought[n]) for n in brought])
     here = {
         tp: thread_id(ConsumerId(f"g_{name}"), number)
         for name, streams in brought.items()
-        for tp, number in streams_of(decode_assignment(found.assignments[ids[name]], "m"), streams, {}).items()
+        for tp, number in partition_streams(decode_assignment(found.assignments[ids[name]], "m"), streams, {}).items()
     }
     assert here == dict(under_zookeeper)
 
 
 def test_what_changes_hands_is_first_given_up() -> None:
     a, b = made("a"), made("b")
-    first = lead(a, {"t": 4}, [joined("1", a, "t", owned=tps(0, 1, 2, 3)), joined("2", b, "t")]).decoded
+    first = assign_group(a, {"t": 4}, [joined("1", a, "t", owned=tps(0, 1, 2, 3)), joined("2", b, "t")]).decoded
     assert (first["1"].partitions, first["2"].partitions) == (tps(0, 1), ())
-    second = lead(a, {"t": 4}, [joined("1", a, "t", owned=tps(0, 1)), joined("2", b, "t")]).decoded
+    second = assign_group(a, {"t": 4}, [joined("1", a, "t", owned=tps(0, 1)), joined("2", b, "t")]).decoded
     assert (second["1"].partitions, second["2"].partitions) == (tps(0, 1), tps(2, 3))
 
 
 def test_a_second_life_under_the_same_consumer_id_is_another_member_until_the_first_has_timed_out() -> None:
     one, two = made("a"), made("a")
-    found = lead(one, {"t": 4}, [joined("1", one, "t"), joined("2", two, "t")]).decoded
+    found = assign_group(one, {"t": 4}, [joined("1", one, "t"), joined("2", two, "t")]).decoded
     assert sorted(found["1"].partitions + found["2"].partitions) == list(tps(0, 1, 2, 3))
     assert found["1"].partitions
     assert found["2"].partitions
@@ -97,10 +96,10 @@ def test_a_second_life_under_the_same_consumer_id_is_another_member_until_the_fi
 def test_members_with_different_strategies_share_out_by_range_or_refuse() -> None:
     a, b = made("a", "average"), made("b", "consistent-hash")
     members = [joined("1", a, "t"), joined("2", b, "t")]
-    assert lead(a, {"t": 4}, members).decoded["1"].partitions == tps(0, 1)
+    assert assign_group(a, {"t": 4}, members).decoded["1"].partitions == tps(0, 1)
     refusing = made("a", "average", assignment_mixed_group="refuse")
     with pytest.raises(AssignmentError):
-        lead(refusing, {"t": 4}, members)
+        assign_group(refusing, {"t": 4}, members)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_members_with_different_strategies_share_out_by_range_or_refuse() -> Non
 def test_a_member_of_another_kind_gets_nothing_and_is_named(data: bytes | None) -> None:
     ours = made("a")
     stranger = JoinedMember("stranger", encode_subscription(MemberSubscription(("t",), data)))
-    found = lead(ours, {"t": 2}, [stranger, joined("1", ours, "t")])
+    found = assign_group(ours, {"t": 2}, [stranger, joined("1", ours, "t")])
     assert list(found.unreadable) == ["stranger"]
     assert found.decoded["1"].partitions == tps(0, 1)
     assert found.decoded["stranger"].partitions == ()
@@ -125,7 +124,7 @@ def test_a_later_version_of_the_user_data_is_read_by_what_is_known_of_it() -> No
     ours = made("a")
     data = json.dumps({"version": 2, "consumer": "g_b", "streams": {"t": 1}, "colour": "blue", "strategy": "range"})
     other = JoinedMember("2", encode_subscription(MemberSubscription(("t",), data.encode())))
-    assert lead(ours, {"t": 2}, [other, joined("1", ours, "t")]).decoded["2"].partitions == tps(1)
+    assert assign_group(ours, {"t": 2}, [other, joined("1", ours, "t")]).decoded["2"].partitions == tps(1)
 
 
 def test_an_unknown_strategy_is_refused_at_once() -> None:
@@ -138,7 +137,7 @@ def test_an_unknown_strategy_is_refused_at_once() -> None:
 
 def test_without_a_word_of_the_leader_streams_get_blocks() -> None:
     given_ = MemberAssignment(tps(0, 1, 2, 3, 4) + tps(7, topic="u"))
-    assert streams_of(given_, {"t": 2, "u": 3}, {}) == {
+    assert partition_streams(given_, {"t": 2, "u": 3}, {}) == {
         **dict(zip(tps(0, 1, 2, 3, 4), (0, 0, 0, 1, 1), strict=True)),
         TopicPartition("u", 7): 0,
     }
@@ -146,14 +145,14 @@ def test_without_a_word_of_the_leader_streams_get_blocks() -> None:
 
 def test_what_stays_remains_in_its_stream_up_to_its_share() -> None:
     before = dict.fromkeys(tps(0, 1, 2), 1)
-    assert streams_of(MemberAssignment(tps(0, 1, 2, 5)), {"t": 2}, before) == {
+    assert partition_streams(MemberAssignment(tps(0, 1, 2, 5)), {"t": 2}, before) == {
         **dict.fromkeys(tps(0, 1), 1),
         **dict.fromkeys(tps(2, 5), 0),
     }
 
 
 def test_topics_without_a_stream_of_ours_are_left_out() -> None:
-    assert streams_of(MemberAssignment(tps(0)), {"u": 1}, {}) == {}
+    assert partition_streams(MemberAssignment(tps(0)), {"u": 1}, {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -161,20 +160,20 @@ def test_topics_without_a_stream_of_ours_are_left_out() -> None:
     [b"{", b"[]", b'{"streams":7}', b'{"streams":{"t":7}}', b'{"streams":{"t":[7]}}', b'{"streams":{"t":[["0"]]}}'],
 )
 def test_a_leader_s_nonsense_is_not_believed(data: bytes) -> None:
-    assert streams_of(MemberAssignment(tps(0, 1), data), {"t": 2}, {}) == {tps(0)[0]: 0, tps(1)[0]: 1}
+    assert partition_streams(MemberAssignment(tps(0, 1), data), {"t": 2}, {}) == {tps(0)[0]: 0, tps(1)[0]: 1}
 
 
 def test_a_stream_that_we_do_not_have_is_not_believed() -> None:
     data = b'{"version":1,"streams":{"t":[[],[1],[0]]}}'
-    assert streams_of(MemberAssignment(tps(0, 1), data), {"t": 2}, {}) == {tps(0)[0]: 0, tps(1)[0]: 1}
+    assert partition_streams(MemberAssignment(tps(0, 1), data), {"t": 2}, {}) == {tps(0)[0]: 0, tps(1)[0]: 1}
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(1, 5), st.dictionaries(st.integers(0, 30), st.integers(-1, 6)))
 def test_streams_are_even_whatever_was_before(numbers: set[int], streams: int, before: dict[int, int]) -> None:
     given_ = MemberAssignment(tps(*sorted(numbers)))
-    found = streams_of(given_, {"t": streams}, {TopicPartition("t", n): s for n, s in before.items()})
+    found = partition_streams(given_, {"t": streams}, {TopicPartition("t", n): s for n, s in before.items()})
     assert set(found) == set(given_.partitions)
     counts = [list(found.values()).count(n) for n in range(streams)]
     assert max(counts) - min(counts) <= 1
-    again = streams_of(given_, {"t": streams}, found)
+    again = partition_streams(given_, {"t": streams}, found)
     assert again == found, "nothing moves twice"

@@ -16,7 +16,7 @@ from zkconsumer.errors import BrokerUnavailableError, NotCoordinatorError, Rebal
 from zkconsumer.kafka.cluster_metadata import TopicsSeen
 from zkconsumer.kafka.coordinator_search import CoordinatorSearch
 from zkconsumer.kafka.group_channel import Membership
-from zkconsumer.member.coordinator.coordinator_requests import Line
+from zkconsumer.member.coordinator.coordinator_requests import CoordinatorRequests
 from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
 from zkconsumer.member.coordinator.heartbeats import Heartbeats
 from zkconsumer.model import Endpoint
@@ -89,7 +89,7 @@ def search() -> Search:
 def test_a_question_that_was_replaced_before_it_had_a_connection_is_not_asked(search: Search) -> None:
     """A join may wait for minutes, and what replaced it would wait behind it."""
     answers: SimpleQueue[Answered] = SimpleQueue()
-    line = Line("n", cast(CoordinatorSearch, search), answers.put, timeout=scaled(10))
+    line = CoordinatorRequests("n", cast(CoordinatorSearch, search), answers.put, timeout=scaled(10))
     line.open()
     nothing: Collection[str] = ()
     line.find(nothing, look=False)

@@ -6,15 +6,15 @@ import pytest
 
 from zkconsumer.core.registration import STATIC, WHITE_LIST, Registration
 from zkconsumer.member.coordinator.state_machine import Trigger
-from zkconsumer.member.coordinator.topic_interest import Interest
+from zkconsumer.member.coordinator.topic_interest import TopicInterest
 
 
-def static(**streams: int) -> Interest:
-    return Interest(Registration(STATIC, streams), exclude_internal=True)
+def static(**streams: int) -> TopicInterest:
+    return TopicInterest(Registration(STATIC, streams), exclude_internal=True)
 
 
-def pattern(expression: str) -> Interest:
-    return Interest(Registration(WHITE_LIST, {expression: 2}), exclude_internal=True)
+def pattern(expression: str) -> TopicInterest:
+    return TopicInterest(Registration(WHITE_LIST, {expression: 2}), exclude_internal=True)
 
 
 def test_a_static_subscription_is_wanted_whether_it_exists_or_not() -> None:
@@ -112,4 +112,4 @@ def test_a_pattern_that_does_not_decide_keeps_what_matched_and_says_so() -> None
     interest.saw(None, {"aaa": 1, "a" * 200 + "b": 1}, [])
     assert interest.topics == ["aaa"]
     if interest.trouble:
-        assert "did not decide" in interest.trouble
+        assert "did not finish matching" in interest.trouble

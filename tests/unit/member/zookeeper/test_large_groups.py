@@ -11,9 +11,9 @@ import pytest
 from tests.timing import eventually, scaled
 from tests.unit.fetch.test_truncation_check import add, reading, take
 from zkconsumer.core.subscription import _ALLOWED
-from zkconsumer.core.topic_filter import _PATTERNS, Whitelist
+from zkconsumer.core.topic_filter import _COMPILED, Whitelist
 from zkconsumer.deadline import Deadline
-from zkconsumer.member.zookeeper.registration import Membership
+from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.model import ConsumerId
 from zkconsumer.testing import FakeCluster, FakeZooKeeper
 from zkconsumer.zookeeper import paths
@@ -52,8 +52,8 @@ def test_the_lease_is_renewed_while_a_large_group_is_read(monkeypatch: pytest.Mo
     session = zookeeper.session()
     session.open(deadline())
     touched: list[float] = []
-    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
     now = [monotonic()]
+    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
 
     def slowly() -> float:
         now[0] += 0.1
@@ -86,16 +86,16 @@ def test_what_is_remembered_of_expressions_has_a_limit() -> None:
     """The package beneath remembers 500 patterns, of whatever size."""
     for number in range(20):
         Whitelist(f"{number}|" + "(a{4096})" * 8)
-    assert sum(cost for _, cost in _PATTERNS._entries.values()) <= _PATTERNS._limit
-    assert sum(size > 50_000 for _, size in _PATTERNS._entries.values()) <= 4
+    assert sum(cost for _, cost in _COMPILED._entries.values()) <= _COMPILED._limit
+    assert sum(size > 50_000 for _, size in _COMPILED._entries.values()) <= 4
     assert sum(cost for _, cost in _ALLOWED._entries.values()) <= _ALLOWED._limit
 
 
-def membership(session: Session, cache: NodeCache) -> Membership:
+def membership(session: Session, cache: NodeCache) -> GroupRegistration:
     def own() -> object:
         raise AssertionError("it does not register")
 
-    return Membership(session, cache, "g", ConsumerId("g_00"), own, exclude_internal_topics=True)  # type: ignore[arg-type]
+    return GroupRegistration(session, cache, "g", ConsumerId("g_00"), own, exclude_internal_topics=True)  # type: ignore[arg-type]
 
 
 def deadline() -> Deadline:

@@ -6,8 +6,7 @@ import pytest
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.member.zookeeper import round_schedule
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
-from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, Schedule
+from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, RebalanceSettings, RoundSchedule
 
 QUIET, BACKOFF, BACKOFF_MAX = 0.05, 0.2, 10.0
 SETTINGS = RebalanceSettings(QUIET, BACKOFF, BACKOFF_MAX, 1.0, 20.0, 6.0, True, True)
@@ -36,7 +35,7 @@ def test_the_quiet_time_is_at_most_50_ms_by_default_and_can_be_set() -> None:
 def test_members_that_see_the_same_event_do_not_begin_at_the_same_moment(clock: Clock) -> None:
     dues = []
     for _ in range(200):
-        planned = Schedule(SETTINGS)
+        planned = RoundSchedule(SETTINGS)
         planned.after_quiet("x")
         dues.append(planned.due - clock.now)
     assert len(set(dues)) > 150
@@ -44,7 +43,7 @@ def test_members_that_see_the_same_event_do_not_begin_at_the_same_moment(clock: 
 
 
 def test_each_event_of_a_burst_puts_the_round_off_but_not_for_ever(clock: Clock) -> None:
-    planned = Schedule(SETTINGS)
+    planned = RoundSchedule(SETTINGS)
     begun, events = clock.now, 0
     while True:
         planned.after_quiet(f"event {events}")
@@ -60,13 +59,13 @@ def test_each_event_of_a_burst_puts_the_round_off_but_not_for_ever(clock: Clock)
 
 
 def test_an_owner_node_waits_for_the_rest_of_its_transaction_only(clock: Clock) -> None:
-    planned = Schedule(SETTINGS)
+    planned = RoundSchedule(SETTINGS)
     planned.briefly("x")
     assert planned.due == clock.now + OWNER_QUIET < clock.now + QUIET
 
 
 def test_failures_are_repeated_for_ever_with_growing_pauses_up_to_a_limit(clock: Clock) -> None:
-    planned = Schedule(SETTINGS)
+    planned = RoundSchedule(SETTINGS)
     pauses = [planned.back_off() for _ in range(2000)]
     assert planned.due == clock.now + pauses[-1]
     assert pauses[0] <= BACKOFF
@@ -77,13 +76,13 @@ def test_failures_are_repeated_for_ever_with_growing_pauses_up_to_a_limit(clock:
 
 
 def test_what_no_watch_tells_is_looked_at_before_long(clock: Clock) -> None:
-    planned = Schedule(SETTINGS)
+    planned = RoundSchedule(SETTINGS)
     planned.later("x")
     assert clock.now < planned.due <= clock.now + BACKOFF_MAX
 
 
 def test_nothing_begins_before_it_may_but_what_is_repeated(clock: Clock) -> None:
-    planned = Schedule(SETTINGS)
+    planned = RoundSchedule(SETTINGS)
     planned.not_before = clock.now + 3.0
     planned.now("x")
     assert planned.due == clock.now + 3.0

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from zkconsumer.member.zookeeper import session_monitor as contacts
-from zkconsumer.member.zookeeper.session_monitor import BARREN, SILENCE, Contact
+from zkconsumer.member.zookeeper.session_monitor import BARREN, SILENCE, SessionMonitor
 from zkconsumer.member.zookeeper.state_machine import Trigger
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.session import SessionChanged, SessionState
 
 
-def contact_of(session_id: int) -> tuple[Contact, Any]:
+def contact_of(session_id: int) -> tuple[SessionMonitor, Any]:
     lease = SimpleNamespace(ends_at=float("-inf"), safe_until=float("-inf"), epoch=1)
     session = SimpleNamespace(
         session_id=session_id, lease=lease, timeout=4.0, contested=False, connected=True, unanswered=False
     )
-    contact = Contact(session)  # type: ignore[arg-type]
+    contact = SessionMonitor(session)  # type: ignore[arg-type]
     contact.begin()
     return contact, session
 
 
-def connected(contact: Contact, session: Any) -> Trigger | None:
+def connected(contact: SessionMonitor, session: Any) -> Trigger | None:
     told = contact.changed(SessionChanged(SessionState.CONNECTED, session.session_id, session.lease.epoch))
     return None if told is None else told[0]
 

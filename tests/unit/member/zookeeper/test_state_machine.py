@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,16 +11,12 @@ from hypothesis import strategies as st
 from zkconsumer.member.zookeeper.state_machine import (
     CONNECTED,
     DISCONNECTED,
-    IMPOSSIBLE,
     TABLE,
     Effect,
     State,
     Trigger,
-    diagram,
-    transition,
 )
 
-DESIGN = Path(__file__).parents[4] / "zkconsumer" / "DESIGN.md"
 OUTCOMES = {
     Trigger.ROUND_SETTLED,
     Trigger.ROUND_BLOCKED,
@@ -33,37 +28,37 @@ REJOINED = {Trigger.RECONNECTED, Trigger.NEW_SESSION}
 
 
 def test_every_pair_is_decided_or_cannot_come_together() -> None:
-    assert set(TABLE) | IMPOSSIBLE == {(state, trigger) for state in State for trigger in Trigger}
-    assert {pair for pair in IMPOSSIBLE if pair[1] not in OUTCOMES and pair[0] is not State.REBALANCING} == {
+    assert set(TABLE.rows) | TABLE.impossible == {(state, trigger) for state in State for trigger in Trigger}
+    assert {pair for pair in TABLE.impossible if pair[1] not in OUTCOMES and pair[0] is not State.REBALANCING} == {
         *((state, Trigger.LEASE_ENDED) for state in CONNECTED),
         *((state, Trigger.STUCK) for state in CONNECTED),
         *((state, Trigger.ROUND_DUE) for state in DISCONNECTED),
     }
 
 
-@pytest.mark.parametrize("pair", sorted(IMPOSSIBLE, key=str), ids=str)
+@pytest.mark.parametrize("pair", sorted(TABLE.impossible, key=str), ids=str)
 def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
     with pytest.raises(LookupError, match=f"{pair[1].name} cannot happen while {pair[0].name}"):
-        transition(*pair)
+        TABLE.next(*pair)
 
 
 def test_a_round_is_performed_in_no_other_state_and_always_ends_it() -> None:
-    for (state, _), (to, effects) in TABLE.items():
+    for (state, _), (to, effects) in TABLE.rows.items():
         assert (Effect.PERFORM_ROUND in effects) == (to is State.REBALANCING)
         if state is State.REBALANCING:
             assert to is not State.REBALANCING
 
 
 def test_who_has_no_session_owns_nothing() -> None:
-    for (state, _), (to, effects) in TABLE.items():
+    for (state, _), (to, effects) in TABLE.rows.items():
         if to in (State.CUT_OFF, State.EXPIRED) and state is not to:
             assert Effect.DROP_ALL in effects
     for state in (*CONNECTED, *DISCONNECTED):
-        assert Effect.DROP_ALL in transition(state, Trigger.NEW_SESSION)[1]
+        assert Effect.DROP_ALL in TABLE.next(state, Trigger.NEW_SESSION)[1]
 
 
 def test_the_lease_is_resumed_after_what_was_owned_is_dropped_and_what_was_read_forgotten() -> None:
-    for (_, trigger), (_, effects) in TABLE.items():
+    for (_, trigger), (_, effects) in TABLE.rows.items():
         if Effect.RESUME_LEASE in effects:
             assert trigger in REJOINED
             before = effects[: effects.index(Effect.RESUME_LEASE)]
@@ -76,7 +71,7 @@ def reachable(start: State, triggers: set[Trigger]) -> set[State]:
     while left:
         state = left.pop()
         for trigger in triggers:
-            to = TABLE.get((state, trigger), (state, ()))[0]
+            to = TABLE.rows.get((state, trigger), (state, ()))[0]
             if to not in found:
                 found.add(to)
                 left.append(to)
@@ -93,9 +88,9 @@ def test_no_state_is_a_dead_end(state: State) -> None:
 def steps(triggers: list[Trigger]) -> Iterator[tuple[State, tuple[Effect, ...], State]]:
     state = State.JOINING
     for trigger in triggers:
-        if (state, trigger) in IMPOSSIBLE:
+        if (state, trigger) in TABLE.impossible:
             continue
-        to, effects = transition(state, trigger)
+        to, effects = TABLE.next(state, trigger)
         yield state, effects, to
         state = to
 
@@ -111,11 +106,3 @@ def test_a_round_is_always_on_its_way_where_one_is_needed(triggers: list[Trigger
         due = due or bool(set_by & set(effects))
         if to in CONNECTED and to is not State.SETTLED:
             assert due
-
-
-def test_the_diagram_in_the_design_is_drawn_from_the_table() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
-    drawn = text.split("<!-- states -->")[1].split("<!-- /states -->")[0].strip()
-    assert drawn == f"```mermaid\n{diagram()}\n```", (
-        "write zkconsumer.member.zookeeper.state_machine.diagram() between the markers"
-    )

@@ -1,0 +1,261 @@
+"""The coordinator of a member in the brokers' group: turns events and timers into triggers of ``state_machine``.
+
+``effects`` performs what the table says. Requests that take time run on other threads (coordinator requests,
+heartbeats, committer), so that the group thread can be told to stop at any moment.
+
+Called by the group thread; other threads read :attr:`CoordinatedRebalancer.state` and ``first_round``.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from time import monotonic
+from typing import Any
+
+from zkconsumer.core.poll_watchdog import PollWatchdog
+from zkconsumer.errors import MemberIdRequiredError, ZkConsumerError
+from zkconsumer.kafka.group_channel import Membership
+from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.coordinator.assignment import Assignment
+from zkconsumer.member.coordinator.effects import Effects, MachineState
+from zkconsumer.member.coordinator.error_triggers import trigger_of
+from zkconsumer.member.coordinator.events import Answered, HeartbeatFailed
+from zkconsumer.member.coordinator.join_protocol import JoinProtocol, Question
+from zkconsumer.member.coordinator.settings import AT_ONCE, LEAVE_WITHIN, LOOK_FOR_READER, NEVER, MemberSettings
+from zkconsumer.member.coordinator.state_machine import ASKING, TABLE, TRYING, State, Trigger
+from zkconsumer.member.coordinator.status import Status
+from zkconsumer.member.events import ListenerReturned, StopRequested, SubscriptionChanged, first_stop
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.interfaces import Readers
+from zkconsumer.member.offset_conflicts import OffsetConflicts
+
+log = logging.getLogger(__name__)
+
+_LISTENING = (*ASKING, State.STABLE)
+"""States in which a coordinator that is silent for a session timeout is given up."""
+_LOST = (Trigger.OUTDATED, Trigger.FORGOTTEN)
+_SENT_BACK = (*_LOST, Trigger.GROUP_CHANGED, Trigger.MEMBER_NAMED)
+"""Triggers that make us join again at once."""
+
+
+class CoordinatedRebalancer:
+    """The coordinator's group, as one member takes part in it.
+
+    Arguments: ``conflicts`` moves owned partitions, ``readers`` are watched for ``max.poll.interval.ms``. A bridge has
+    neither: it consumes what it owns in ZooKeeper.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        *,
+        inbox: Inbox,
+        join: JoinProtocol,
+        assignment: Assignment,
+        status: Status,
+        conflicts: OffsetConflicts | None = None,
+        readers: Readers | None = None,
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._join = join
+        self._assignment = assignment
+        self._status = status
+        self._conflicts = conflicts
+        self._readers = readers
+        self._watchdog = PollWatchdog(settings.max_poll)
+        self._look_at_readers = NEVER if readers is None else monotonic()
+        self._machine = MachineState()
+        self._effects = Effects(settings, self._machine, inbox, join, assignment, self._watchdog, status)
+
+    @property
+    def state(self) -> ConnectorState:
+        """The member's state, for the user. Any thread."""
+        interest = self._join.interest
+        conflicts = "" if self._conflicts is None else self._conflicts.trouble
+        return self._status.shown(
+            self._machine.state,
+            len(self._assignment.partitions),
+            valid=self._join.lease.valid,
+            away=bool(self._watchdog.stalled),
+            beside=(interest.trouble, interest.waiting, self._assignment.trouble, conflicts),
+        )
+
+    @property
+    def first_round(self) -> Future[None]:
+        """Done with the first generation; failed with an error that no waiting cures. Any thread."""
+        return self._status.first_round
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member has left for good."""
+        return self._machine.state is State.CLOSED
+
+    def begin(self) -> None:
+        """Begin to join, if anything is subscribed."""
+        self._status.began()
+        if self._join.interest.empty:
+            self._status.let_in()
+        else:
+            self._on(Trigger.SUBSCRIPTION_CHANGED, "joining")
+
+    def step_failed(self, error: Exception) -> None:
+        """Look for the coordinator again after an unexpected error, or end a leave."""
+        if self._machine.state in TRYING:
+            self._machine.state = State.FINDING
+            self._on(Trigger.NOT_NOW, str(error))
+        elif self._machine.state is State.LEAVING:
+            self._on(Trigger.LEFT)
+
+    # ---- timers ----
+
+    def due(self) -> float:
+        """Return when the next timer is due (monotonic seconds)."""
+        return min(self._machine.due, self._look_at_readers, self._silent_at)
+
+    @property
+    def _silent_at(self) -> float:
+        """When a coordinator that is silent is given up."""
+        return self._join.silent_at if self._machine.state in _LISTENING else NEVER
+
+    def run_timers(self) -> None:
+        """Do what is due."""
+        machine, now = self._machine, monotonic()
+        if now >= machine.retry_at:
+            self._on(Trigger.RETRY_DUE)
+        if now >= machine.leave_by:
+            self._on(Trigger.LEFT)
+        if machine.stop_at < NEVER and (machine.state is not State.LEADING or now >= machine.stop_at):
+            machine.stop_at = NEVER
+            self._on(Trigger.STOPPED)
+        if now >= self._silent_at:
+            self._on(Trigger.LEASE_ENDED, "the coordinator was silent for a session timeout")
+        if now >= machine.look_at:
+            machine.look_at = now + self._settings.interval
+            if machine.state is State.STABLE:
+                self._join.look()
+        if self._readers is not None and now >= self._look_at_readers:
+            self._look_at_readers = now + self._watch(self._readers, now)
+
+    def _watch(self, readers: Readers, now: float) -> float:
+        """See whether readers come back; returns the seconds until the next look."""
+        watchdog = self._watchdog
+        if self._machine.state is State.UNJOINED and watchdog.stalled:
+            for key, place in list(watchdog.stalled.items()):
+                if readers.came_back(key, place):
+                    watchdog.back(key)
+            if not watchdog.stalled and not self._join.interest.empty:
+                self._on(Trigger.READER_BACK, "the reader is back")
+            return LOOK_FOR_READER
+        if self._machine.state in TRYING and self._join.lease.valid and self._assignment.partitions:
+            watchdog.go_on(now)
+            if watchdog.look(readers.places(), now):
+                self._on(Trigger.READER_GONE, watchdog.describe())
+                return LOOK_FOR_READER
+        else:
+            watchdog.hold(now)  # nobody can come back while nothing is handed out
+        return watchdog.every
+
+    # ---- events, as triggers ----
+
+    def handle(self, event: Any) -> None:
+        """Deal with one event."""
+        match event:
+            case Answered():
+                self._answered(event)
+            case HeartbeatFailed(who, error):
+                self._heartbeat_failed(who, error)
+            case StopRequested():
+                machine = self._machine
+                if machine.stopping is None:
+                    # no commit is taken before the leader has decided, and the last one is to come: decide before
+                    machine.stop_at = monotonic() + (LEAVE_WITHIN if machine.state is State.LEADING else 0.0)
+                machine.stopping = first_stop([machine.stopping or event, event])
+            case SubscriptionChanged():
+                self._subscribe(event)
+            case ListenerReturned():
+                pass
+            case _ if self._conflicts is not None:
+                self._conflicts.handle(event)
+
+    def _answered(self, event: Answered) -> None:
+        match self._join.take(event):
+            case Question.LOOKING:
+                self._looked(event)
+            case Question.LEAVING:
+                self._on(Trigger.LEFT)
+            case Question.ON_THE_WAY:
+                try:
+                    trigger = self._join.meaning(event)
+                except ZkConsumerError as e:
+                    self._failed(e)
+                else:
+                    self._on(trigger)
+
+    def _failed(self, error: ZkConsumerError) -> None:
+        if isinstance(error, MemberIdRequiredError):
+            self._join.generation.named(error.member_id)
+        self._status.error = error
+        trigger = trigger_of(error)
+        if trigger in _SENT_BACK:
+            self._machine.sent_back += 1
+            if self._machine.sent_back > AT_ONCE:
+                self._on(Trigger.NOT_NOW, str(error))
+                if trigger not in _LOST:
+                    return  # the join is still to come
+        self._on(trigger, str(error))
+
+    def _heartbeat_failed(self, who: Membership, error: Exception) -> None:
+        """Deal with a refused or unanswered heartbeat or commit."""
+        if who != self._join.generation.who:
+            return  # of a former generation
+        trigger, state = trigger_of(error), self._machine.state
+        if trigger is Trigger.OUTDATED and state in ASKING:
+            return  # the group is complete, with us in it: the answer to our join is on its way
+        if trigger is Trigger.FORGOTTEN and state in ASKING:
+            self._join.lease.suspend()  # that answer will say so too; until then hand out nothing
+        elif trigger is Trigger.TAKEN_OVER or state is State.STABLE:
+            self._status.error = error
+            self._on(trigger, str(error))
+        elif trigger in _LOST or (trigger is Trigger.COORDINATOR_LOST and state in ASKING):
+            self._on(trigger, str(error))
+
+    def _looked(self, event: Answered) -> None:
+        """Have the group decide again if topics changed."""
+        self._join.saw(event)
+        self._effects.plan_look()
+        cause = self._join.interest.cause()
+        if cause is not None and self._machine.state is State.STABLE:
+            self._on(cause, cause.value)
+
+    def _subscribe(self, event: SubscriptionChanged) -> None:
+        changes, interest = self._inbox.changes, self._join.interest
+        if not changes.ask(event):
+            return
+        interest.subscribe(event.registration())
+        self._on(Trigger.UNSUBSCRIBED if interest.empty else Trigger.SUBSCRIPTION_CHANGED, "another subscription")
+        if self._machine.state is State.UNJOINED:
+            self._effects.apply(changes.asked)
+
+    # ---- the table ----
+
+    def _on(self, trigger: Trigger, reason: str = "") -> None:
+        """Do what the table says about a trigger, and what follows from that."""
+        machine = self._machine
+        before = machine.state
+        machine.state, effects = TABLE.next(before, trigger)
+        if effects:
+            log.debug("%s: %s -> %s: %s", trigger.value, before.value, machine.state.value, reason)
+        if before is State.STABLE and machine.state is State.JOINING:
+            self._status.began(reason or trigger.value)
+        machine.cause = trigger
+        if machine.state not in (State.BACKING_OFF, State.SEARCHING) or trigger is Trigger.RETRY_DUE:
+            machine.retry_at = NEVER
+        for effect in effects:
+            self._effects.perform(effect, reason)
+        if machine.state is State.CLOSED:
+            machine.leave_by = NEVER
+        elif machine.state is State.STABLE and machine.again is not None:
+            again, machine.again = machine.again, None
+            self._on(again, again.value)

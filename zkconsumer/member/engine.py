@@ -1,0 +1,135 @@
+"""The group thread of a member: takes events in order, runs timers, and goes on after failures.
+
+A :class:`Coordinator` decides the meaning of events: one for groups in ZooKeeper, one for groups that the brokers
+coordinate. No other thread changes its state.
+
+Threads: :meth:`GroupThread.step` is the group thread's. Other threads put events on the queue of the inbox and read
+:attr:`GroupThread.state` and :attr:`GroupThread.first_round`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from threading import Thread
+from time import monotonic
+from typing import Any, Protocol
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.deadline import Deadline
+from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 60.0
+
+
+class Coordinator(Protocol):
+    """Decides what the member owns, and when. Called by the group thread, unless a member says otherwise."""
+
+    @property
+    def state(self) -> ConnectorState:
+        """The member's state, for the user. Any thread."""
+
+    @property
+    def first_round(self) -> Future[None]:
+        """Done with the first rebalance; failed with an error that no waiting cures. Any thread."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member has left for good."""
+
+    def begin(self) -> None:
+        """Begin to join."""
+
+    def handle(self, event: Any) -> None:
+        """Deal with one event."""
+
+    def due(self) -> float:
+        """Return when :meth:`run_timers` has something to do (monotonic seconds)."""
+
+    def run_timers(self) -> None:
+        """Do what is due. Called after each batch of events, and at :meth:`due`."""
+
+    def step_failed(self, error: Exception) -> None:
+        """Recover from an unexpected error in one of the methods above."""
+
+
+class GroupThread:
+    """The thread that drives one coordinator.
+
+    Arguments: ``name`` begins the thread's name.
+    """
+
+    def __init__(self, name: str, inbox: Inbox, coordinator: Coordinator) -> None:
+        self._inbox = inbox
+        self.coordinator = coordinator
+        self._thread = Thread(target=self._run, name=f"{name}_watcher_executor", daemon=True)
+
+    @property
+    def state(self) -> ConnectorState:
+        """The member's state, for the user. Any thread."""
+        return self.coordinator.state
+
+    @property
+    def first_round(self) -> Future[None]:
+        """Done with the first rebalance; failed with an error that no waiting cures. Any thread."""
+        return self.coordinator.first_round
+
+    def start(self) -> None:
+        """Begin to join, and start the thread."""
+        self.begin()
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Begin to join; for callers that step by themselves."""
+        self.coordinator.begin()
+
+    def run(self) -> None:
+        """Start the thread after :meth:`begin`."""
+        self._thread.start()
+
+    def join(self, deadline: Deadline) -> bool:
+        """Wait for the end of the thread after a :class:`StopRequested`; returns whether it ended."""
+        if self._thread.is_alive():
+            self._thread.join(deadline.remaining())
+        return not self._thread.is_alive()
+
+    def step(self, longest: float = LONGEST_WAIT) -> None:
+        """Wait for an event or a timer, at most ``longest`` seconds, and deal with all that happened."""
+        events = self._inbox.gather(min(longest, max(0.0, self.coordinator.due() - monotonic())))
+        try:
+            while events:
+                self.coordinator.handle(events.popleft())
+        finally:
+            self._inbox.put_back(events)  # an error in one event must not lose the others
+        self.coordinator.run_timers()
+
+    def _run(self) -> None:
+        while not self.coordinator.closed:
+            try:
+                self.step()
+            except Exception as e:
+                log.exception("the group thread failed unexpectedly and goes on")
+                self.coordinator.step_failed(e)
+
+
+class Engine(GroupThread):
+    """The group thread of a member that owns partitions."""
+
+    def __init__(self, name: str, inbox: Inbox, coordinator: Coordinator, owned: OwnedPartitions) -> None:
+        super().__init__(name, inbox, coordinator)
+        self._owned = owned
+
+    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        """Return the positions that are owned now (a copy). Any thread."""
+        return dict(self._owned.positions)
+
+    @property
+    def left(self) -> Sequence[PartitionPosition]:
+        """The positions that were owned when the member left; empty before that. Any thread."""
+        return self._owned.left

@@ -1,0 +1,127 @@
+"""The interfaces between the member engine and what it drives: fetching, messages in the user's hands, and commits.
+
+Called by the group thread, unless a method says otherwise. The engine's side of them is ``owned_partitions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.core.poll_watchdog import Place, StreamKey
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import LogTruncatedError, OffsetConflictError
+from zkconsumer.model import TopicPartition
+from zkconsumer.zookeeper.fenced_writes import KnownOffset
+
+
+class Source(Protocol):
+    """Fetches partitions into the queues of their streams."""
+
+    def start(self, partitions: Iterable[tuple[PartitionPosition, Any]]) -> None:
+        """Fetch these, each into the queue that :meth:`Hold.accept` named."""
+
+    def forget(self) -> None:
+        """Stop fetching revoked positions."""
+
+    def wake(self) -> None:
+        """Look again: a start position is known now."""
+
+
+class Hold(Protocol):
+    """Messages in the user's hands, or about to get there: the streams, or the batch of a Spark query."""
+
+    def accept(self, positions: Sequence[PartitionPosition]) -> Sequence[tuple[PartitionPosition, Any]]:
+        """Hand out messages of these from now on.
+
+        Returns each with the queue to fetch it into; nothing if the holder reads by itself.
+        """
+
+    def revoke(self, positions: Sequence[PartitionPosition]) -> None:
+        """Hand out nothing more of these; return at once. Any thread."""
+
+    def wait(self, positions: Sequence[PartitionPosition], limit: Deadline) -> None:
+        """Wait until no message of these revoked positions is in the user's hands, or until the limit."""
+
+    def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """Hand out nothing more of ``old``. The partition goes on at ``new``, paused if ``old`` is."""
+
+    def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
+        """Raise ``error`` to the reader of this partition until the position ends."""
+
+    def held_by(self, position: PartitionPosition, thread: int) -> bool:
+        """Return whether that thread (native identifier) reads the stream of this partition."""
+
+    def end(self) -> None:
+        """End all streams: their readers wake and finish."""
+
+
+class Readers(Protocol):
+    """The readers of streams, as the poll watchdog sees them."""
+
+    def places(self) -> Mapping[StreamKey, Place]:
+        """Return where each stream stands whose reader does something else."""
+
+    def came_back(self, key: StreamKey, place: Place) -> bool:
+        """Return whether the reader of a stream has come back since it stood there."""
+
+
+class Commits(Protocol):
+    """The committer, as the group thread sees it."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a store must be asked where partitions start."""
+
+    @property
+    def reads_nodes(self) -> bool:
+        """Whether the offset nodes in ZooKeeper matter."""
+
+    def find_starts(
+        self, positions: Sequence[PartitionPosition], found: Callable[[Mapping[PartitionPosition, int | None]], None]
+    ) -> Sequence[PartitionPosition]:
+        """Look up where these start. Returns the positions that need no lookup."""
+
+    def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
+        """Commit the progress of claimed partitions from now on."""
+
+    def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
+        """Commit ``new`` in place of ``old``."""
+
+    def store_starts(
+        self, starts: Mapping[PartitionPosition, int], done: Callable[[Mapping[PartitionPosition, bool]], None]
+    ) -> None:
+        """Store start offsets. ``done`` gets each position once, in one call or several: whether it is stored."""
+
+    def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
+        """Let the next commit overwrite ``known``, which somebody else wrote; None: they wrote outside ZooKeeper."""
+
+    def level(self, positions: Collection[PartitionPosition]) -> None:
+        """Write where these begin to every store, because one store says so already."""
+
+    def hurry(self) -> None:
+        """Make the next automatic commit now, if commits are automatic."""
+
+    def surrender(
+        self,
+        positions: Collection[PartitionPosition],
+        *,
+        commit: bool,
+        count_held: Callable[[PartitionPosition], bool],
+        deadline: Deadline,
+        meanwhile: Callable[[], None],
+        release: bool = False,
+    ) -> Mapping[TopicPartition, KnownOffset | None]:
+        """Make the last commit before partitions are given up; with ``release`` it may delete their owner nodes too.
+
+        Arguments: ``meanwhile`` is called a few times a second.
+        Returns the offset node of each partition; None: it is released. A partition that may be released or not is
+        left out.
+        """
+
+    def check(self) -> None:
+        """Look whether somebody else wrote our offsets; :class:`CommitsRefused` and :class:`OffsetsMoved` tell."""
+
+    def forget(self, positions: Collection[PartitionPosition]) -> None:
+        """Commit nothing more of lost partitions."""

@@ -1,0 +1,296 @@
+"""The coordinator of a member in ZooKeeper: turns events and timers into triggers, and performs their effects.
+
+Each event and each timer is a trigger of the table in ``state_machine``, which says what to do. A change makes a round
+due after a short quiet time, so that a burst costs one round. A failed round is repeated with growing pauses, for ever.
+The original stays registered and does nothing after its last attempt.
+
+Called by the group thread; other threads read :attr:`Rebalancer.state` and :attr:`Rebalancer.first_round`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from time import monotonic
+
+from zkconsumer.core.wording import first_of
+from zkconsumer.errors import OffsetCommitError, RegistryError
+from zkconsumer.member.connector_state import ConnectorState, Phase
+from zkconsumer.member.events import (
+    Event,
+    ListenerReturned,
+    LookAgain,
+    NodeChanged,
+    StopRequested,
+    SubscriptionChanged,
+    first_stop,
+)
+from zkconsumer.member.inbox import Inbox
+from zkconsumer.member.offset_conflicts import OffsetConflicts, RoundNeeded
+from zkconsumer.member.owned_partitions import OwnedPartitions
+from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
+from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds, Round
+from zkconsumer.member.zookeeper.round_schedule import NEVER, RebalanceSettings, RoundSchedule
+from zkconsumer.member.zookeeper.session_monitor import SessionMonitor
+from zkconsumer.member.zookeeper.state_machine import CONNECTED, DISCONNECTED, TABLE, Effect, State, Trigger
+from zkconsumer.member.zookeeper.status import Status
+from zkconsumer.zookeeper.session import SessionChanged
+
+log = logging.getLogger(__name__)
+
+
+class Rebalancer:
+    """The coordinator of a group in ZooKeeper, as one member runs it."""
+
+    def __init__(
+        self,
+        settings: RebalanceSettings,
+        *,
+        inbox: Inbox,
+        owned: OwnedPartitions,
+        conflicts: OffsetConflicts,
+        monitor: SessionMonitor,
+        rounds: RebalanceRounds,
+        orphaned: OrphanedPartitions,
+        status: Status,
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._owned = owned
+        self.conflicts = conflicts
+        self.monitor = monitor
+        self.rounds = rounds
+        self.orphaned = orphaned
+        self._status = status
+        self.schedule = RoundSchedule(settings)
+        """When the next round and the next reconciliation are due."""
+        self.phase = State.JOINING
+        """The state by the table."""
+        self._perform = self._effects()
+        self._started = 0.0
+        self._stopping: StopRequested | None = None
+
+    @property
+    def state(self) -> ConnectorState:
+        """The member's state, for the user. Any thread."""
+        return self._status.state.beside(self.conflicts.trouble)
+
+    @property
+    def first_round(self) -> Future[None]:
+        """Done when the member has what it may have; failed with an error that no waiting cures. Any thread."""
+        return self._status.first_round
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member has left for good."""
+        return self.phase is State.CLOSED
+
+    def begin(self) -> None:
+        """Make the first round due."""
+        self.monitor.begin()
+        self._started = monotonic()
+        self.schedule.now("joining")
+
+    def step_failed(self, error: Exception) -> None:
+        """Try a round again after an unexpected error."""
+        if self.phase not in DISCONNECTED:
+            self.phase = State.REBALANCING
+            self._failed(error, f"{type(error).__name__}: {error}")
+
+    # ---- timers ----
+
+    def due(self) -> float:
+        """Return when the next timer is due (monotonic seconds)."""
+        timers = [self.monitor.next_touch, self.schedule.reconcile_at]
+        if self._may_begin:
+            timers += [self.schedule.due, self.orphaned.next_look]
+        elif self.phase in DISCONNECTED:
+            timers.append(self.monitor.next_look)
+            if self.phase is State.SUSPENDED:
+                timers.append(self.monitor.lease_ends_at)
+        return min(timers)
+
+    def run_timers(self) -> None:
+        """Do what is due."""
+        if self._stopping is not None:
+            self._on(Trigger.STOPPED)
+            return
+        self.monitor.touch()
+        if self.monitor.gives_up():
+            self._on(Trigger.SILENT, "nothing was answered")
+        now = monotonic()
+        if self.phase in DISCONNECTED:
+            if self.phase is State.SUSPENDED and now >= self.monitor.lease_ends_at:
+                self._on(Trigger.LEASE_ENDED, "the session's lease ended without contact to ZooKeeper")
+            if now >= self.monitor.next_look:
+                self.monitor.looked()
+                self._on(Trigger.STUCK)
+        if now >= self.schedule.reconcile_at:
+            self.schedule.reconcile_later()  # before it is done, whatever becomes of it: a timer in the past spins
+            self._on(Trigger.RECONCILE_DUE, "reconciliation")
+            if self.phase in DISCONNECTED and self.monitor.connected:
+                self._session_changed(self.monitor.lost_event())  # in case its event was lost
+        if self._may_begin and now >= self.orphaned.next_look:
+            self.orphaned.try_look(self._limit_of_looks)
+        if self._may_begin and now >= self.schedule.due:
+            self._on(Trigger.ROUND_DUE)
+
+    @property
+    def _may_begin(self) -> bool:
+        return self.phase in CONNECTED and self.monitor.connected
+
+    @property
+    def _limit_of_looks(self) -> float:
+        """Seconds for a look that nothing depends on. It must not keep us from seeing that nothing is answered."""
+        return min(self._settings.request_timeout, self.monitor.timeout / 2)
+
+    # ---- events, as triggers ----
+
+    def handle(self, event: Event) -> None:
+        """Deal with one event."""
+        match event:
+            case StopRequested():
+                self._stopping = first_stop([self._stopping or event, event])
+            case NodeChanged(path):
+                trigger = self.rounds.triggers.of(path)
+                if trigger is not None:
+                    self._on(trigger, f"{path} changed")
+            case LookAgain(reason):
+                self._on(Trigger.DEMANDED, reason)
+            case SessionChanged():
+                self._session_changed(event)
+            case SubscriptionChanged():
+                if self._inbox.changes.ask(event):
+                    self.rounds.subscribe(event.registration)
+                    self._on(Trigger.DEMANDED, "subscribing to other topics")
+            case ListenerReturned():
+                pass
+            case _:
+                self._follow(self.conflicts.handle(event))
+
+    def _session_changed(self, event: SessionChanged) -> None:
+        change = self.monitor.changed(event)
+        if change is None:
+            return
+        trigger, reason = change
+        if trigger in (Trigger.RECONNECTED, Trigger.NEW_SESSION):
+            self.schedule.failures = 0
+            self.schedule.not_before = self.monitor.register_from
+        self._on(trigger, reason)
+
+    def _follow(self, needed: RoundNeeded | None) -> None:
+        if needed is None:
+            return
+        if needed.gone:
+            self.rounds.lose(needed.gone, needed.reason)
+            self.rounds.forget_view()
+        self._on(Trigger.DEMANDED, needed.reason)
+
+    # ---- the table ----
+
+    def _on(self, trigger: Trigger, reason: str = "") -> None:
+        """Do what the table says about a trigger."""
+        self.phase, effects = TABLE.next(self.phase, trigger)
+        for effect in effects:
+            self._perform[effect](reason)
+        if self.phase in _SHOWN and self._status.state.phase is not _SHOWN[self.phase]:
+            self._status.show(_SHOWN[self.phase])
+
+    def _effects(self) -> Mapping[Effect, Callable[[str], object]]:
+        """Return how each effect is performed; each is told the reason."""
+        return {
+            Effect.COMMIT: lambda _: self._owned.commit_soon(),
+            Effect.WAIT_QUIET: self.schedule.after_quiet,
+            Effect.WAIT_BRIEFLY: self.schedule.briefly,
+            Effect.BEGIN_NOW: self.schedule.now,
+            Effect.PERFORM_ROUND: lambda _: self._round(),
+            Effect.BACK_OFF: self._back_off,
+            Effect.LOOK_AGAIN: lambda _: self.schedule.later("another look at other owners"),
+            Effect.FORGET_VIEW: lambda _: self.rounds.forget_view(),
+            Effect.DOUBT_VIEW: lambda _: self.rounds.doubt_view(),
+            Effect.DROP_ALL: self._drop_all,
+            Effect.RESUME_LEASE: lambda _: self.monitor.resume_lease(),
+            Effect.REPORT_UNOWNED: lambda _: self._reconcile(),
+            Effect.REPLACE_CLIENT: lambda _: self.monitor.replace_client(),
+            Effect.ABANDON_SESSION: lambda _: self.monitor.abandon(),
+            Effect.SHUT_DOWN: lambda _: self._shut_down(),
+        }
+
+    def _drop_all(self, why: str) -> None:
+        self.rounds.lose(list(self._owned.positions.values()), why)
+        self.orphaned.forget()
+
+    def _back_off(self, trouble: str) -> None:
+        pause = self.schedule.back_off()
+        self._status.backs_off(trouble, self.schedule.failures, pause)
+
+    def _reconcile(self) -> None:
+        self._owned.look_for_conflicts()
+        self.orphaned.try_reconcile(self._limit_of_looks)
+
+    # ---- rounds ----
+
+    def _round(self) -> None:
+        why = self.schedule.begin()
+        try:
+            done = self.rounds.perform()
+        except (RegistryError, OffsetCommitError) as e:
+            self._failed(e, str(e))
+            return
+        finally:
+            self.orphaned.gave(self.rounds.take_released())
+        if done is None:
+            self._on(Trigger.ROUND_REGISTERED, why)
+        elif done.superseded:
+            self._on(Trigger.ROUND_SUPERSEDED, why)
+        else:
+            self._round_ended(done, why)
+
+    def _round_ended(self, done: Round, why: str) -> None:
+        self.schedule.failures = 0
+        self.monitor.answered()
+        if self.schedule.reconcile_at == NEVER:  # once: where rounds are frequent each would put it off
+            self.schedule.reconcile_later()
+        self.orphaned.concluded(done.todo.assignment, self._owned.positions, done.view)
+        waits = done.claimed.blocked.keys() - done.claimed.refused.keys()
+        patient = bool(waits) and monotonic() < self._started + self._settings.backoff_max
+        trouble = "; ".join(filter(None, (done.trouble, self.orphaned.report())))
+        self._status.round_ended(done, trouble, why, patient=patient)
+        if done.freed:
+            self._inbox.postpone(LookAgain(f"{first_of(done.freed)} released meanwhile"))
+        # they are events again: the table knows no others while a round is performed
+        self._inbox.postpone(*self._inbox.changes.apply())
+        self._on(Trigger.ROUND_BLOCKED if done.claimed.blocked else Trigger.ROUND_SETTLED)
+        self._follow(self.conflicts.retry())
+
+    def _failed(self, error: Exception, trouble: str) -> None:
+        self._status.round_failed(error, connected=self.monitor.connected)
+        self._on(Trigger.ROUND_FAILED, trouble)
+
+    # ---- the end ----
+
+    def _shut_down(self) -> None:
+        """Give everything up in order, each step bounded; go on with the next if one fails."""
+        stop = self._stopping
+        assert stop is not None
+        self._status.closed()
+        self._inbox.postpone(stop)  # hurries the listener
+        steps: tuple[Callable[[], object], ...] = (
+            lambda: self.rounds.end(stop),
+            self._inbox.fail_requests,
+            lambda: self.rounds.leave(stop),
+        )
+        for step in steps:
+            try:
+                step()
+            except Exception:  # tried again for ever it would keep the thread, and what it holds, alive
+                log.exception("a step of leaving the group failed unexpectedly; going on with the next")
+
+
+_SHOWN = {
+    State.SUSPENDED: Phase.SUSPENDED,
+    State.CUT_OFF: Phase.SUSPENDED,
+    State.EXPIRED: Phase.REJOINING,
+    State.CLOSED: Phase.CLOSED,
+}

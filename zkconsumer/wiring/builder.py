@@ -1,0 +1,114 @@
+"""The builder of members: from a configuration to all parts of one member, for production, tests and Spark alike.
+
+The parts for the brokers are imported only if the configuration asks for them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from zkconsumer.assignors.group_strategy import assignment_strategy
+from zkconsumer.config import ConsumerConfig
+from zkconsumer.errors import ConfigException
+from zkconsumer.kafka.cluster_metadata import BootstrapBrokers
+from zkconsumer.member.listener import ConsumerRebalanceListener
+from zkconsumer.model import ConsumerId
+from zkconsumer.offsets.store import OffsetStore
+from zkconsumer.wiring.group_member import GroupMember
+from zkconsumer.wiring.member_parts import Brokers, CoordinatorChannels, MemberParts, Outside, registered_endpoints
+from zkconsumer.wiring.zookeeper_member import RegisteredBrokers, ZooKeeperCoordination
+from zkconsumer.zookeeper.lease import Lease
+
+
+def build_member(
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    *,
+    offset_store: OffsetStore | None = None,
+    listener: ConsumerRebalanceListener | None = None,
+    outside: Outside | None = None,
+) -> GroupMember:
+    """Return a member that is not open yet.
+
+    Arguments: ``offset_store`` is the user's own; ``outside`` replaces parts of the outside world.
+    Raises: UnknownAssignorError; ConfigException for a strategy or a file that cannot be used, or for an
+    ``offset_store`` in a group that the brokers coordinate; MissingExtraError for a login that needs a library.
+    """
+    outside = outside or Outside()
+    if not config.coordinated_by_brokers:
+        return _in_zookeeper(config, consumer, offset_store, listener, outside)
+    if offset_store is not None:
+        reason = "kafka keeps the group's offsets with its coordinator, so an offset_store has no place"
+        raise ConfigException("group.coordination", reason)
+    return (_in_both if config.group_migration else _in_brokers)(config, consumer, listener, outside)
+
+
+def _in_zookeeper(
+    config: ConsumerConfig,
+    consumer: ConsumerId,
+    offset_store: OffsetStore | None,
+    listener: ConsumerRebalanceListener | None,
+    outside: Outside,
+) -> GroupMember:
+    events = outside.events()
+    session = outside.session(config, events.put)
+    brokers = RegisteredBrokers(session, config)
+    channels = CoordinatorChannels(config)
+    strategy = outside.strategy or assignment_strategy(config)
+    parts = MemberParts(
+        config,
+        consumer,
+        lease=session.lease,
+        brokers=brokers,
+        channels=channels,
+        events=events,
+        listener=listener,
+        outside=outside,
+    )
+    return GroupMember(parts, ZooKeeperCoordination(parts, session, strategy, offset_store))
+
+
+def _in_brokers(
+    config: ConsumerConfig, consumer: ConsumerId, listener: ConsumerRebalanceListener | None, outside: Outside
+) -> GroupMember:
+    from zkconsumer.wiring.coordinator_member import BrokerCoordination
+
+    channels = CoordinatorChannels(config)
+    session = None if config.bootstrap_servers else outside.session(config, lambda _: None)
+    brokers: Brokers = (
+        BootstrapBrokers(config.bootstrap_addresses, channels, config.security_protocol, config.broker_addresses)
+        if session is None
+        else partial(registered_endpoints, session, config)
+    )
+    parts = MemberParts(
+        config,
+        consumer,
+        lease=Lease(),
+        brokers=brokers,
+        channels=channels,
+        events=outside.events(),
+        listener=listener,
+        outside=outside,
+    )
+    return GroupMember(parts, BrokerCoordination(parts, session))
+
+
+def _in_both(
+    config: ConsumerConfig, consumer: ConsumerId, listener: ConsumerRebalanceListener | None, outside: Outside
+) -> GroupMember:
+    from zkconsumer.wiring.bridge_member import STRATEGY, BridgeCoordination, zookeepers_strategy
+
+    own = config.replace({STRATEGY: zookeepers_strategy(config)})
+    events = outside.events()
+    session = outside.session(own, events.put)
+    parts = MemberParts(
+        own,
+        consumer,
+        lease=session.lease,
+        brokers=RegisteredBrokers(session, own),
+        channels=CoordinatorChannels(own),
+        events=events,
+        listener=listener,
+        outside=outside,
+    )
+    return GroupMember(parts, BridgeCoordination(parts, session, assignment_strategy(own), config))

@@ -1,0 +1,331 @@
+"""One member of a group, from joining to leaving, however the group is coordinated. No algorithm, no decision.
+
+Threads: the application's thread makes and opens a member; any thread shuts it down. In between the member only holds
+its parts, which guard themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import ExitStack, suppress
+from threading import get_native_id
+from time import monotonic
+from typing import Any, Protocol
+
+from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
+from zkconsumer.core.registration import Registration
+from zkconsumer.deadline import Deadline
+from zkconsumer.errors import (
+    ConnectorClosedException,
+    ConsumerRebalanceFailedException,
+    RegistryUnavailableError,
+    ZkConsumerError,
+)
+from zkconsumer.interruptible_wait import Answer
+from zkconsumer.member.connector_state import ConnectorState
+from zkconsumer.member.engine import Engine
+from zkconsumer.member.events import LEAVING, SeekRequested, StopRequested, SubscriptionChanged
+from zkconsumer.model import TopicPartition
+from zkconsumer.offsets.committer import Committer
+from zkconsumer.offsets.dual_store import DualStore
+from zkconsumer.streams import KafkaStream
+from zkconsumer.wiring.member_parts import MemberParts
+
+log = logging.getLogger(__name__)
+
+SPARE = 0.3
+"""Seconds of a close that no step gets: on a busy machine each step ends a little late."""
+A_STEP = 0.15
+"""Seconds that each step of a close has at least, even if the steps before it took all of theirs."""
+FORCED = 0.9
+"""Seconds before the end of a close at which the member stops waiting for the group thread."""
+LONGEST = 86_400.0
+"""Seconds that a close may take at most."""
+SHORTEST = SPARE + FORCED + LEAVING
+"""Seconds of a close below which all of these shrink in proportion. Any time beyond them goes to the drain."""
+
+
+class Coordination(Protocol):
+    """The parts of a member that depend on the coordinator of its group: ZooKeeper, the brokers, or both."""
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds that a request to the coordinator may take."""
+
+    @property
+    def trouble(self) -> str:
+        """A problem between the member and the coordinator, for the user; empty if there is none."""
+
+    @property
+    def concern(self) -> str:
+        """Something strange in the group, for the user; empty if there is nothing."""
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a partition that another member gives up for us comes with a later generation."""
+
+    def connect(self) -> None:
+        """Connect. Raises RegistryError, ConsumerRebalanceFailedException."""
+
+    def disconnect(self, deadline: Deadline) -> None:
+        """Close all connections to the coordinator. May be called again."""
+
+    def offsets(self) -> DualStore:
+        """Return the store of the group's offsets."""
+
+    def engine(self, registration: Registration, committer: Committer) -> Engine:
+        """Return the engine, not started. The coordinator is connected."""
+
+    def registering(self, registration: Registration) -> Callable[[], Registration]:
+        """Return a function that completes the registration at the moment at which it is written."""
+
+    def joining_limit(self) -> float:
+        """Return the seconds that joining may take; asked again when they are over."""
+
+    def why_not_joined(self, detail: str) -> ZkConsumerError | None:
+        """Return a better error for a failed join than the general one, if there is one."""
+
+
+class GroupMember:
+    """One member of a group. Nothing is connected or started before :meth:`open`."""
+
+    def __init__(self, parts: MemberParts, coordination: Coordination) -> None:
+        self.parts = parts
+        self.coordination = coordination
+        self.config = parts.config
+        self.consumer = parts.consumer
+        self.lease = parts.lease
+        self.events = parts.events
+        self.metrics = parts.metrics
+        self.fetching = parts.fetching
+        self.delivery = parts.delivery
+        self.lookup = parts.lookup
+        self.committer: Committer | None = None
+        self.engine: Engine | None = None
+        self._closing = False
+        self.not_committed: Sequence[str] = ()
+        """After the end: positions from which messages are consumed again, although a commit was due."""
+
+    # ---- joining and leaving
+
+    def open(self, registration: Registration) -> None:
+        """Connect, start all threads, and wait for the first rebalance.
+
+        Waiting for it turns a wrong set-up into an exception here; otherwise the user would get a silent stream.
+        Raises: as :meth:`ZookeeperConsumerConnector.create_message_streams`; close the member then.
+        """
+        log.debug("%s: effective configuration: %s", self.consumer, self.config.masked())
+        self._check_open()
+        engine, committer = self.prepare(registration)
+        self._check_open()  # from here on close() finds the group thread, and stops it
+        if self.parts.listener is not None:
+            self.parts.listener.open()
+        committer.open()
+        self.fetching.open()
+        engine.start()
+        self._await_first_round(engine)
+        self._check_open()
+
+    def prepare(self, registration: Registration) -> tuple[Engine, Committer]:
+        """Connect, and make the group thread and the committer without starting them. Raises as :meth:`open`."""
+        self.coordination.connect()
+        committer = self.parts.committer(self.coordination.offsets(), self.coordination.request_timeout)
+        self.committer = committer
+        self.engine = self.coordination.engine(registration, committer)
+        return self.engine, committer
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ConnectorClosedException("the connector was shut down while it joined the group")
+
+    def close(self, deadline: Deadline, *, finished: bool) -> None:
+        """End everything within the deadline. ``finished``: the message in the calling thread's hands is finished.
+
+        Each step leaves time for the later ones, so that no step cuts another short. May be called again, to close the
+        parts that :meth:`open` began at the same time. From its beginning on no stream hands out a message, and readers
+        that wait for one end.
+        """
+        self._closing = True
+        scale = min(1.0, deadline.bounded(SHORTEST) / SHORTEST)
+        end, step = (Deadline(deadline.bounded(LONGEST)).earlier(SPARE * scale), A_STEP * scale)
+        with ExitStack() as last:  # in reverse, and each step also if one before it failed
+            if self.parts.listener is not None:
+                last.callback(self.parts.listener.close, end)
+            last.callback(self.coordination.disconnect, end.earlier(step))
+            if self.committer is not None:
+                last.callback(self.committer.close, end.earlier(2 * step))
+            last.callback(self.fetching.close, end.earlier(3 * step))
+            last.callback(self.lookup.close)
+            last.callback(self.delivery.end)
+            if self.engine is not None:
+                last.callback(self._end_group, self.engine, end, scale)
+                self.put_down(get_native_id(), finished=finished)
+                # the group thread does so too, but it may be waiting for an answer, and readers must not wait for it
+                self.delivery.end()
+                self.delivery.revoke(list(self.positions().values()))
+                self.fetching.forget()
+
+    def _end_group(self, engine: Engine, end: Deadline, scale: float) -> None:
+        """Have the group thread leave.
+
+        If it waits for an answer that does not come, close the connection it waits on.
+        """
+        patience, last = end.earlier(FORCED * scale), end.earlier(4 * A_STEP * scale)
+        self.events.put(StopRequested(deadline=patience))
+        if not engine.join(patience):
+            if self.committer is not None:
+                self.committer.interrupt()
+            self.coordination.disconnect(last.earlier(A_STEP * scale))
+            engine.join(last)
+        if self.config.auto_commit_enable:
+            positions = engine.left or engine.positions().values()
+            self.not_committed = [text for text in map(_not_committed, positions) if text]
+            if self.not_committed:
+                log.warning(
+                    "%s was shut down; these messages are consumed again, for they are not committed: %s",
+                    self.consumer,
+                    ", ".join(self.not_committed),
+                )
+
+    def hurry(self) -> None:
+        """Wait no longer for messages in hand, in a close that is under way. Any thread; returns at once."""
+        self.events.put(StopRequested(hurried=True))
+
+    def _await_first_round(self, engine: Engine) -> None:
+        began, limit = monotonic(), self.coordination.joining_limit()
+        try:
+            while True:
+                try:
+                    engine.first_round.result(max(0.0, began + limit - monotonic()))
+                    return
+                except FutureTimeoutError:
+                    if limit >= (limit := self.coordination.joining_limit()):
+                        raise
+        except (FutureTimeoutError, CancelledError) as e:
+            detail = engine.state.detail
+            better = self.coordination.why_not_joined(detail)
+            if better is not None:
+                raise better from e
+            raise ConsumerRebalanceFailedException(
+                f"{self.consumer} could not join group {self.config.group_id!r} within {limit:.0f} s: "
+                f"{detail or engine.state}"
+            ) from e
+
+    # ---- messages in hand
+
+    def in_hand(self, thread: int) -> Sequence[PartitionPosition]:
+        """Return the positions whose message, or rows, that thread (native identifier) has in its hands."""
+        found = []
+        for position in self.positions().values():
+            with suppress(KeyError):  # its stream has just been retired
+                if position.held and self.delivery.held_by(position, thread):
+                    found.append(position)
+        return found
+
+    def put_down(self, thread: int, *, finished: bool) -> None:
+        """Take messages out of the hands of the calling thread, which waits for the end and asks for no more.
+
+        Arguments: ``thread`` is its native identifier; ``finished``: its message counts as finished. Otherwise the
+        message is consumed again, unless the thread has committed it explicitly.
+        """
+        for position in self.in_hand(thread):
+            end = position.finished(including_held=True)
+            committed = self.committer is not None and self.committer.counted_in_hand(position) == end
+            if (finished or committed) and end is not None:
+                position.held_until = end  # finished and no longer held at once, by the next line
+                position.consumed = end
+            else:
+                position.held_until = NOTHING_HELD
+            self.delivery.stream_of(position).queue.let_go()
+
+    # ---- questions and requests of the application
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds that a request to the coordinator may take."""
+        return self.coordination.request_timeout
+
+    @property
+    def state(self) -> ConnectorState | None:
+        """The state of the group thread; None before there is one."""
+        return None if self.engine is None else self.engine.state
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Problems that the group thread does not know of, for the user; some may be empty."""
+        starts = self.committer.trouble if self.committer is not None else ""
+        return (self.coordination.concern, self.coordination.trouble, self.fetching.trouble, starts)
+
+    def positions(self) -> Mapping[TopicPartition, PartitionPosition]:
+        """Return the partitions that are owned now (a copy)."""
+        return {} if self.engine is None else self.engine.positions()
+
+    def lags(self) -> dict[TopicPartition, int | None]:
+        """Return the lag of each owned partition; None if nothing was fetched yet, or the partition has no leader."""
+        return self.parts.lags(self.positions())
+
+    @property
+    def in_listener(self) -> bool:
+        """Whether the calling thread is the one of the application's listener, for which the group thread waits."""
+        listener = self.parts.listener
+        return listener is not None and listener.is_current
+
+    def seek(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> frozenset[TopicPartition]:
+        """Go on at these offsets; return the partitions that are not ours. Raises TimeoutError."""
+        request = SeekRequested(dict(offsets), Answer())
+        self.events.put(request)
+        try:
+            return request.done.result(deadline.remaining())
+        except FutureTimeoutError:
+            raise TimeoutError(
+                f"{self.consumer}: the group's thread did not seek {', '.join(map(str, offsets))} in time; it does so"
+                f" later: {self.state or ''}"
+            ) from None
+
+    def subscribe(
+        self, registration: Registration, leaving: Collection[str] = (), retired: Collection[KafkaStream[Any, Any]] = ()
+    ) -> Future[None]:
+        """Register another subscription; return at once, with a future that is set once it is registered.
+
+        Arguments: ``leaving`` are the topics that are no longer wanted; ``retired`` are their streams, which end once
+        their partitions are released.
+        """
+        change = SubscriptionChanged(
+            self.coordination.registering(registration),
+            frozenset(leaving),
+            get_native_id(),
+            lambda: self.delivery.retire(retired),
+            Answer(),
+        )
+        self.events.put(change)
+        return change.done
+
+    def await_change(self, done: Future[None], timeout: float | None) -> None:
+        """Wait until the group knows the subscription. Inside the listener return at once: the rebalance waits for it.
+
+        Raises: RegistryUnavailableError at the timeout (seconds), ConnectorClosedException.
+        """
+        if self.in_listener:
+            return
+        config = self.config
+        users = config.rebalance_drain_timeout_ms + 2 * config.rebalance_listener_timeout_ms
+        try:
+            done.result(2 * self.request_timeout + users / 1000 if timeout is None else timeout)
+        except FutureTimeoutError:
+            raise RegistryUnavailableError(
+                f"{self.consumer}: the group could not be told in time of the other topics; it is tried further: "
+                f"{self.state or ''}"
+            ) from None
+
+
+def _not_committed(position: PartitionPosition) -> str:
+    """Describe finished or held messages that are not committed after the end; empty if there are none."""
+    finished, committed = position.finished(including_held=False), position.committed
+    if finished is None or committed == position.finished(including_held=True):
+        return ""
+    if position.held:
+        return f"{position.tp} at {finished} (it was still in hand when time was up)"
+    return "" if finished == committed else f"{position.tp} at {finished if committed is None else committed}"
