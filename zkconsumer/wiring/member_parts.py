@@ -51,8 +51,8 @@ from zkconsumer.model import ConsumerId, Endpoint, TopicPartition
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import OwnedOffsets
 from zkconsumer.stream_delivery import Delivery
-from zkconsumer.streams import KafkaStream, QueueBudget, RateLimitedLease
-from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.streams import KafkaStream, QueueBudget
+from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.lease import Lease
 from zkconsumer.zookeeper.node_codecs import BrokerNode
