@@ -1,4 +1,4 @@
-"""Broadcasting members, each with all partitions: several at once, restarted ones, and clustering members beside them."""
+"""Broadcasting members, each with all partitions: several at once, restarted ones, and beside clustering members."""
 
 from __future__ import annotations
 
