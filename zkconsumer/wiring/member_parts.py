@@ -23,8 +23,8 @@ from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
 from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.interfaces import Source
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerCalls, ListenerThread
 from zkconsumer.member.owned_partitions import OwnedPartitions
