@@ -126,8 +126,10 @@ class CountedSession(FakeSession):
         weigh: Callable[[T], int],
         parts: int = 0,
     ) -> T:
-        """A batch of requests that are sent together: ``asked`` are their paths and bytes, ``kind`` is theirs or tells how many of
-        each there are, ``weigh`` tells the bytes of the answers beyond what every answer has.
+        """Send requests together in one round trip.
+
+        Arguments: ``asked`` are their paths and bytes. ``kind`` is their common kind, or their number by kind.
+        ``weigh`` returns the bytes of the answers beyond those of every answer.
         """
         if self._within or not asked:
             return perform()  # the fake's own methods use one another
