@@ -129,7 +129,7 @@ def test_a_slow_member_is_waited_for_and_a_stale_one_fenced(targets: list[Target
     target.stable(slow)
     target.stable(slow, quick)
     with cluster.park("Heartbeat", client_id="contract") as parked:
-        waiting = slow.connection.send("Heartbeat", slow._who())
+        waiting = slow.connection.send("Heartbeat", slow.identity())
         parked.wait(scaled(10))
         cluster.expire_member("g", slow.member_id)
         assert quick.joined()["generation_id"] == 3
@@ -382,4 +382,4 @@ def test_the_next_answer_is_of_chosen_bytes(cluster: FakeCluster, targets: list[
     cluster.answer("Heartbeat", (2**31 - 1).to_bytes(4, "big"), whole=True)
     with closing(Connection(cluster.address(0), NEWEST)) as connection:
         connection.send("Heartbeat", {"group_id": "g", "generation_id": 1, "member_id": "m"})
-        assert connection._exactly(4) == b"\x7f\xff\xff\xff"
+        assert connection.exactly(4) == b"\x7f\xff\xff\xff"
