@@ -205,7 +205,7 @@ class DualStore:
         wanted = [tp for tp in partitions if tp in self._stored]
         if self._elsewhere is None or not self.forgets or self._zookeeper_first or not wanted:
             return found
-        stored, untold = self._fetch_what_is_told(wanted, deadline)
+        stored, untold = self._fetch_known(wanted, deadline)
         found.untold.update(untold)
         for tp in wanted:
             offset = stored.get(tp, -1)
@@ -220,7 +220,7 @@ class DualStore:
             (found.ours if lowest <= offset <= highest else found.theirs)[tp] = offset
         return found
 
-    def _fetch_what_is_told(
+    def _fetch_known(
         self, wanted: Sequence[TopicPartition], deadline: Deadline
     ) -> tuple[Mapping[TopicPartition, int], frozenset[TopicPartition]]:
         """Return offsets, and the unknown partitions. A topic that is refused to us must not hide the others."""
@@ -234,8 +234,8 @@ class DualStore:
                 log.info("whether somebody else wrote our offsets could not be seen: %s", e)
                 return {}, frozenset(wanted)
         half = set(topics[: len(topics) // 2])
-        stored, untold = self._fetch_what_is_told([tp for tp in wanted if tp.topic in half], deadline)
-        more, also_untold = self._fetch_what_is_told([tp for tp in wanted if tp.topic not in half], deadline)
+        stored, untold = self._fetch_known([tp for tp in wanted if tp.topic in half], deadline)
+        more, also_untold = self._fetch_known([tp for tp in wanted if tp.topic not in half], deadline)
         return {**stored, **more}, untold | also_untold
 
     def close(self) -> None:

@@ -37,9 +37,9 @@ from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
-from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, RateLimitedLease, StreamQueue
+from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, StreamQueue
 from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
-from zkconsumer.streams.rate_limit import HandOutGate
+from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.lease import Lease
