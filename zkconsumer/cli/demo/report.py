@@ -69,13 +69,8 @@ def write(
     ]
     content = {
         "agrees": good,
-        "produced": totals.produced,
-        "consumed": totals.consumed,
-        "lost": totals.lost,
-        "altered": totals.altered,
-        "unknown": totals.unknown,
+        **vars(totals),
         "duplicates": duplicates,
-        "by_member": totals.by_member,
         "committed": committed,
         "shared": None if shared is None else shared._asdict(),
         "spark": None
