@@ -180,7 +180,7 @@ class FakeSession(Session):
         self._up = False
         self._contested = False
 
-    # ---- what a test does to it ----
+    # ---- faults ----
 
     def suspend(self) -> None:
         """Break the connection. The server keeps the session."""

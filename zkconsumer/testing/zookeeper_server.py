@@ -193,7 +193,7 @@ class _Connection(Connection):
         except OSError:
             log.debug("a connection to the fake ZooKeeper broke", exc_info=True)
         except MalformedRequestError:
-            log.warning("the fake ZooKeeper got what it cannot read", exc_info=True)
+            log.warning("the fake ZooKeeper got a malformed request", exc_info=True)
         finally:
             if operations is not None:
                 with self._server._order:
