@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
-from zkconsumer.offsets.store import refusals
+from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
 from zkconsumer.zookeeper.fenced_writes import ABSENT, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
@@ -66,7 +66,7 @@ class ZooKeeperOffsets:
             if node is not None
         }
 
-    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Failures:
         """Write offsets: in one transaction those of tracked partitions, in one the others, which must have no owner.
 
         Returns the refused partitions. Raises RegistryError if the outcome is unknown.
@@ -82,7 +82,7 @@ class ZooKeeperOffsets:
 
     def release(
         self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
-    ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
+    ) -> tuple[Failures, frozenset[TopicPartition]]:
         """Do the last commit of tracked partitions and release them, of each both or neither.
 
         Returns the refused commits, and the released partitions. The owner nodes of all others, also of ``unchanged``
@@ -109,9 +109,7 @@ class ZooKeeperOffsets:
             if node is None or node.version != self._known[tp].version
         ]
 
-    def not_ours(
-        self, partitions: Collection[TopicPartition], deadline: Deadline
-    ) -> Mapping[TopicPartition, Exception]:
+    def not_ours(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions whose owner node our session did not create, looked up now. Raises RegistryError."""
         ours = self._session.session_id
         return refusals(
@@ -121,7 +119,7 @@ class ZooKeeperOffsets:
             }
         )
 
-    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
+    def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Failures:
         """Return the partitions that have an owner node now. Raises RegistryError."""
         return refusals(
             {
