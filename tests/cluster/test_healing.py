@@ -139,7 +139,7 @@ def test_a_session_that_two_clients_use_is_given_up(lonely: EmbeddedZooKeeper) -
     with ZookeeperConsumerConnector({**SETTINGS, "zookeeper.connect": lonely.connect}) as member:
         member.create_message_streams({"t": 1})
         eventually(lambda: len(owned(lonely, "t")) == 2, 20, "ownership")
-        session = member._member.session  # type: ignore[union-attr]
+        session = member._member.coordination.session  # type: ignore[union-attr]
         contested = session.session_id
         assert session._client is not None
         twin = KazooClient(lonely.connect, client_id=session._client.client_id, timeout=2.0)

@@ -1,4 +1,4 @@
-"""Broadcasting members, each with all partitions: several, restarted ones, and clustering members beside them."""
+"""Broadcasting members, each with all partitions: several at once, restarted ones, and beside clustering members."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_it_goes_on_at_its_own_offsets_after_a_restart(server: FakeZooKeeper) ->
 
 
 def test_another_consumer_id_makes_another_member(server: FakeZooKeeper) -> None:
-    """Its offsets are found by its name alone; the former ones wait for whoever takes that name again."""
+    """Its offsets are found by its name alone. Those of the former name wait for the next member of that name."""
     a = broadcasting(server, "a")
     settle([a])
     a.finish(P1, 5)
@@ -213,7 +213,6 @@ def test_it_refuses_a_group_with_clustering_members(server: FakeZooKeeper) -> No
 def test_a_clustering_member_refuses_broadcasting_members(
     server: FakeZooKeeper,
 ) -> None:
-    """The clustering member starts when they are gone."""
     a = broadcasting(server, "a")
     settle([a])
     c = SteppedMember(server, "c")

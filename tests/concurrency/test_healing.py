@@ -100,7 +100,7 @@ def test_looks_come_ever_more_seldom(server: FakeZooKeeper) -> None:
 
 
 def test_the_reconciliation_finds_a_partition_without_owner(server: FakeZooKeeper) -> None:
-    """Whoever gave it up is gone, so nobody else looks."""
+    """The member that gave it up is gone, and no watch tells the others."""
     join_as_scala(server)
     member = SteppedMember(server, "a", patience=0.0)
     settle([member], rounds=2)

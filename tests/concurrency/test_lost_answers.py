@@ -1,4 +1,4 @@
-"""Commits that were done and whose answers were lost: the offsets in ZooKeeper are ours and no conflict."""
+"""Lost answers: the commit was done, so the offset in ZooKeeper is ours and no conflict."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def test_kafka_265_a_burst_of_changes_is_one_rebalance(server: FakeZooKeeper) ->
 
 @pytest.mark.parametrize("last", [False, True])
 def test_kafka_989_and_4409_no_round_begins_during_a_shutdown(server: FakeZooKeeper, last: bool) -> None:
-    """A shutdown that met a rebalance or a topic's event left a thread that fetched on without a client, or the two
-    waited for each other's locks. Here both are events of one thread, in whatever order they come.
+    """A shutdown during a rebalance or a topic's event left a thread that fetched without a client, or a deadlock. Here
+    both are events of one thread, in either order.
     """
     member, other = SteppedMember(server, "a"), SteppedMember(server, "b")
     settle([member, other])

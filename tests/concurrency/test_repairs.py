@@ -71,8 +71,8 @@ def raced(
 
 
 def test_a_waiting_member_reconciles_all_the_same(server: FakeZooKeeper) -> None:
-    """Every round put the look off, and one that waits for a partition has one every other second: for as long as a
-    stranger held one partition, no lost watch and no operator's rewind was ever found.
+    """Every round put the reconciliation off, and a member that waits for a partition has a round every other second.
+    While a foreign process held one partition, the member found no lost watch and no operator's rewind.
     """
     server.put(own(3), b"stranger")
     member = SteppedMember(server, "a", interval=0.2)

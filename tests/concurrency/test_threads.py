@@ -100,7 +100,7 @@ class Running:
         member.events.put(StopRequested())
         assert member.rebalancer.join(Deadline(scaled(20))), member.rebalancer.state
         member.committer.close(Deadline(scaled(5)))
-        assert not member.committer._thread.is_alive()
+        assert f"{member.consumer}-committer" not in {thread.name for thread in threading.enumerate()}
         member.session.close(Deadline(1))
         self._ended.set()
         self._reader.join(scaled(5))

@@ -71,7 +71,7 @@ def test_a_topic_made_anew_is_read_whole_and_once(
         eventually(lambda end=end: query.trigger() or query.read[-1][1] == end, 40, "the next messages")  # type: ignore[misc]
     assert query.read[1:] == [(0, 30), (30, 80), (80, 130)]
     query.trigger()
-    options = query.run._options
+    options = query.run.options
     with cluster_of(options) as beside:
         place = TopicPartition(topic, 0)
         eventually(lambda: beside.committed(group, [place]) == {place: 130}, 40, "the group's offset")

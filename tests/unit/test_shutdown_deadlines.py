@@ -19,8 +19,8 @@ from zkconsumer.connector import CLOSE_WITHIN
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import RegistryUnavailableError, SessionLostError
 from zkconsumer.member.connector_state import Phase
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import Event, StopRequested
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ConsumerRebalanceListener, ListenerThread
 from zkconsumer.model import ConsumerId, TopicPartition
 from zkconsumer.offsets import committer as committers
@@ -170,21 +170,21 @@ class Silence:
         self.began: float | None = None
         self.limit = 0.0
         self.waits: list[str] = []
-        self._of: tuple[str, ...] = REQUESTS
+        self.of: tuple[str, ...] = REQUESTS
 
         def drain(positions: Any, deadline: Deadline) -> None:
             if self._on("drain") and any(position.held for position in positions):
-                self._stand("drain", deadline.remaining())
+                self.stand("drain", deadline.remaining())
 
         monkeypatch.setattr(member.delivery, "wait", drain)
         monkeypatch.setattr(Inbox, "wait", lambda inbox, seconds: self._wait(inbox, seconds))
-        monkeypatch.setattr(committers, "wait", lambda _, seconds: self._stand("commit", seconds))
+        monkeypatch.setattr(committers, "wait", lambda _, seconds: self.stand("commit", seconds))
         for request in REQUESTS:
             monkeypatch.setattr(member.session, request, self._unanswered(request, getattr(member.session, request)))
 
     def begin(self, *of: str) -> None:
         """From now on, or from the first of these waits on."""
-        self._of = of or REQUESTS
+        self.of = of or REQUESTS
         if not of:
             self._start()
 
@@ -198,11 +198,11 @@ class Silence:
         self.member.events.put(StopRequested(deadline=patience))
 
     def _on(self, what: str) -> bool:
-        if self.began is None and what in self._of and self._of is not REQUESTS:
+        if self.began is None and what in self.of and self.of is not REQUESTS:
             self._start()
         return self.began is not None
 
-    def _stand(self, what: str, seconds: float | None) -> None:
+    def stand(self, what: str, seconds: float | None) -> None:
         assert seconds is not None, f"{what} may wait for ever"
         self.waits.append(what)
         self.clock.now += seconds
@@ -211,7 +211,7 @@ class Silence:
         """Only who waits for the listener waits here: the tests step without waiting for events."""
         if seconds:
             self._on("listener")
-            self._stand("listener", seconds)
+            self.stand("listener", seconds)
         return next(inbox._arrived(), None)
 
     def _unanswered(self, what: str, answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,7 +221,7 @@ class Silence:
             if self.clock.now >= self.limit:
                 raise SessionLostError("the connection was taken away")
             deadline = next(argument for argument in arguments if isinstance(argument, Deadline))
-            self._stand(what, min(deadline.bounded(1e9), self.limit - self.clock.now))
+            self.stand(what, min(deadline.bounded(1e9), self.limit - self.clock.now))
             raise RegistryUnavailableError("no answer")
 
         return request
@@ -330,7 +330,7 @@ def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypat
     never: Future[Any] = Future()
 
     def result(timeout: float | None = None) -> Any:
-        silence._stand("commit", timeout)
+        silence.stand("commit", timeout)
         raise TimeoutError
 
     monkeypatch.setattr(never, "result", result)
@@ -344,7 +344,7 @@ def test_committing_to_a_store_that_does_not_answer(clock: Simulation, monkeypat
 def test_releasing(clock: Simulation, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
     _, silence = silent(clock, monkeypatch)
     settle([silence.member])
-    silence._of = (request_,)
+    silence.of = (request_,)
     silence.member.events.put(StopRequested(deadline=Deadline(CLOSE_WITHIN - SPARE - FORCED)))
     closes_in_time(silence)
     assert silence.waits[0] == request_

@@ -25,6 +25,7 @@ from tests.timing import eventually, scaled
 from zkconsumer import ZookeeperConsumerConnector, shutdown_on_signal
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConnectorClosedException, OffsetCommitError
+from zkconsumer.member.connector_state import Phase
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.streams.arrow_api import ColumnStream
 from zkconsumer.streams.message_iterator import MessageIterator
@@ -419,7 +420,7 @@ def test_a_second_shutdown_in_a_handler_waits_for_nothing(cluster: FakeCluster) 
     signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown(timeout=600.0))
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR1)
-    eventually(lambda: reading.connector._end.over, 30, "the end")
+    eventually(lambda: reading.connector.state.phase is Phase.CLOSED, 30, "the end")
     assert committed(cluster) == 1
     with pytest.raises(OffsetCommitError, match="t-0 at 1"):
         reading.connector.shutdown()
@@ -453,7 +454,8 @@ def test_a_short_timeout_still_commits(cluster: FakeCluster, timeout: float) -> 
         reading.connector.shutdown(timeout)
     except OffsetCommitError:
         assert timeout == 0.0
-    assert reading.connector._end.over
+    with pytest.raises(ConnectorClosedException):
+        reading.stream.get()
     if timeout:
         assert committed(cluster) == 2
 
@@ -474,11 +476,11 @@ def test_a_timeout_must_be_a_time(timeout: float) -> None:
 def test_handlers_are_restored() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     connector = ZookeeperConsumerConnector(zookeeper_connect="z", group_id="g")
-    with shutdown_on_signal(connector, signal.SIGTERM, signal.SIGUSR1) as guard:
-        assert signal.getsignal(signal.SIGTERM) == guard._received
+    with shutdown_on_signal(connector, signal.SIGTERM, signal.SIGUSR1):
+        assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in before} == before
-    second = shutdown_on_signal(connector, signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) == second._received
+    shutdown_on_signal(connector, signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     connector.shutdown()
     assert signal.getsignal(signal.SIGTERM) == before[signal.SIGTERM], "without with, the end restores them"
     third = shutdown_on_signal(connector, signal.SIGTERM)
@@ -516,7 +518,7 @@ def test_a_signal_before_streams_are_created(cluster: FakeCluster) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     with shutdown_on_signal(connector, signal.SIGUSR1) as guard:
         signal.raise_signal(signal.SIGUSR1)
-        eventually(lambda: connector._end.over, 10, "the end")
+        eventually(lambda: connector.state.phase is Phase.CLOSED, 10, "the end")
         with pytest.raises(ConnectorClosedException):
             connector.create_message_streams({"t": 1})
     assert guard.received == signal.SIGUSR1
@@ -544,7 +546,7 @@ def test_a_signal_whose_handler_cannot_run_ends_a_loop(cluster: FakeCluster, rea
             streams = connector.create_message_streams({"t": 1})["t"]
             assert list(connector.messages() if reading == "merged" else streams[0]) == []
     thread.join(scaled(10))
-    assert connector._end.over
+    assert connector.state.phase is Phase.CLOSED
 
 
 @pytest.mark.usefixtures("restored")

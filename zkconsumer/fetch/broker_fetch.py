@@ -38,13 +38,20 @@ log = logging.getLogger(__name__)
 _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
 
 
-class FetchResult(NamedTuple):
-    """The response to one fetch: each partition with its request and its part of the response.
+class FetchedPart(NamedTuple):
+    """One partition of a fetch: its request and its part of the response."""
 
-    ``turned`` are the partitions whose turn it was; None stands for all that got messages.
+    fetch: PartitionFetch
+    request: FetchRange
+    response: PartitionResponse
+
+
+class FetchResult(NamedTuple):
+    """The response to one fetch. ``turned`` are the partitions whose turn it was; None stands for all that got
+    messages.
     """
 
-    parts: list[tuple[PartitionFetch, FetchRange, PartitionResponse]]
+    parts: list[FetchedPart]
     turned: list[PartitionFetch] | None
 
 
@@ -178,7 +185,7 @@ class FetchConnection:
             tp = TopicPartition(part.topic, part.partition)
             found = asked.get(tp)
             if found is not None:
-                parts.append((found, wanted[tp], part))
+                parts.append(FetchedPart(found, wanted[tp], part))
         return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
 
     def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:

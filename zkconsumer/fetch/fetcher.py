@@ -271,8 +271,8 @@ class Fetcher:
             self._answered = True
             self._failures.over(self._name)
         outcomes = Outcomes()
-        for fetch, asked, part in answered.parts:
-            self._handler.handle(fetch, asked, part, outcomes)
+        for part in answered.parts:
+            self._handler.handle(part, outcomes)
         self._truncation_check.settle(outcomes)
         self._rotate(outcomes.served if answered.turned is None else answered.turned)
         if outcomes.corrupt:

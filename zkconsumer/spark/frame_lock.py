@@ -38,13 +38,14 @@ class FrameLock:
     """
 
     def __init__(self, frame: str, since: float) -> None:
-        self._path = Path(tempfile.gettempdir()) / f"zkconsumer-frame-{frame}.lock"
+        self.path = Path(tempfile.gettempdir()) / f"zkconsumer-frame-{frame}.lock"
         self._since = since
-        self._file: int | None = None
+        self.file: int | None = None
+        """The descriptor of the locked file; None while it is not locked."""
         self._left = nan  # when the query that has the lock began to leave; it compares with nothing while it stays
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
+        return {**self.__dict__, "file": None}
 
     def acquire(self, deadline: Deadline) -> bool:
         """Return whether this query may read the DataFrame.
@@ -65,28 +66,28 @@ class FrameLock:
 
     def leaving(self) -> None:
         """Tell a query that waits that this one is about to leave."""
-        if self._file is not None:
+        if self.file is not None:
             with suppress(OSError):
-                os.pwrite(self._file, f"{time():.6f}\n".encode(), 0)
+                os.pwrite(self.file, f"{time():.6f}\n".encode(), 0)
 
     def release(self) -> None:
         """Let another query read the DataFrame. May be called again."""
-        file, self._file = self._file, None
+        file, self.file = self.file, None
         if file is not None:
             with suppress(OSError):
-                self._path.unlink()  # before the lock is given up, so that nobody's is
+                self.path.unlink()  # before the lock is given up, so that nobody's is
             os.close(file)
 
     def _try(self) -> bool:
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = os.fstat(file).st_ino == self._path.stat().st_ino  # else its holder has just removed it
+            ours = os.fstat(file).st_ino == self.path.stat().st_ino  # else its holder has just removed it
         except (BlockingIOError, FileNotFoundError):
             ours = False
         if ours:
             os.ftruncate(file, 0)  # a query that was killed may have written into it
-            self._file = file
+            self.file = file
             return True
         with suppress(ValueError):
             self._left = float(os.pread(file, _LONGEST, 0) or "nan")

@@ -44,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType, frame: str) -> None:
         self._options = options
         self._schema = schema
-        self._lock = FrameLock(frame, since=time())
+        self.lock = FrameLock(frame, since=time())
         self._run: StreamRun | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         run = self._run
         if run is None:
             end_cleanly_on_sigterm()
-            if not self._lock.acquire(Deadline(LEAVES_WITHIN)):
+            if not self.lock.acquire(Deadline(LEAVES_WITHIN)):
                 raise ConfigException("group.id", f"{self._options.group!r}: {_READ_TWICE}")
             run = StreamRun(self._options, cluster_of(self._options))
             atexit.register(self._close, run)  # a signal may come between any two lines, also of stop()
@@ -67,11 +67,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return run
 
     def _close(self, run: StreamRun) -> None:
-        self._lock.leaving()
+        self.lock.leaving()
         try:
             run.close()
         finally:
-            self._lock.release()
+            self.lock.release()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """A constant: Spark asks again when it replays the first batch, and must get the same answer."""

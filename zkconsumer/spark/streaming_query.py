@@ -116,7 +116,7 @@ class StreamRun:
     """The run of one query. The constructor does no I/O."""
 
     def __init__(self, options: ReadOptions, cluster: Cluster, membership: QueryMembership | None = None) -> None:
-        self._options = options
+        self.options = options
         self._cluster = cluster
         self._membership = membership or _membership(options, cluster)
         self._planned = False
@@ -144,8 +144,8 @@ class StreamRun:
 
     def fix_targets(self) -> None:
         """From now on nothing is read that is not in the logs now (availableNow)."""
-        partitions, missing = self._cluster.partitions(self._options.selection)
-        self._not_there = missing, tuple(sorted(set(self._options.selection.partitions).difference(partitions)))
+        partitions, missing = self._cluster.partitions(self.options.selection)
+        self._not_there = missing, tuple(sorted(set(self.options.selection.partitions).difference(partitions)))
         self._targets = self._cluster.log_ends(partitions)
 
     def _check_there(self, done: Progress) -> None:
@@ -156,7 +156,7 @@ class StreamRun:
         topics, partitions = self._not_there
         known = {tp.topic for tp in done}
         check_existing(
-            self._options,
+            self.options,
             [topic for topic in topics if topic not in known],
             [tp for tp in partitions if tp.topic not in topics and tp not in done],
         )
@@ -176,7 +176,7 @@ class StreamRun:
         try:
             return self._next(start, limit)
         except (RegistryUnavailableError, SessionLostError) as error:
-            if not self._options.is_member or self._targets is not None:
+            if not self.options.is_member or self._targets is not None:
                 raise
             log.warning("no new batch for now: %s", error)
             self._membership.reserve({})
@@ -223,7 +223,7 @@ class StreamRun:
             self._planned = True
             self._membership.repeat(progress)
         leaders = self._cluster.seen_leaders(partitions)  # no need of ZooKeeper for a batch that is planned
-        return [RangePartition(piece, leaders) for piece in pieces(ranges, self._options.min_partitions)]
+        return [RangePartition(piece, leaders) for piece in pieces(ranges, self.options.min_partitions)]
 
     def log_ends(self) -> dict[str, Any]:
         """The logs' ends as last seen, as topic -> partition -> offset."""
@@ -235,13 +235,13 @@ class StreamRun:
     # ---- inside ----
 
     def _partitions(self) -> tuple[TopicPartition, ...]:
-        partitions, missing = self._cluster.partitions(self._options.selection)
+        partitions, missing = self._cluster.partitions(self.options.selection)
         if self._targets is not None:
             return partitions  # what comes now is not waited for
         if missing and missing != self._missing:
             log.warning("there is no topic %s (yet); waiting for it", ", ".join(missing))
         self._missing = missing
-        absent = tuple(sorted(set(self._options.selection.partitions).difference(partitions)))
+        absent = tuple(sorted(set(self.options.selection.partitions).difference(partitions)))
         if absent and absent != self._absent:
             log.warning("there is no partition %s (yet); waiting for it", describe(absent))
         self._absent = absent
@@ -250,7 +250,7 @@ class StreamRun:
     def _check_gone(self, done: Progress, existing: tuple[TopicPartition, ...]) -> None:
         gone = tuple(sorted(set(done).difference(existing)))
         problem = f"{describe(gone)} is in the checkpoint, but exists no more or is not selected any more"
-        if gone and self._options.fail_on_data_loss:
+        if gone and self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}; {ADVICE}")
         if gone and gone != self._gone:
             log.warning("%s; going on without", problem)
@@ -283,7 +283,7 @@ class StreamRun:
 
     def _read_from_beginning(self, lost: Sequence[TopicPartition], known: Mapping[TopicPartition, int]) -> None:
         problem = f"{describe(lost)}: the topic was deleted and made anew"
-        if self._options.fail_on_data_loss:
+        if self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{problem}, and the query has come to offset {known[lost[0]]}; {ADVICE}")
         for tp, span in self._cluster.log_spans(lost).items():
             self._replaced.add(tp, known[tp], known[tp], span.first)
@@ -294,14 +294,14 @@ class StreamRun:
         self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress
     ) -> dict[TopicPartition, int]:
         """Where each partition is read on; without those whose start could not be stored yet."""
-        wanted = self._options.starting or LATEST
+        wanted = self.options.starting or LATEST
         unknown = [tp for tp in partitions if tp not in done]
         if unknown and not done:
             check_given("startingOffsets", wanted, existing)
         committed = self._membership.committed(partitions)
         starting = [tp for tp in unknown if tp not in committed]
         spans = self._cluster.log_spans(starting)
-        times = at_time(self._cluster, self._options, starting, begun=bool(done)) if starting else {}
+        times = at_time(self._cluster, self.options, starting, begun=bool(done)) if starting else {}
         positions = {}
         for tp in partitions:
             span = spans.get(tp, LogSpan(-1, self._ends[tp]))
@@ -345,7 +345,7 @@ class StreamRun:
             for tp, position in lost.items()
             if tp not in places
         }
-        if problems and self._options.fail_on_data_loss:
+        if problems and self.options.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{'; '.join(problems.values())}; {ADVICE}")
         for tp, span in self._cluster.log_spans(list(problems)).items():
             if tp in done or tp in committed or tp in self._replaced:
@@ -361,7 +361,7 @@ class StreamRun:
         if tp in done and position == done[tp].end:
             return "the query has come to offset"
         if position == committed.get(tp):
-            return f"group {self._options.group!r} has come to offset"
+            return f"group {self.options.group!r} has come to offset"
         return "the query is to go on at offset" if tp in self._replaced else "startingOffsets names offset"
 
 

@@ -82,7 +82,7 @@ class WatchedNodes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._cache = NodeCache(session, lambda _: None)
+        self.cache = NodeCache(session, lambda _: None)
         self._doubtful = Event()
         self._until = monotonic() + BELIEVED
 
@@ -101,13 +101,13 @@ class WatchedNodes:
             )
         if self._doubtful.is_set() or monotonic() >= self._until:
             self._doubtful.clear()  # before the reading: a connection that breaks meanwhile makes all doubtful again
-            self._cache.refresh()
+            self.cache.refresh()
             self._until = monotonic() + BELIEVED
-        return self._cache.look(wanted, deadline)
+        return self.cache.look(wanted, deadline)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Read these again at the next look: an answer contradicts what they said."""
-        self._cache.forget(paths)
+        self.cache.forget(paths)
 
 
 class Cluster:
@@ -116,7 +116,7 @@ class Cluster:
     Arguments: ``isolation_level`` 1 takes the last stable offset for a log's end.
     """
 
-    _nodes: WatchedNodes | None = None
+    nodes: WatchedNodes | None = None
     """What was read of ZooKeeper, while the session is open."""
     _made_anew: frozenset[str] = frozenset()
 
@@ -140,13 +140,14 @@ class Cluster:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-        session, self._session, self._nodes = self._session, None, None
+        session, self._session, self.nodes = self._session, None, None
         if session is not None:
             session.close(Deadline(_CLOSE_TIMEOUT))
 
     # ---- ZooKeeper ----
 
-    def _opened(self) -> Session:
+    def session(self) -> Session:
+        """Return the session, opened if need be. Raises RegistryError."""
         if self._session is None:
             config = self._config
             session = Session(
@@ -160,32 +161,32 @@ class Cluster:
             except BaseException:
                 session.close(Deadline(_CLOSE_TIMEOUT))
                 raise
-            self._session, self._nodes = session, WatchedNodes(session)
+            self._session, self.nodes = session, WatchedNodes(session)
         return self._session
 
     def _session_changed(self, change: SessionChanged) -> None:
         """Runs on kazoo's connection thread."""
         log.debug("ZooKeeper session: %s", change.state.value)
-        nodes = self._nodes
+        nodes = self.nodes
         if nodes is not None and change.state is not SessionState.CONNECTED:
             nodes.doubt()
 
     def _look(self, wanted: Look) -> Seen:
         """Nodes as ZooKeeper has them, by watches; see :class:`WatchedNodes`. Raises RegistryError."""
-        self._opened()
-        assert self._nodes is not None
-        nodes = self._nodes
+        self.session()
+        assert self.nodes is not None
+        nodes = self.nodes
         return self.ask(lambda _, deadline: nodes.look(wanted, deadline))
 
     def _contradicted(self, partitions: Sequence[TopicPartition]) -> None:
         """A broker's answer, or its silence, says that these may be led elsewhere: look them up again."""
-        if self._nodes is not None:
+        if self.nodes is not None:
             brokers = {paths.broker(endpoint.broker_id) for endpoint in self._leaders.values()}
-            self._nodes.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
+            self.nodes.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
 
     def ask(self, question: Callable[[Session, Deadline], T]) -> T:
         """Ask ZooKeeper, and again while it is away, for as long as a session may be gone. Raises RegistryError."""
-        session = self._opened()
+        session = self.session()
         deadline = Deadline(max(_REGISTRY_TIMEOUT, 2.0 * session.timeout))
         while True:
             try:
@@ -232,8 +233,8 @@ class Cluster:
 
     def gone(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
         """Those that exist no more, as ZooKeeper says now. Raises as :meth:`partitions`."""
-        if self._nodes is not None:
-            self._nodes.forget({paths.topic(tp.topic) for tp in partitions})
+        if self.nodes is not None:
+            self.nodes.forget({paths.topic(tp.topic) for tp in partitions})
         there, _ = self.partitions(Selection(partitions=tuple(partitions)))
         return frozenset(partitions).difference(there)
 

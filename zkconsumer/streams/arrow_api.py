@@ -86,7 +86,6 @@ class ColumnStream(MessageIterator[K, V]):
         self._columns = ColumnReader(reader)
         self._ended = ended
         self._asking: GeneratorType[Any, None, None] | None = None
-        self._holder = 0
 
     @property
     def _decodes(self) -> bool:

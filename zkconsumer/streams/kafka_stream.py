@@ -136,18 +136,10 @@ class KafkaStream(ColumnStream[K, V]):
         """Return whether that thread (by its native identifier) read this stream last, and is not reading it now."""
         return self._holder == thread and not self._asked and not self._withheld
 
-    def returning(self, thread: int) -> bool:
-        """Return whether that thread is in a read whose message, or rows, have not reached its caller yet."""
-        return self._holder == thread and self._withheld
-
     @property
     def _withheld(self) -> bool:
         """Whether the last message or rows have not reached their caller."""
         return not self._returned or self._columns.withheld
-
-    def interrupted(self, thread: int) -> bool:
-        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
-        return self._holder == thread and self._asked
 
     def left_to_parent(self, error: Exception) -> None:
         """Raise ``error`` from each read on, in a forked process."""

@@ -69,7 +69,6 @@ class MergedStreams(MessageIterator[K, V]):
         self._stopped = False
         self._watched: Sequence[KafkaStream[K, V]] = ()
         self._last: KafkaStream[K, V] | None = None
-        self._holder = 0
         self._messages = as_generator(self._hand_out())
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
@@ -98,14 +97,6 @@ class MergedStreams(MessageIterator[K, V]):
         """End the iteration at the next read, or at once if a read is waiting. The streams stay usable."""
         self._stopped = True
         self._wake.set()
-
-    def interrupted(self, thread: int) -> bool:
-        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
-        return self._holder == thread and self._messages.gi_running
-
-    def returning(self, thread: int) -> bool:
-        """Return whether that thread is in a read whose message has not reached its caller yet."""
-        return self._holder == thread and not self._returned
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
         """Return whether a message of that stream was read through this and has not reached its caller yet."""

@@ -129,6 +129,7 @@ def test_the_size_that_is_wanted_is_enough() -> None:
     assert extent(what.data[:-1], WHERE, 0)[:3] == (10, True, len(what.data))
 
 
+@pytest.mark.tier("standard")
 @given(SETS, st.data(), st.booleans())
 @settings(deadline=None, max_examples=400)
 def test_corrupt_bytes_never_give_another_error(what: MessageSet, data: st.DataObject, check_crc: bool) -> None:

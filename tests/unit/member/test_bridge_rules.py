@@ -1,4 +1,4 @@
-"""Who coordinates a group that moves, and what of the plan is one member's."""
+"""The rules by which a group moves from ZooKeeper to the brokers, or back."""
 
 from __future__ import annotations
 

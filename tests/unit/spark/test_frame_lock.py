@@ -73,9 +73,9 @@ def test_a_query_that_is_stopped_is_waited_for(first: FrameLock, tmp_path: Path)
 
 def test_a_query_that_was_killed_holds_nothing(first: FrameLock) -> None:
     first.leaving()
-    assert first._file is not None
-    os.close(first._file)
-    first._file = None
+    assert first.file is not None
+    os.close(first.file)
+    first.file = None
     second = FrameLock("frame", time())
     assert second.acquire(NOW)
     assert not FrameLock("frame", time()).acquire(NOW), "what the killed query wrote is not the second one's"
@@ -97,8 +97,8 @@ def test_all_copies_of_a_data_source_are_one_frame() -> None:
     """Each query of a DataFrame gets a copy in a process of its own; a second ``load()`` makes another one."""
     source = ZkConsumerDataSource(OPTIONS)
     copies = [pickle.loads(pickle.dumps(source)).streamReader(source.schema()) for _ in range(2)]
-    assert copies[0]._lock._path == copies[1]._lock._path
-    assert ZkConsumerDataSource(OPTIONS).streamReader(source.schema())._lock._path != copies[0]._lock._path
+    assert copies[0].lock.path == copies[1].lock.path
+    assert ZkConsumerDataSource(OPTIONS).streamReader(source.schema()).lock.path != copies[0].lock.path
 
 
 class _Run:
@@ -128,7 +128,7 @@ def test_the_reader_of_a_second_query_says_what_to_do(monkeypatch: pytest.Monkey
         readers[1].prepareForTriggerAvailableNow()
     readers[1].stop()
     again = pickle.loads(pickle.dumps(readers[0]))
-    assert again._lock._file is None
+    assert again.lock.file is None
     readers[0].stop()
     assert readers[1].partitions({}, {}) == []
     readers[1].stop()

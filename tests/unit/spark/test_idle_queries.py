@@ -151,9 +151,9 @@ def test_what_changes_while_the_link_is_down_is_seen(
     """Watches do not survive their connection, so nothing that was read over it is believed any longer."""
     assert kafka.zookeeper_server is not None
     link.drop()
-    eventually(lambda: not asking._opened().connected, 10, "the loss of the connection")
+    eventually(lambda: not asking.session().connected, 10, "the loss of the connection")
     kafka.add_partitions("t", 3)
-    kafka.move_leader("t", 0, 1 - asking._leaders[A].broker_id)
+    kafka.move_leader("t", 0, 1 - asking.seen_leaders([A])[A].broker_id)
     if ends:
         kafka.zookeeper_server.expire()
     link.carry()
@@ -167,9 +167,9 @@ def test_nothing_is_believed_while_zookeeper_is_away(
 ) -> None:
     """Otherwise a query would go on for ever, and nothing could tell it that its topic is gone."""
     monkeypatch.setattr(cluster_module, "_REGISTRY_TIMEOUT", 0.0)
-    monkeypatch.setattr(type(asking._opened()), "timeout", 0.0)
+    monkeypatch.setattr(type(asking.session()), "timeout", 0.0)
     link.drop()
-    eventually(lambda: not asking._opened().connected, 10, "the loss of the connection")
+    eventually(lambda: not asking.session().connected, 10, "the loss of the connection")
     with pytest.raises(RegistryUnavailableError):
         asking.partitions(BY_NAME)
 
@@ -177,7 +177,7 @@ def test_nothing_is_believed_while_zookeeper_is_away(
 def test_a_brokers_answer_makes_up_for_a_lost_watch(
     kafka: FakeCluster, asking: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking._nodes._cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
+    monkeypatch.setattr(asking.nodes.cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
     where = asking.leaders([A])[A].broker_id
     kafka.move_leader("t", 0, 1 - where)
     assert asking.leaders([A])[A].broker_id == where
@@ -188,10 +188,12 @@ def test_a_brokers_answer_makes_up_for_a_lost_watch(
 def test_a_partition_nobody_leads_is_looked_for_again(kafka: FakeCluster, asking: Cluster, link: Proxy) -> None:
     kafka.move_leader("t", 0, -1)
     eventually(lambda: asking.leaders([A]) == {}, 10, "the watch")
-    asking._config = asking._config.replace({"socket.timeout.ms": "600"})
     asked = link.requests
-    with pytest.raises(BrokerUnavailableError, match="t-0 has no leader"):
-        asking.log_ends([A])
+    with (
+        cluster_of(parse(options(link, **{"socket.timeout.ms": "600"}))) as impatient,
+        pytest.raises(BrokerUnavailableError, match="t-0 has no leader"),
+    ):
+        impatient.log_ends([A])
     assert link.requests - asked > 5, "its leader is read again at each try"
 
 
@@ -200,7 +202,7 @@ def test_after_some_minutes_all_is_read_again(
 ) -> None:
     """A watch that was lost without the connection would hide a change for ever."""
     now = monotonic()
-    monkeypatch.setattr(asking._nodes._cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
+    monkeypatch.setattr(asking.nodes.cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
     kafka.add_partitions("t", 3)
     assert len(asking.partitions(BY_NAME)[0]) == 2
     monkeypatch.setattr(cluster_module, "monotonic", lambda: now + cluster_module.BELIEVED + 1)
@@ -211,7 +213,7 @@ def test_a_topic_said_to_be_gone_is_asked_for(
     kafka: FakeCluster, asking: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker denies a partition before the watch has told of its end."""
-    monkeypatch.setattr(asking._nodes._cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
+    monkeypatch.setattr(asking.nodes.cache, "_stale_nodes", Deaf())  # type: ignore[union-attr]
     kafka.delete_topic("t")
     assert asking.partitions(BY_NAME) == ((A, B), ())
     assert asking.gone([A, B]) == {A, B}

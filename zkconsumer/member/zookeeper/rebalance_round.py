@@ -19,18 +19,17 @@ from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerIdInUseError, RegistryError
+from zkconsumer.member.engine import Inbox
 from zkconsumer.member.events import StopRequested
-from zkconsumer.member.inbox import Inbox
 from zkconsumer.member.listener import ListenerCalls
 from zkconsumer.member.owned_partitions import OwnedPartitions
 from zkconsumer.member.revocation import Revocation
 from zkconsumer.member.zookeeper.node_triggers import NodeTriggers
 from zkconsumer.member.zookeeper.owner_nodes import Claimed, LookAhead, OwnerNodes
-from zkconsumer.member.zookeeper.planner import GroupView, Plan, topics_of
+from zkconsumer.member.zookeeper.planner import AppliedStrategy, GroupView, Plan, topics_of
 from zkconsumer.member.zookeeper.recreated_topics import RecreatedTopics
 from zkconsumer.member.zookeeper.registration import GroupRegistration
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
-from zkconsumer.member.zookeeper.strategy import AppliedStrategy
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
 from zkconsumer.zookeeper.fenced_writes import KnownOffset
 from zkconsumer.zookeeper.node_values import Seen

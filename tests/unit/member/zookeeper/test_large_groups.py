@@ -83,7 +83,7 @@ def test_nothing_stays_of_members_that_left() -> None:
 
 
 def test_what_is_remembered_of_expressions_has_a_limit() -> None:
-    """The package beneath remembers 500 patterns, of whatever size."""
+    """The regex package caches 500 patterns, however large they are."""
     for number in range(20):
         Whitelist(f"{number}|" + "(a{4096})" * 8)
     assert sum(cost for _, cost in _COMPILED._entries.values()) <= _COMPILED._limit
