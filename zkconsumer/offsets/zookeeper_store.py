@@ -16,7 +16,7 @@ from zkconsumer.errors import RegistryError
 from zkconsumer.model import TopicPartition
 from zkconsumer.offsets.store import Failures, refusals
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, ClaimSessions, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import ABSENT, Change, ClaimSessions, Commit, KnownOffset, Outcome
 from zkconsumer.zookeeper.session import Session
 
 _ROUNDS = 5
@@ -190,20 +190,15 @@ class ZooKeeperOffsets:
     ) -> dict[TopicPartition, Outcome]:
         outcomes: dict[TopicPartition, Outcome] = {}
         left = list(offsets)
-        topics = {tp.topic for tp in left}
-        parents = [paths.owner_topic(self._group, t) for t in topics] + [
-            paths.offset_topic(self._group, t) for t in topics
-        ]
         for _ in range(_ROUNDS):
             if not left:
                 break
-            self._session.ensure(sorted(parents), deadline)
             nodes = self._session.stat([paths.offset(self._group, tp) for tp in left], deadline)
-            commits = [
-                Commit(tp, offsets[tp], ABSENT if node is None else KnownOffset(None, node.version))
+            changes = [
+                Change(tp, node_codecs.encode_offset(offsets[tp]), None if node is None else node.version)
                 for tp, node in zip(left, nodes, strict=True)
             ]
-            outcomes |= fenced_writes.commit_unowned(self._session, self._group, commits, deadline)
+            outcomes |= fenced_writes.write_unowned(self._session, self._group, changes, deadline)
             left = [tp for tp in left if outcomes[tp] in (Outcome.OFFSET_MOVED, Outcome.NO_PARENT)]
         return outcomes
 

@@ -183,22 +183,17 @@ def _write_offset(group: str, partition: TopicPartition, data: bytes, version: i
     return _Operation(kind, paths.offset(group, partition), version, Outcome.OFFSET_MOVED, data)
 
 
-def commit_unowned(
-    session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
-) -> dict[TopicPartition, Outcome]:
-    """Write offsets of partitions without an owner, as :func:`write_unowned`."""
-    changes = [Change(one.partition, node_codecs.encode_offset(one.offset or 0), one.known.version) for one in commits]
-    return write_unowned(session, group, changes, deadline)
-
-
 def write_unowned(
     session: Session, group: str, changes: Sequence[Change], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
-    """Write, create or delete the offset nodes of partitions without an owner.
+    """Write, create or delete the offset nodes of partitions without an owner; create missing parents.
 
     A partition with an owner node is refused with :attr:`Outcome.OWNED`. ZooKeeper cannot check that a node is absent,
     so the transaction creates the owner node and deletes it again.
     """
+    topics = {one.partition.topic for one in changes}
+    parents = [path(group, topic) for topic in topics for path in (paths.owner_topic, paths.offset_topic)]
+    session.ensure(sorted(parents), deadline)
 
     def operations(one: Change) -> Iterator[_Operation]:
         owner = paths.owner(group, one.partition)
