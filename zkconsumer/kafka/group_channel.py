@@ -135,9 +135,8 @@ class GroupChannel:
     ) -> Joined:
         """Join the group, and wait until all members have joined, or the broker has given up slow ones.
 
-        Arguments: ``protocols`` are the strategies' names and subscriptions, the preferred one first; the timeouts are
-        in seconds; ``reason`` is for the broker's log. The broker's wait depends on the rebalance timeouts of other
-        members too, so ``deadline`` alone ends it. Raises MemberIdRequiredError, which has the ``member_id`` to use.
+        Arguments: ``protocols`` are the strategies' names and subscriptions, the preferred one first; timeouts are in
+        seconds. ``deadline`` alone ends the wait for others. Raises MemberIdRequiredError with the id to use.
         """
         values = {
             **self._values(who),
