@@ -14,6 +14,7 @@ from kazoo.exceptions import KazooException
 
 from tests.cluster.conftest import NewTopic, owners_of
 from tests.cluster.in_process import Reader
+from tests.cluster.internals import kazoo_client_of, session_of
 from tests.cluster.legacy_member import LegacyMember
 from tests.cluster.our_member import OurMember
 from tests.timing import eventually, scaled
@@ -139,10 +140,9 @@ def test_a_session_that_two_clients_use_is_given_up(lonely: EmbeddedZooKeeper) -
     with ZookeeperConsumerConnector({**SETTINGS, "zookeeper.connect": lonely.connect}) as member:
         member.create_message_streams({"t": 1})
         eventually(lambda: len(owned(lonely, "t")) == 2, 20, "ownership")
-        session = member._member.coordination.session  # type: ignore[union-attr]
+        session = session_of(member)
         contested = session.session_id
-        assert session._client is not None
-        twin = KazooClient(lonely.connect, client_id=session._client.client_id, timeout=2.0)
+        twin = KazooClient(lonely.connect, client_id=kazoo_client_of(session).client_id, timeout=2.0)
         twin.start_async()  # it may lose the session again before it knows that it has it
         try:
             eventually(lambda: session.session_id not in (0, contested), 30, "another session")

@@ -84,7 +84,7 @@ CIRCLE = {"strategy": "average-by-circle"}
 def test_our_strategy_needs_the_advertisement_of_the_whole_group(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.planner")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.rebalance_round")
     first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
     settle([first])
     old = SteppedMember(server, "b")
@@ -244,7 +244,7 @@ def test_the_rooms_and_the_table_are_properties(server: FakeZooKeeper) -> None:
 def test_members_that_subscribe_differently_are_reported_once(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.planner")
+    caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.rebalance_round")
     make_topic(server, 2, "other")
     first, second = SteppedMember(server, "a"), SteppedMember(server, "b", topic="other")
     settle([first, second])

@@ -288,19 +288,19 @@ class Member:
     def syncs(self, assignments: Mapping[str, bytes] | None = None, **fields: Any) -> Pending:
         told = [{"member_id": member_id, "assignment": data} for member_id, data in (assignments or {}).items()]
         named = {"protocol_type": "consumer", "protocol_name": self.protocol}
-        return self.connection.send("SyncGroup", self._who(assignments=told, **{**named, **fields}))
+        return self.connection.send("SyncGroup", self.identity(assignments=told, **{**named, **fields}))
 
     def heartbeat(self, **fields: Any) -> int:
-        return int(self.connection.ask("Heartbeat", self._who(**fields))["error_code"])
+        return int(self.connection.ask("Heartbeat", self.identity(**fields))["error_code"])
 
     def leave(self) -> int:
         """Leave; on a connection of its own, since this member's may have a request that waits."""
         return leave(self.target, self.member_id, self.instance)
 
     def commit(self, offsets: Mapping[tuple[str, int], int], **fields: Any) -> list[int]:
-        return self.target.commit(offsets, **self._who(**fields))
+        return self.target.commit(offsets, **self.identity(**fields))
 
-    def _who(self, **fields: Any) -> Body:
+    def identity(self, **fields: Any) -> Body:
         return {
             "group_id": self.target.group,
             "generation_id": self.generation,

@@ -15,8 +15,8 @@ from zkconsumer.member.offset_conflicts import OffsetConflicts
 from zkconsumer.member.zookeeper.message_model import ModelRegistration
 from zkconsumer.member.zookeeper.orphaned_partitions import OrphanedPartitions
 from zkconsumer.member.zookeeper.owner_nodes import OwnerNodes
-from zkconsumer.member.zookeeper.planner import AppliedStrategy, Assign
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceRounds
+from zkconsumer.member.zookeeper.planner import Assign
+from zkconsumer.member.zookeeper.rebalance_round import AppliedStrategy, RebalanceRounds
 from zkconsumer.member.zookeeper.rebalancer import Rebalancer
 from zkconsumer.member.zookeeper.round_schedule import RebalanceSettings
 from zkconsumer.member.zookeeper.session_monitor import SessionMonitor

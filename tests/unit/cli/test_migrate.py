@@ -311,13 +311,13 @@ def test_an_offset_written_after_the_plan_is_kept(
     """An offset that was written after the plan was made is not overwritten."""
     world.in_zookeeper({0: 50, 1: 60} if to == "kafka" else {0: 20})
     world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
-    keep = carrying_out._keep
+    keep = carrying_out.save_backup
 
     def meanwhile(*arguments: Any) -> Path:
         (world.in_kafka if to == "kafka" else world.in_zookeeper)({0: 90})
         return keep(*arguments)
 
-    monkeypatch.setattr(carrying_out, "_keep", meanwhile)
+    monkeypatch.setattr(carrying_out, "save_backup", meanwhile)
     assert run("--to", to) == 1
     said = capsys.readouterr().out
     assert "t-0        not written: somebody wrote it meanwhile; 90 stands there now" in said

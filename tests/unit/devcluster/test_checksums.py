@@ -12,7 +12,7 @@ import pytest
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import JarResolutionError, cache_directory, resolve
 from zkconsumer.devcluster.checksums import RECORD, Checksum, expected, pinned, published, render, verify
-from zkconsumer.devcluster.jars import _directory_name
+from zkconsumer.devcluster.jars import directory_name
 
 PINNED = "slf4j-api-1.7.36.jar"
 PATH = "org/x/y/1/y-1.jar"
@@ -24,7 +24,7 @@ def checksum(content: bytes, algorithm: str = "sha1") -> Checksum:
 
 def cached(coordinate: str, **jars: bytes) -> Path:
     """A directory of the cache as a download leaves it, with a record that agrees with the content."""
-    directory = cache_directory() / "jars" / _directory_name([coordinate], [])
+    directory = cache_directory() / "jars" / directory_name([coordinate], [])
     directory.mkdir(parents=True)
     contents = {name.replace("_", "-") + ".jar": content for name, content in jars.items()}
     for name, content in contents.items():
