@@ -11,6 +11,7 @@ from threading import enumerate as living
 import pytest
 from hypothesis import settings
 
+from tests.tiers import Tier, left_out, tier_of_item
 from tests.timing import eventually
 
 # How long an example takes says nothing on a busy machine. CI tries the same examples each time: what it says is
@@ -24,6 +25,29 @@ _ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join(
     dict.fromkeys([str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
 ).rstrip(os.pathsep)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    names = [tier.name.lower() for tier in Tier]
+    parser.addoption("--tier", choices=names, default="all", help="run the tests of this tier and of those below it")
+
+
+def _chosen(config: pytest.Config) -> Tier:
+    return Tier[config.getoption("tier").upper()]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files of higher tiers. None lets pytest decide."""
+    return True if left_out(collection_path, _chosen(config)) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out single tests of higher tiers."""
+    chosen = _chosen(config)
+    higher = [item for item in items if tier_of_item(item) > chosen]
+    if higher:
+        config.hook.pytest_deselected(items=higher)
+        items[:] = [item for item in items if tier_of_item(item) <= chosen]
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

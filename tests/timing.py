@@ -37,7 +37,7 @@ def scaled(seconds: float) -> float:
     return seconds * time_factor()
 
 
-def eventually(predicate: Callable[[], T], seconds: float, what: str) -> T:
+def eventually(predicate: Callable[[], T], seconds: float, what: str | Callable[[], str]) -> T:
     """Poll ``predicate`` until it is true and return its (true) value.
 
     Arguments: ``seconds`` is the deadline before scaling; ``what`` completes the sentence "waited in vain for ...".

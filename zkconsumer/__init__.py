@@ -31,7 +31,9 @@ from zkconsumer.model import OffsetRange, TopicPartition
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.signal_shutdown import shutdown_on_signal
 from zkconsumer.streams import KafkaStream, MergedStreams, MessageAndMetadata
-from zkconsumer.version import VERSION
+from zkconsumer.version import VERSION, refuse_free_threaded_builds
+
+refuse_free_threaded_builds()
 
 __version__ = VERSION
 

@@ -49,7 +49,7 @@ from zkconsumer.shutdown import CLOSE_WITHIN, Closing, check_seconds
 from zkconsumer.signal_shutdown import in_signal_handler
 from zkconsumer.stream_delivery import ANY_TOPIC
 from zkconsumer.streams import KafkaStream, MessageAndMetadata
-from zkconsumer.streams.loop_errors import public_names
+from zkconsumer.streams.message_iterator import public_names
 from zkconsumer.wiring import GroupMember, build_member
 
 __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "consumer_id"]

@@ -58,6 +58,7 @@ class ShutdownOnSignal:
         self._name = str(connector.consumer_id)
         self._timeout = timeout
         self._count = 0
+        self._acted = 0
         self._previous: dict[int, Any] = {}
         self._installed = False
         self._process = os.getpid()
@@ -129,7 +130,9 @@ class ShutdownOnSignal:
         # runs between any two steps of the main thread: takes no lock, waits for nothing, writes no log
         self._count += 1
         connector, previous = self._connector(), self._previous[number]
-        if self._count <= 2 and self._installed and connector is not None and not connector._end.over:
+        # a handler that runs late finds the connector ended by its own signal, through the thread
+        ours = self._count <= self._acted
+        if ours or (self._count <= 2 and self._installed and connector is not None and not connector._end.over):
             self.received = self.received or number
             if not self._wakes:
                 self._write(number)
@@ -159,6 +162,7 @@ class ShutdownOnSignal:
         connector = self._connector()
         if connector is None or connector._end.over or came > 2:
             return  # the handler passes it on
+        self._acted = came
         self.received = self.received or number
         if came == 1:
             log.info("%s: %s came; finishing what is in hand, then leaving", self._name, _name(number))

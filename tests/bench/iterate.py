@@ -81,7 +81,7 @@ def bulk(
     topic = "bench-" + "".join(letter for letter in f"{case}-{partitions}" if letter.isalnum())
     cluster.create_topic(topic, partitions)
     print(f"Producing {plan.messages:,} messages of {sizes[0]}-{sizes[1]} bytes to {partitions} partitions ...")
-    settings = {
+    settings: dict[str, Any] = {
         "sizes": sizes,
         "partitions": partitions,
         "batch_bytes": plan.batch_bytes,

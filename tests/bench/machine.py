@@ -88,7 +88,8 @@ def tree(pid: int) -> Tree:
     for parent in found:
         found.extend(children.get(parent, ()))
     resident = sum(resident_mib(one) or 0.0 for one in found)
-    return Tree(*(sum(of.get(one, 0.0) for one in found) for of in (seconds, java)), resident)
+    used, of_java = (sum(of.get(one, 0.0) for one in found) for of in (seconds, java))
+    return Tree(used, of_java, resident)
 
 
 def _first(path: str, key: str) -> str | None:

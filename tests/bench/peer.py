@@ -284,7 +284,8 @@ def latency(
 def confluent_latency(total: int, **task: Any) -> Result:
     """confluent-kafka, one message a call, the age of each."""
     consumer = _confluent(**task)
-    size, ages = 0, []
+    size = 0
+    ages: list[tuple[int, int]] = []
     while len(ages) < total and (message := consumer.poll(_PATIENCE_S)) is not None:
         value = message.value()
         stamp = int.from_bytes(value[:STAMP], "big")

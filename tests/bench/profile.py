@@ -16,6 +16,7 @@ from tests.bench import machine
 from tests.bench.iterate import BROKER, CASES, PARTITIONS
 from tests.bench.plan import Plan
 from tests.bench.producing import fill
+from tests.streams import new_stream
 from zkconsumer import MessageAndMetadata
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -164,7 +165,7 @@ def _filled(chunks: list[Fetched]) -> KafkaStream[bytes, bytes]:
     for chunk in chunks:
         position = positions.setdefault(chunk.where, PartitionPosition(chunk.where, thread, chunk.first))
         queue.deliver(position, chunk.records, (chunk.first, chunk.end), ())
-    return KafkaStream("profile", queue, lease, timeout=0.0, check_crc=True)
+    return new_stream("profile", queue, lease, timeout=0.0)
 
 
 def _print(case: str, parts: dict[str, float]) -> None:

@@ -57,7 +57,7 @@ def run(plan: Plan) -> dict[str, Any]:
         for number, (case, bounds) in enumerate(CASES.items()):
             topic = f"spark-{number}"
             cluster.create_topic(topic, PARTITIONS)
-            settings = {"sizes": bounds, "partitions": PARTITIONS, "batch_bytes": plan.batch_bytes}
+            settings: dict[str, Any] = {"sizes": bounds, "partitions": PARTITIONS, "batch_bytes": plan.batch_bytes}
             sizes[case] = topic, fill(cluster.bootstrap_servers, topic, plan.messages, **settings)
         with Session.open(cluster) as session:
             print(f"Spark's own source: {session.about}\n", flush=True)

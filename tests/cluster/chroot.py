@@ -21,7 +21,7 @@ class Chroot:
         self.put(path, self._client.get(path)[0])
 
     def put(self, path: str, data: bytes) -> None:
-        """Writes a node, whether it exists or not."""
+        """Write a node, whether it exists or not."""
         if self._client.exists(self._root + path):
             self._client.set(self._root + path, data)
         else:
@@ -29,10 +29,10 @@ class Chroot:
 
     def get(self, path: str) -> bytes | None:
         """The content of a node; None where there is none."""
-        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None  # type: ignore[no-any-return]
+        return self._client.get(self._root + path)[0] if self._client.exists(self._root + path) else None
 
     def delete(self, path: str) -> None:
-        """Deletes a node."""
+        """Delete a node."""
         self._client.delete(self._root + path)
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:

@@ -65,7 +65,7 @@ class NewTopic(Protocol):
 
 @pytest.fixture
 def new_topic(cluster: DevCluster) -> NewTopic:
-    """Creates topics with names of their own; returns the name."""
+    """Create topics with names of their own; returns the name."""
 
     def create(partitions: int = 1, *, prefix: str = "topic", config: Mapping[str, str] | None = None) -> str:
         name = unique(prefix)
@@ -77,7 +77,7 @@ def new_topic(cluster: DevCluster) -> NewTopic:
 
 @pytest.fixture
 def new_group() -> Callable[[], str]:
-    """Makes up group ids of their own."""
+    """Make up group ids of their own."""
     return lambda: unique("group")
 
 
@@ -90,7 +90,7 @@ def produce_to(
     key: Callable[[int], bytes | str | None] | None = None,
     **config: object,
 ) -> int:
-    """Writes messages and waits until all are acknowledged. Returns: how many.
+    """Write messages and waits until all are acknowledged. Returns: how many.
 
     Arguments: ``partitions``: message n goes to partition n modulo this, else the key or the producer decides;
     ``key`` of message n; ``config`` of the producer, with underscores.
@@ -115,7 +115,7 @@ def produce_to(
         eventually(lambda: len(producer.list_topics(topic, 5).topics[topic].partitions) >= partitions, 20, topic)
     count = 0
     for number, value in enumerate(values):
-        where = {} if partitions is None else {"partition": number % partitions}
+        where: dict[str, Any] = {} if partitions is None else {"partition": number % partitions}
         while True:
             try:
                 producer.produce(topic, value, key(number) if key else None, on_delivery=delivered, **where)
@@ -163,7 +163,7 @@ def owners_of(client: KazooClient, group: str, topic: str) -> dict[int, str]:
 
 @pytest.fixture
 def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
-    """Starts members played by the original connector: ``legacy_member(version, group, topics, ...)``.
+    """Start members played by the original connector: ``legacy_member(version, group, topics, ...)``.
 
     They are started, not yet ready (``wait_ready``), so that several start at once; all end with the test.
     """
@@ -181,7 +181,7 @@ def legacy_member(cluster: DevCluster) -> Iterator[Callable[..., LegacyMember]]:
 
 @pytest.fixture
 def our_member(cluster: DevCluster) -> Iterator[Callable[..., OurMember]]:
-    """Starts members played by our connector in processes of their own: ``our_member(group, topics, ...)``.
+    """Start members played by our connector in processes of their own: ``our_member(group, topics, ...)``.
 
     They are started, not yet ready; all end with the test.
     """
@@ -199,7 +199,7 @@ def our_member(cluster: DevCluster) -> Iterator[Callable[..., OurMember]]:
 
 @pytest.fixture
 def connector(cluster: DevCluster) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
-    """Makes connectors in this process: ``connector(group, **properties)`` with underscores; all end with the test."""
+    """Make connectors in this process: ``connector(group, **properties)`` with underscores; all end with the test."""
     made: list[ZookeeperConsumerConnector] = []
 
     def make(group: str, **properties: Any) -> ZookeeperConsumerConnector:

@@ -12,8 +12,7 @@ from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import ServerProcess, java, resolve
 from zkconsumer.devcluster.ports import LOOPBACK, accepts, free_port
-from zkconsumer.devcluster.server_logs import log4j_options, write_properties
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S
+from zkconsumer.devcluster.server_process import START_TIMEOUT_S, log4j_options, write_properties
 
 VERSION = "4.0.1"
 _CLUSTER_ID = "emtjb25zdW1lci1rcmFmdA"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.timing import eventually
 from zkconsumer.devcluster.ports import LOOPBACK
-from zkconsumer.testing.supported_apis import APIS
+from zkconsumer.testing.request_schemas import APIS
 
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")  # the kind of request, its version, the correlation id

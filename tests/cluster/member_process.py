@@ -103,7 +103,7 @@ class MemberProcess:
         raise NotImplementedError
 
     def start(self) -> Self:
-        """Starts the process; ``wait_ready`` waits for its streams."""
+        """Start the process; ``wait_ready`` waits for its streams."""
         self._directory = Path(tempfile.mkdtemp(prefix=f"zkconsumer-{self.who}-"))
         reading, writing = os.pipe()
         try:
@@ -175,13 +175,13 @@ class MemberProcess:
         return self._messages.copy()
 
     def wait_ready(self, seconds: float = READY_S) -> Self:
-        """Waits until the member's streams exist; it is registered then, but need not own anything yet."""
+        """Wait until the member's streams exist; it is registered then, but need not own anything yet."""
         eventually(lambda: self._ready.is_set() or not self.running, seconds, f"a ready member:\n{self.log_text()}")
         assert self._ready.is_set(), f"the member ended:\n{self.log_text()}"
         return self
 
     def wait_messages(self, count: int, seconds: float = READY_S) -> list[Consumed]:
-        """Waits until at least ``count`` messages were consumed, and returns all of them."""
+        """Wait until at least ``count`` messages were consumed, and returns all of them."""
         try:
             eventually(lambda: len(self._messages) >= count, seconds, f"{count} messages")
         except AssertionError as failure:
@@ -189,7 +189,7 @@ class MemberProcess:
         return self.messages
 
     def wait_end(self, seconds: float = END_S) -> Totals | None:
-        """Waits for the process to end by itself. Returns: the totals, None if it did not end cleanly."""
+        """Wait for the process to end by itself. Returns: the totals, None if it did not end cleanly."""
         assert self._process is not None
         assert self._reader is not None
         assert self._process.wait(scaled(seconds)), f"the member does not end:\n{self.log_text()}"
@@ -197,7 +197,7 @@ class MemberProcess:
         return self.totals
 
     def stop(self, seconds: float = END_S) -> Totals | None:
-        """Lets the member leave the group cleanly (SIGTERM), offsets committed. Returns: its totals."""
+        """Let the member leave the group cleanly (SIGTERM), offsets committed. Returns: its totals."""
         if self._process is None:
             return None
         self._process.send(signal.SIGCONT)
@@ -205,23 +205,23 @@ class MemberProcess:
         return self.wait_end(seconds)
 
     def kill(self) -> None:
-        """Ends the process as a crash would; its session in ZooKeeper lives until it times out."""
+        """End the process as a crash would; its session in ZooKeeper lives until it times out."""
         if self._process is not None:
             self._process.send(signal.SIGKILL)
             self.wait_end()
 
     def suspend(self) -> None:
-        """Freezes the process (SIGSTOP), as a long pause of a garbage collector would."""
+        """Freeze the process (SIGSTOP), as a long pause of a garbage collector would."""
         assert self._process is not None
         self._process.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a frozen process go on."""
+        """Let a frozen process go on."""
         assert self._process is not None
         self._process.send(signal.SIGCONT)
 
     def close(self) -> None:
-        """Ends the process in whatever way works and removes its directory. May be called again."""
+        """End the process in whatever way works and removes its directory. May be called again."""
         try:
             if self.running:
                 self.stop()

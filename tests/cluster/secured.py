@@ -20,8 +20,8 @@ from kazoo.client import KazooClient
 from tests.timing import scaled
 from zkconsumer.devcluster import EmbeddedKafka, EmbeddedZooKeeper
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA
+from zkconsumer.devcluster.maven_access import key_store
 from zkconsumer.devcluster.ports import LOOPBACK, free_port
-from zkconsumer.devcluster.trust_store import key_store
 
 USER, PASSWORD = "ann", 'hunter2 "é'
 ZOOKEEPER_PASSWORD = "hunter3"
@@ -165,7 +165,7 @@ def _broker(zookeeper: SecuredZooKeeper, stores: Mapping[str, object], version: 
 
 
 def with_scram(connect: str, user: str = USER, password: str = PASSWORD) -> None:
-    """Makes a user known for SCRAM the way kafka-configs does through ZooKeeper: before the brokers start."""
+    """Make a user known for SCRAM the way kafka-configs does through ZooKeeper: before the brokers start."""
     config = {}
     for mechanism, name in (("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")):
         salt = b"salt of a test"

@@ -22,7 +22,7 @@ BESIDE = 80 * MEGABYTE
 
 @pytest.fixture
 def bomb(cluster: DevCluster, new_topic: NewTopic, produce: Callable[..., int]) -> Callable[[str], str]:
-    """Makes a topic of three messages, of which the second one expands to much: ``bomb(codec)``."""
+    """Make a topic of three messages, of which the second one expands to much: ``bomb(codec)``."""
 
     def make(codec: str) -> str:
         topic = new_topic(config={"max.message.bytes": str(EXPANDED // 10)})

@@ -41,7 +41,7 @@ class Broadcast:
         return member, [Reader(s) for s in member.create_message_streams({self.topic: streams})[self.topic]]
 
     def produce(self, rounds: int) -> list[tuple[int, int]]:
-        """Returns (partition, offset) of what was written."""
+        """Return (partition, offset) of what was written."""
         first = len(self.produced) // PARTITIONS
         values = [str(n) for n in range(rounds * PARTITIONS)]
         produce_to(self._cluster.bootstrap_servers, self.topic, values, partitions=PARTITIONS)
@@ -69,9 +69,8 @@ def everything(readers: list[Reader], expected: list[tuple[int, int]]) -> None:
     assert sorted(place for reader in readers for place in reader.places) == sorted(expected)
 
 
-def test_every_member_gets_everything_and_goes_on_at_its_own_offsets(
-    broadcast: Broadcast, zookeeper: KazooClient
-) -> None:
+def test_every_member_gets_all_and_resumes_at_its_own_offsets(broadcast: Broadcast, zookeeper: KazooClient) -> None:
+    """Every member gets all messages and resumes at its own offsets."""
     before = broadcast.produce(10)
     a, of_a = broadcast.read("a", streams=2)
     b, of_b = broadcast.read("b")
@@ -122,7 +121,7 @@ def test_a_filter_broadcasts_topics_that_come_later(
 def test_offsets_in_kafka_are_those_of_its_own_group(
     broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
 ) -> None:
-    properties = {"offsets_storage": "kafka", "dual_commit_enabled": False}
+    properties: dict[str, Any] = {"offsets_storage": "kafka", "dual_commit_enabled": False}
     broadcast.produce(5)
     a, readers = broadcast.read("a", **properties)
     everything(readers, broadcast.produced)
@@ -150,9 +149,10 @@ def test_each_kind_refuses_a_group_of_the_other(
     assert zookeeper.get_children(f"/consumers/{broadcast.group}/broadcast") == []
 
 
-def test_an_original_member_of_the_group_neither_notices_nor_harms(
+def test_an_original_member_in_the_group_does_no_harm(
     broadcast: Broadcast, legacy_member: Callable[..., LegacyMember], zookeeper: KazooClient
 ) -> None:
+    """An original member in the group neither notices the broadcasting members nor harms them."""
     a, readers = broadcast.read("a")
     first = broadcast.produce(5)
     everything(readers, first)
@@ -172,9 +172,10 @@ def test_an_original_member_of_the_group_neither_notices_nor_harms(
     assert len(a.assignment()) == PARTITIONS
 
 
-def test_old_tools_read_a_broadcasting_member_as_a_group_of_its_own(
+def test_old_tools_see_a_broadcasting_member_as_a_group(
     broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
 ) -> None:
+    """The old tools see a broadcasting member as a group of its own."""
     where, own = cluster.zookeeper_connect, broadcast.own("a")
 
     def groups(*arguments: str) -> list[str]:
@@ -207,7 +208,7 @@ def test_old_tools_read_a_broadcasting_member_as_a_group_of_its_own(
     assert zookeeper.exists(f"/consumers/{own}") is None
 
 
-def test_the_old_tool_can_delete_a_topic_from_all_groups_beside_them(
+def test_the_old_tool_can_delete_a_topic_from_all_groups(
     broadcast: Broadcast, cluster: DevCluster, zookeeper: KazooClient
 ) -> None:
     """It fails for every group where one child of ``/consumers`` has no directory of offsets. Tried on a copy, as

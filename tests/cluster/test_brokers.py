@@ -17,9 +17,8 @@ from tests.timing import eventually, scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster
 from zkconsumer.errors import BrokerUnavailableError
-from zkconsumer.kafka import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches, error_codes
-from zkconsumer.kafka.leader_epoch_request import epochs_in
-from zkconsumer.kafka.message_set_extent import extent
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, PartitionResponse, batches, error_codes
+from zkconsumer.kafka.message_set_extent import epochs_in, extent
 from zkconsumer.kafka.requests import FETCH
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.zookeeper import paths
@@ -80,7 +79,7 @@ def connected(endpoint: Endpoint, timeout: float = 20) -> Iterator[BrokerChannel
         channel.close()
 
 
-def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 << 20, **more: Any) -> FetchedPartition:
+def fetch(channel: BrokerChannel, topic: str, offset: int, max_bytes: int = 1 << 20, **more: Any) -> PartitionResponse:
     request = FetchRequest([FetchPosition(topic, 0, offset, max_bytes)], 0.1, 1, 1 << 25, **more)
     (partition,) = channel.receive_fetch(channel.send_fetch(request, soon()), soon()).partitions
     return partition
@@ -370,6 +369,7 @@ def test_a_broker_that_dies_and_comes_back() -> None:
             assert [r.value for r in read(channel, topic, 1)] == [b"x"]
 
 
-def test_the_newest_version_we_write_is_known_to_the_newest_broker(cluster: DevCluster) -> None:
+def test_the_newest_broker_knows_our_newest_versions(cluster: DevCluster) -> None:
+    """The newest broker knows the newest version of each request that the client writes."""
     with connected(registered(cluster)) as channel:
         assert channel.versions["Fetch"] == len(FETCH.classes) - 1

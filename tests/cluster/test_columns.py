@@ -42,9 +42,10 @@ def producing(cluster: DevCluster, topic: str) -> Iterator[list[bytes]]:
         writer.join(60)
 
 
-def test_members_that_take_batches_lose_nothing_when_one_is_killed_and_one_leaves(
+def test_batch_readers_lose_nothing_in_a_kill_and_a_leave(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
+    """Members that read batches lose no message when one is killed and one leaves."""
     topic, group = new_topic(PARTITIONS), new_group()
 
     def member() -> OurMember:

@@ -80,7 +80,7 @@ def test_a_reset_in_kafka_is_dealt_with_as_configured(
 
 @pytest.mark.parametrize("conflict", ["adopt", "overwrite", "raise"])
 @pytest.mark.parametrize("writer", ["by hand", "through a broker"])
-def test_an_offset_that_somebody_else_writes_is_dealt_with_as_configured(
+def test_an_offset_conflict_is_resolved_as_configured(
     connector: Callable[..., ZookeeperConsumerConnector],
     new_topic: NewTopic,
     new_group: Callable[[], str],
@@ -90,6 +90,7 @@ def test_an_offset_that_somebody_else_writes_is_dealt_with_as_configured(
     writer: str,
     conflict: str,
 ) -> None:
+    """An offset that another program writes is handled as configured."""
     topic, group = new_topic(1), new_group()
     member = connector(
         group, **{"offset.conflict": conflict, "auto.commit.interval.ms": 200, "rebalance.interval.ms": 1000}

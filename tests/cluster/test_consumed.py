@@ -90,7 +90,8 @@ def test_a_message_in_hand_is_not_committed_by_the_timer(connector: NewConnector
     eventually(lambda: place.committed == 3, 5, "a commit of the message that was finished")
 
 
-def test_with_consumed_on_return_a_message_counts_when_it_is_handed_out(connector: NewConnector, place: Place) -> None:
+def test_with_consumed_on_return_a_hand_out_counts(connector: NewConnector, place: Place) -> None:
+    """With ``consumed.on.return`` a message counts as consumed when it is handed out."""
     member = connector(place.group, consumed_on="return", auto_commit_interval_ms=50)
     stream = only_stream(member, place.topic)
     for _ in range(3):
@@ -196,9 +197,8 @@ def test_leaving_with_by_an_exception_does_not_count_it(connector: NewConnector,
     assert place.committed == 4
 
 
-def test_shutdown_by_the_holding_thread_counts_the_message_and_ends_the_stream(
-    connector: NewConnector, place: Place
-) -> None:
+def test_shutdown_by_the_reader_counts_its_message(connector: NewConnector, place: Place) -> None:
+    """A shutdown by the thread that holds a message counts the message and ends the stream."""
     member = connector(place.group)
     stream = only_stream(member, place.topic)
     offsets = []
@@ -216,9 +216,10 @@ def test_shutdown_by_the_holding_thread_counts_the_message_and_ends_the_stream(
 
 
 @pytest.mark.parametrize("finishes", [True, False], ids=["finishes in time", "does not finish"])
-def test_shutdown_by_another_thread_gives_the_reader_a_moment_to_finish(
+def test_shutdown_by_another_thread_lets_the_reader_finish(
     connector: NewConnector, place: Place, finishes: bool
 ) -> None:
+    """A shutdown by another thread gives the reader a moment to finish its message."""
     member = connector(place.group)
     reader = Reader(only_stream(member, place.topic), hold_at=4)
     reader.wait_for(5)
@@ -330,14 +331,12 @@ class Tripwire:
         return getattr(self._lease, name)
 
 
-def test_a_signal_handler_that_interrupts_a_hand_out_counts_what_was_handed_out_and_no_more(
-    connector: NewConnector, place: Place
-) -> None:
+def test_a_signal_handler_in_a_hand_out_counts_exactly(connector: NewConnector, place: Place) -> None:
     """What happened: the message that was on its way was committed and never handed out."""
     member = connector(place.group)
     stream = only_stream(member, place.topic)
     eventually(lambda: len(stream.queue), 10, "messages")
-    stream._lease = Tripwire(stream._lease, 5, member.shutdown)  # type: ignore[assignment]
+    stream._lease = Tripwire(stream._lease, 5, member.shutdown)
     with within(2):
         offsets = [message.offset for message in stream]
     # what is under way when the handler returns may still come, and then it counts
@@ -347,7 +346,7 @@ def test_a_signal_handler_that_interrupts_a_hand_out_counts_what_was_handed_out_
     assert place.zookeeper.get_children(f"/consumers/{place.group}/ids") == [], "the end of the stream is the end"
 
 
-def test_a_signal_handler_that_interrupts_the_queue_returns_at_once(connector: NewConnector, place: Place) -> None:
+def test_a_signal_handler_in_the_queue_returns_at_once(connector: NewConnector, place: Place) -> None:
     """What happened: it waited for threads that waited for the lock below it, until all deadlines had passed."""
     member = connector(place.group)
     stream = only_stream(member, place.topic)
@@ -399,9 +398,10 @@ def test_a_crash_loses_nothing(our_member: Callable[..., OurMember], place: Plac
     eventually(lambda: {*seen, *(m.offset for m in last.messages)} == set(range(1000)), 20, "every message")
 
 
-def test_a_commit_before_each_report_leaves_at_most_the_message_in_hand_unreported(
+def test_a_commit_before_each_report_loses_at_most_one_report(
     our_member: Callable[..., OurMember], place: Place
 ) -> None:
+    """A commit before each report leaves at most the message in hand unreported."""
     place.put(*numbers(290))
     quick = {"zookeeper.session.timeout.ms": 1500, "auto.commit.enable": "false"}
     first = our_member(place.group, {place.topic: 1}, commit_each=True, pause_ms=1, properties=quick)
@@ -471,7 +471,7 @@ def test_the_last_message_counts_although_no_other_comes(connector: NewConnector
 
 @pytest.mark.parametrize("stored", [None, -1, 10_000])
 @pytest.mark.parametrize("reset", ["smallest", "largest"])
-def test_the_reset_policy_decides_where_no_valid_offset_is_stored(
+def test_the_reset_policy_applies_without_a_valid_offset(
     connector: NewConnector, place: Place, reset: str, stored: int | None
 ) -> None:
     """An offset behind the log's end belongs to a log that was longer: all that is there now is new, whatever the reset
@@ -491,9 +491,10 @@ def test_the_reset_policy_decides_where_no_valid_offset_is_stored(
 
 
 @pytest.mark.parametrize(("reset", "start"), [("smallest", 5), ("largest", 10)])
-def test_the_reset_policy_decides_where_the_stored_offset_was_deleted_from_the_log(
+def test_the_reset_policy_applies_to_a_deleted_offset(
     connector: NewConnector, cluster: DevCluster, place: Place, reset: str, start: int
 ) -> None:
+    """The reset policy decides where to begin if the stored offset was deleted from the log."""
     from confluent_kafka import TopicPartition as Position
     from confluent_kafka.admin import AdminClient
 
@@ -533,9 +534,10 @@ def test_an_offset_that_an_operator_writes_is_adopted(connector: NewConnector, p
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_messages_of_every_compression_come_and_can_be_stopped_in_the_middle(
+def test_messages_of_every_compression_can_stop_in_the_middle(
     connector: NewConnector, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], codec: str
 ) -> None:
+    """Messages of every compression arrive, and reading can stop in the middle of a batch."""
     from tests.cluster.conftest import produce_to
 
     topic, group = new_topic(1), new_group()
@@ -564,9 +566,10 @@ def test_large_messages_come_through_a_small_fetch_size(
     assert [stream.get(SECONDS).value for _ in values] == values
 
 
-def test_headers_null_keys_null_values_and_timestamps_come_as_they_were_written(
+def test_headers_nulls_and_timestamps_arrive_as_written(
     connector: NewConnector, cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
+    """Headers, null keys, null values and timestamps arrive as they were written."""
     from confluent_kafka import Producer
 
     topic = new_topic(1)

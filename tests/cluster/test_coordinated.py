@@ -77,7 +77,7 @@ def test_what_a_killed_member_owned_goes_on_at_its_last_commit(
     assert max(found.values()) <= 2
 
 
-def test_a_suspended_member_hands_out_nothing_when_it_goes_on_after_its_session(
+def test_a_resumed_member_hands_out_nothing_after_its_session(
     cluster: DevCluster,
     our_member: Callable[..., OurMember],
     new_topic: NewTopic,
@@ -102,13 +102,14 @@ def test_a_suspended_member_hands_out_nothing_when_it_goes_on_after_its_session(
     assert len(stale) <= 1  # the message that was on its way to the application when it was suspended
 
 
-def test_members_that_are_restarted_one_after_the_other_repeat_nothing(
+def test_a_rolling_restart_repeats_nothing(
     cluster: DevCluster,
     our_member: Callable[..., OurMember],
     new_topic: NewTopic,
     new_group: Callable[[], str],
     produce: Callable[..., int],
 ) -> None:
+    """Members that restart one after the other repeat no message."""
     topic, group = new_topic(4), new_group()
     members = [our_member(group, {topic: 1}, properties=properties(cluster)).wait_ready() for _ in range(3)]
     ended: list[OurMember] = []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.timing import eventually, scaled
-from zkconsumer.cli.demo.flights import Totals, flights
+from zkconsumer.cli.demo.flights import FlightTotals, flights
 
 FLIGHTS = 3000
 PLAYING_S = 240.0
@@ -25,7 +25,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts the demo as a person would, its output going to a pipe; what it leaves in TMPDIR can be seen there."""
+    """Start the demo as a person would, its output going to a pipe; what it leaves in TMPDIR can be seen there."""
     running = []
     (tmp_path / "tmp").mkdir()
 
@@ -49,7 +49,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes of whose command line the folder is part: every server and member has files there."""
+    """Process of whose command line the folder is part: every server and member has files there."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -81,7 +81,7 @@ def test_it_loses_nothing_and_spark_finds_what_the_file_says(start: Start, tmp_p
     assert report["lost"] == report["altered"] == report["unknown"] == 0
     assert {again["first"] for again in report["duplicates"]} <= {"ben"}, "clean moves repeat nothing"
     assert set(report["by_member"]) == {"ann", "ben", "cid"}
-    wanted = Totals()
+    wanted = FlightTotals()
     for flight in flights(FLIGHTS):
         wanted.add(flight)
     found = {carrier: (row["flights"], row["mean_delay"]) for carrier, row in report["spark"].items()}

@@ -103,7 +103,8 @@ def test_topics_can_be_made_enlarged_and_deleted_under_a_chroot(own: DevCluster)
     own.delete_topic("t.1")
 
 
-def test_a_killed_broker_starts_again_on_its_port_with_its_messages(own: DevCluster) -> None:
+def test_a_killed_broker_keeps_its_port_and_messages(own: DevCluster) -> None:
+    """A killed broker starts again on its port with its messages."""
     own.create_topic("kept", 1)
     produce_to(own.bootstrap_servers, "kept", [b"a", b"b"])
     before = own.bootstrap_servers

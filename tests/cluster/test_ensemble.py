@@ -9,7 +9,8 @@ from tests.timing import eventually, scaled
 from zkconsumer.devcluster import ZooKeeperEnsemble
 
 
-def test_an_ensemble_goes_on_without_its_leader_and_takes_it_back() -> None:
+def test_an_ensemble_survives_its_leader_and_takes_it_back() -> None:
+    """An ensemble goes on without its leader and takes it back."""
     with ZooKeeperEnsemble(tick_ms=200) as ensemble:
         assert sorted(server.mode for server in ensemble.servers) == ["follower", "follower", "leader"]
         assert len(ensemble.connect.split(",")) == 3

@@ -53,8 +53,8 @@ def values(count: int, first: int = 0) -> list[bytes]:
 
 def client_id_of(member: ZookeeperConsumerConnector) -> tuple[int, bytes]:
     """The session's id and password, with which another client can take the session over and end it."""
-    assert member._member is not None
-    client = member._member.session._client
+    parts: Any = member._member
+    client = parts.session._client
     assert client is not None
     return client.client_id  # type: ignore[no-any-return]
 
@@ -69,6 +69,7 @@ def test_after_its_session_expired_a_member_registers_again_and_loses_nothing(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """After its session has expired, a member registers again and loses no message."""
     topic, group = new_topic(3), new_group()
     with joined(cluster, group, topic) as (member, reader):
         produce(topic, values(300), partitions=3)
@@ -99,6 +100,7 @@ def test_a_message_in_hand_when_the_session_expires_is_not_skipped(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A message in the user's hand when the session expires is not skipped."""
     topic, group = new_topic(1), new_group()
     produce(topic, values(20), partitions=1)
     settings = {**QUICK, "zookeeper.connect": cluster.zookeeper_connect, "group.id": group}
@@ -122,6 +124,7 @@ def test_a_frozen_member_neither_hands_out_nor_commits_what_others_own_by_then(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A frozen member neither hands out nor commits messages of partitions that others own by then."""
     topic, group = new_topic(4), new_group()
     quick = {"zookeeper.session.timeout.ms": 1500, "auto.commit.interval.ms": 50}
     produce(topic, values(2000), partitions=4)
@@ -229,7 +232,8 @@ def test_a_restart_of_zookeeper_costs_no_message(own: DevCluster) -> None:
         assert sorted({int(m.value or b"") for m in got}) == list(range(200))
 
 
-def test_while_zookeeper_is_silent_nothing_is_handed_out_and_shutdown_is_bounded(own: DevCluster) -> None:
+def test_a_silent_zookeeper_stops_hand_out_and_bounds_shutdown(own: DevCluster) -> None:
+    """While ZooKeeper is silent no message is handed out, and the shutdown is bounded."""
     topic, group = unique("silence"), unique("group")
     own.create_topic(topic, 1)
     produce_to(own.bootstrap_servers, topic, values(100), partitions=1)

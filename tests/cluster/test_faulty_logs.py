@@ -50,7 +50,7 @@ def hidden() -> Iterator[Hidden]:
 
 @pytest.fixture
 def join(hidden: Hidden) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
-    """Makes members: ``join(**properties)``; all leave with the test."""
+    """Make members: ``join(**properties)``; all leave with the test."""
     made: list[ZookeeperConsumerConnector] = []
 
     def make(**properties: Any) -> ZookeeperConsumerConnector:
@@ -63,9 +63,10 @@ def join(hidden: Hidden) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
         one.shutdown()
 
 
-def test_a_broker_behind_a_name_that_nobody_knows_is_reached_by_the_map(
+def test_the_address_map_reaches_a_broker_with_an_unknown_name(
     hidden: Hidden, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
+    """The address map reaches a broker whose advertised name is unknown here."""
     topic = unique("hidden")
     with Admin(hidden.zookeeper) as admin:
         admin.create_topic(topic, 2)
@@ -146,7 +147,7 @@ def test_a_damaged_log_is_named_at_each_ask_and_can_be_skipped(
 
 
 @pytest.mark.parametrize("what", ["content", "head"])
-def test_a_damaged_log_is_skipped_and_counted_where_that_is_the_policy(
+def test_the_policy_can_skip_and_count_damaged_messages(
     what: str, damages: dict[str, Damage], join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """The broker finds its way past a damaged head only by its index, so messages behind that are lost as well."""

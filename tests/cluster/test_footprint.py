@@ -95,9 +95,10 @@ def test_no_thread_and_no_socket_is_left_after_the_end(
         assert sockets() - open_before == set()
 
 
-def test_every_thread_of_a_member_has_a_name_that_tells_whose_it_is(
+def test_every_thread_of_a_member_names_its_owner(
     connector: Callable[..., ZookeeperConsumerConnector], new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
+    """Every thread of a member has a name with the member's."""
     topic = new_topic(1)
     before = set(threading.enumerate())
     member = connector(new_group(), consumer_id="named")

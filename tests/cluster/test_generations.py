@@ -82,7 +82,7 @@ def zookeeper_client(servers: DevCluster) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def join(servers: DevCluster) -> Iterator[Callable[..., ZookeeperConsumerConnector]]:
-    """Makes members: ``join(group, **properties)``; all leave with the test."""
+    """Make members: ``join(group, **properties)``; all leave with the test."""
     made: list[ZookeeperConsumerConnector] = []
 
     def make(group: str, **properties: Any) -> ZookeeperConsumerConnector:
@@ -145,6 +145,7 @@ def test_two_members_share_and_live_through_a_restart_of_the_broker(
     nodes: KazooClient,
     join: Callable[..., ZookeeperConsumerConnector],
 ) -> None:
+    """Two members share the partitions and survive a restart of the broker."""
     group, topic = unique("group"), unique("shared")
     servers.create_topic(topic, 4)
 
@@ -180,9 +181,10 @@ def test_two_members_share_and_live_through_a_restart_of_the_broker(
     assert offsets_of(nodes, group, topic) == dict.fromkeys(range(4), 3 * BUNCH // 4)
 
 
-def test_headers_times_and_transactions_where_the_generation_has_them(
+def test_headers_times_and_transactions_by_generation(
     generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
+    """Headers, timestamps and transactions work if the broker's generation has them."""
     from confluent_kafka import Producer
 
     if generation.formats[-1][1] == 0:
@@ -246,7 +248,7 @@ def test_a_message_larger_than_the_fetch_size(
         assert read(stream, 1)[0].value == b"after"
 
 
-def test_fetch_sessions_are_kept_and_begun_anew_where_the_broker_has_them(
+def test_fetch_sessions_are_kept_and_begun_again(
     generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """KIP-227: from 1.1 on. A broker that has forgotten a session, or counts differently, is told everything again."""
@@ -287,7 +289,7 @@ def test_fetch_sessions_are_kept_and_begun_anew_where_the_broker_has_them(
     assert connector.state.blocked == {}
 
 
-def test_large_messages_of_many_partitions_keep_to_the_budget_and_starve_nobody(
+def test_large_messages_keep_to_the_budget_and_starve_no_reader(
     generation: Generation, servers: DevCluster, join: Callable[..., ZookeeperConsumerConnector]
 ) -> None:
     """Brokers before 0.10.1 answer with all that is asked for: then no more may be asked for than there is room."""
@@ -302,10 +304,10 @@ def test_large_messages_of_many_partitions_keep_to_the_budget_and_starve_nobody(
     streams = connector.create_message_streams({topic: 2})[topic]
     member = connector._member
     assert member is not None
-    eventually(lambda: member.budget.used > budget // 2, 20, "what can be fetched before anybody reads")
+    eventually(lambda: member.parts.budget.used > budget // 2, 20, "what can be fetched before anybody reads")
     used, seen = [], list[tuple[int, int]]()
     for message in connector.messages(streams):
-        used.append(member.budget.used)
+        used.append(member.parts.budget.used)
         seen.append((message.partition, message.offset))
         if len(seen) == len(values) + len(busy):
             break

@@ -128,7 +128,7 @@ def member(channel: Callable[[], GroupChannel]) -> Callable[..., Member]:
 
 @pytest.fixture
 def aside() -> Iterator[Callable[..., Future[Any]]]:
-    """Runs something beside the test, which waits for it at its end."""
+    """Run something beside the test, which waits for it at its end."""
     with ThreadPoolExecutor(8, "aside") as pool:
         yield pool.submit
 
@@ -216,9 +216,10 @@ def test_a_second_member_makes_the_first_join_again(
         first.other.commit(old, {TopicPartition("t", 0): 1}, soon())
 
 
-def test_who_leaves_a_stable_group_makes_the_other_join_again_at_once(
+def test_a_leave_from_a_stable_group_starts_a_join_at_once(
     member: Callable[..., Member], aside: Callable[..., Future[Any]]
 ) -> None:
+    """A member that leaves a stable group makes the other join again at once."""
     first, second = stable_pair(member, aside)
     second.life.leave(second.who, soon())
     with pytest.raises(RebalanceInProgressError):
@@ -227,9 +228,10 @@ def test_who_leaves_a_stable_group_makes_the_other_join_again_at_once(
     assert first.sync() == tps(0, 1, 2, 3)
 
 
-def test_who_leaves_before_the_assignment_makes_the_others_join_again_at_once(
+def test_a_leave_before_the_assignment_starts_a_join_at_once(
     member: Callable[..., Member], aside: Callable[..., Future[Any]]
 ) -> None:
+    """A member that leaves before the assignment makes the others join again at once."""
     leader, follower = stable_pair(member, aside)
     joining = aside(leader.join, who=leader.who)
     eventually(lambda: leader.state() == "PreparingRebalance", 20, "the leader's join")

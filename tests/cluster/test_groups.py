@@ -42,8 +42,8 @@ def read(connector: ZookeeperConsumerConnector, topics: dict[str, int]) -> list[
     return [Reader(stream) for streams in connector.create_message_streams(topics).values() for stream in streams]
 
 
-def values(*readers: Reader) -> list[bytes | None]:
-    return [message.value for reader in readers for message in reader.got]
+def values(*readers: Reader) -> list[bytes]:
+    return [message.value or b"" for reader in readers for message in reader.got]
 
 
 def test_groups_get_everything_and_members_of_one_share_it(
@@ -62,9 +62,10 @@ def test_groups_get_everything_and_members_of_one_share_it(
     assert {m.partition for m in first[0].got}.isdisjoint(m.partition for m in first[1].got)
 
 
-def test_a_stream_per_thread_more_than_partitions_leaves_some_idle(
+def test_more_streams_than_partitions_leave_some_idle(
     connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str], produce: Callable[..., int]
 ) -> None:
+    """A stream per thread more than partitions leaves some idle."""
     topic = new_topic(2)
     readers = read(connector(new_group()), {topic: 4})
     produce(topic, numbers(20), partitions=2)
@@ -119,13 +120,14 @@ def test_a_whitelist_follows_topics_as_they_come_grow_and_go(
     assert not any(reader.error for reader in readers)
 
 
-def test_a_deleted_topic_that_comes_back_is_read_from_its_beginning(
+def test_a_recreated_topic_is_read_from_its_beginning(
     cluster: DevCluster,
     connector: NewConnector,
     new_topic: NewTopic,
     new_group: Callable[[], str],
     produce: Callable[..., int],
 ) -> None:
+    """A deleted topic that comes back is read from its beginning."""
     topic = new_topic(1)
     member = connector(new_group())
     (reader,) = read(member, {topic: 1})
@@ -162,9 +164,10 @@ def test_a_longer_topic_made_anew_is_not_read_in_its_middle(
     assert reader.error is None
 
 
-def test_a_blacklist_takes_all_other_topics_but_the_internal_ones(
+def test_a_blacklist_takes_all_other_ordinary_topics(
     connector: NewConnector, new_topic: NewTopic, new_group: Callable[[], str]
 ) -> None:
+    """A blacklist takes all other topics except the internal ones."""
     wanted, unwanted = new_topic(1), new_topic(1)
     taking = connector(new_group(), auto_offset_reset="largest")
     taking.create_message_streams_by_filter(Blacklist(re.escape(unwanted)))
@@ -274,9 +277,8 @@ def test_a_missing_chroot_is_named_and_not_created(
 
 
 @pytest.mark.parametrize("server", ["refuses", "is silent"])
-def test_an_unreachable_zookeeper_is_reported_within_the_connection_timeout(
-    server: str, new_group: Callable[[], str]
-) -> None:
+def test_an_unreachable_zookeeper_raises_within_its_timeout(server: str, new_group: Callable[[], str]) -> None:
+    """An unreachable ZooKeeper is reported within the connection timeout."""
     with ExitStack() as stack:
         port = free_port()
         if server == "is silent":
@@ -383,6 +385,7 @@ def test_a_broken_offset_blocks_only_its_partition_until_it_is_mended(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A broken offset blocks only its partition, until it is repaired."""
     topic, group = new_topic(2), new_group()
     produce(topic, numbers(10), partitions=2)
     path = f"/consumers/{group}/offsets/{topic}/1"
@@ -398,13 +401,14 @@ def test_a_broken_offset_blocks_only_its_partition_until_it_is_mended(
     eventually(lambda: path not in str(member.state), 5, "a state without trouble")
 
 
-def test_a_foreign_owner_node_blocks_only_its_partition_until_it_goes(
+def test_a_foreign_owner_node_blocks_only_its_partition(
     connector: NewConnector,
     new_topic: NewTopic,
     new_group: Callable[[], str],
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A foreign owner node blocks only its partition, until it is deleted."""
     topic, group = new_topic(2), new_group()
     produce(topic, numbers(10), partitions=2)
     path = f"/consumers/{group}/owners/{topic}/0"

@@ -43,7 +43,7 @@ Join = Callable[..., tuple[ZookeeperConsumerConnector, Reader]]
 
 @pytest.fixture
 def join(chroot: Chroot) -> Iterator[Join]:
-    """Makes members that read: ``join(group, topic, **properties)``; all leave with the test."""
+    """Make members that read: ``join(group, topic, **properties)``; all leave with the test."""
     made: list[ZookeeperConsumerConnector] = []
 
     def make(group: str, topic: str, **properties: Any) -> tuple[ZookeeperConsumerConnector, Reader]:

@@ -38,12 +38,13 @@ def test_a_legacy_member_consumes_everything_and_leaves_cleanly(
     assert zookeeper.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"50"
 
 
-def test_a_killed_legacy_member_keeps_its_ownership_until_its_session_ends(
+def test_a_killed_legacy_member_owns_until_its_session_ends(
     legacy_member: Callable[..., LegacyMember],
     new_topic: NewTopic,
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
+    """A killed member of the original keeps its owner nodes until its session ends."""
     topic, group = new_topic(2), new_group()
     options = {"properties": {"zookeeper.session.timeout.ms": 1500}}
     member = legacy_member("1.1.1", group, whitelist=topic, **options).wait_ready()

@@ -170,7 +170,7 @@ def test_a_listener_commits_and_says_where_to_start(
     assert f"{group}_a-listener" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_topics_come_and_go_on_a_live_member_and_the_original_sees_it(
+def test_a_live_member_changes_topics_and_the_original_sees_it(
     connector: Make,
     new_topic: NewTopic,
     new_group: NewGroup,
@@ -178,6 +178,7 @@ def test_topics_come_and_go_on_a_live_member_and_the_original_sees_it(
     zookeeper: KazooClient,
     legacy_member: Callable[..., LegacyMember],
 ) -> None:
+    """A live member adds and removes topics, and the original sees it."""
     first, second, group = new_topic(4), new_topic(4), new_group()
     produce(first, [str(n) for n in range(8)], partitions=4)
     produce(second, [str(n) for n in range(8)], partitions=4)
@@ -205,9 +206,10 @@ def test_topics_come_and_go_on_a_live_member_and_the_original_sees_it(
     two.join()
 
 
-def test_metrics_have_the_original_s_names_and_tell_what_happened(
+def test_metrics_have_the_names_of_the_original(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce
 ) -> None:
+    """Metrics have the names of the original and show the events."""
     topic, group = new_topic(2), new_group()
     produce(topic, ["x" * 100] * 20, partitions=2)
     member = connector(group, auto_commit_enable="false")
@@ -219,7 +221,7 @@ def test_metrics_have_the_original_s_names_and_tell_what_happened(
         stream.get(timeout=0)
     member.commit_offsets()
     eventually(lambda: set(member.lag().values()) == {0}, 10, "all read")
-    found = {str(name): value for name, value in member.metrics().items()}
+    found: dict[str, Any] = {str(name): value for name, value in member.metrics().items()}
     client = f"clientId={group}"
     consumer = "kafka.consumer:type="
     assert found[f"{consumer}ZookeeperConsumerConnector,name=OwnedPartitionsCount,{client},groupId={group}"] == 2

@@ -51,7 +51,7 @@ class Member:
         self.count = 0
 
     @cached_property
-    def stream(self) -> KafkaStream[bytes, bytes]:
+    def stream(self) -> KafkaStream[bytes | None, bytes | None]:
         """The one stream; joins the group."""
         return self.connector.create_message_streams({self.topic: 1})[self.topic][0]
 
@@ -74,7 +74,7 @@ Join = Callable[..., Member]
 
 @pytest.fixture
 def join(cluster: DevCluster, proxy: LyingProxy) -> Iterator[Join]:
-    """Makes members behind the proxy: ``join(**properties)``; all leave with the test."""
+    """Make members behind the proxy: ``join(**properties)``; all leave with the test."""
     made: list[Member] = []
 
     def make(**properties: Any) -> Member:
@@ -245,7 +245,7 @@ def read_on_after_refusals(member: Member) -> None:
     assert got == [(n, b"%d" % n) for n in range(begin, member.count)]
 
 
-def read_or_refusal(member: Member) -> MessageAndMetadata[bytes, bytes] | InvalidMessageException:
+def read_or_refusal(member: Member) -> MessageAndMetadata[bytes | None, bytes | None] | InvalidMessageException:
     """Return the next message, or why it cannot be read."""
     try:
         return member.stream.get(timeout=scaled(20))

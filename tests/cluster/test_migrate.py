@@ -131,9 +131,10 @@ def migrate(cluster: DevCluster, group: str, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_live_group_moves_to_the_brokers_and_back_member_by_member_under_load(
+def test_a_live_group_moves_to_the_brokers_and_back_under_load(
     cluster: DevCluster, rolling: tuple[RollingGroup, str, str], zookeeper: KazooClient, strategy: str
 ) -> None:
+    """A live group moves to the brokers and back, member by member, under load."""
     group, name, topic = rolling
     by = {"partition.assignment.strategy": strategy}
     load = Load(cluster.bootstrap_servers, topic)
@@ -172,12 +173,13 @@ def _stored(cluster: DevCluster, group: str, topic: str) -> list[tuple[int, int]
     ]
 
 
-def test_a_scala_member_keeps_its_share_until_it_goes_and_the_brokers_coordinate_then(
+def test_a_scala_member_keeps_its_partitions_until_it_leaves(
     cluster: DevCluster,
     rolling: tuple[RollingGroup, str, str],
     legacy_member: Callable[..., LegacyMember],
     zookeeper: KazooClient,
 ) -> None:
+    """A Scala member keeps its partitions until it leaves. After that the brokers coordinate the group."""
     group, name, topic = rolling
     scala = legacy_member("1.1.1", name, {topic: 2}, properties={"consumer.id": "c"}).wait_ready()
     for member in ("a", "b"):
@@ -217,9 +219,10 @@ def _members(cluster: DevCluster, group: str) -> list[str]:
     return sorted(member.client_id for member in described.members)
 
 
-def test_who_is_killed_on_the_bridge_costs_what_it_had_not_committed(
+def test_a_kill_on_the_bridge_repeats_only_uncommitted_messages(
     cluster: DevCluster, new_topic: NewTopic, new_group: Callable[[], str], our_member: Callable[..., OurMember]
 ) -> None:
+    """A member that is killed on the bridge causes the repetition of its uncommitted messages only."""
     topic, name = new_topic(PARTITIONS), new_group()
     made: dict[str, MemberProcess] = {
         member: our_member(name, {topic: 1}, properties={**BRIDGE, "consumer.id": member}) for member in NAMES
@@ -287,13 +290,14 @@ def test_offsets_move_there_and_back_and_are_put_back_exactly(
     assert zookeeper.get(f"/consumers/{name}/offsets/{topic}/3")[0] == b"+4"
 
 
-def test_the_java_tool_reads_what_we_export_and_we_read_what_it_exports(
+def test_our_export_and_the_java_tools_are_interchangeable(
     cluster: DevCluster,
     new_topic: NewTopic,
     new_group: Callable[[], str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The Java tool reads our export, and we read its export."""
     topic, name = new_topic(2, prefix="a-topic-with-a-name-that-the-java-tool-quotes"), new_group()
     produce_to(cluster.bootstrap_servers, topic, [b"x"] * 20, partitions=2)
     ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"

@@ -11,8 +11,9 @@ import json
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -61,7 +62,7 @@ class Load:
             self._producer.poll(0)
 
     def stop(self) -> set[tuple[int, int]]:
-        """Returns (partition, offset) of all that the broker has acknowledged."""
+        """Return (partition, offset) of all that the broker has acknowledged."""
         self._stop.set()
         self._thread.join(scaled(10))
         assert self._producer.flush(scaled(30)) == 0
@@ -306,11 +307,12 @@ def test_our_nodes_have_the_bytes_of_the_originals(
     zookeeper: KazooClient,
 ) -> None:
     topic = new_topic(2)
-    subscription: Mapping[str, object] = {
+    subscriptions: dict[str, dict[str, Any]] = {
         "topics": {"topics": {topic: 2}},
         "whitelist": {"whitelist": f" {topic} , no-such-[a-z]+", "streams": 2},
         "blacklist": {"blacklist": f"(?!{topic}$).*", "streams": 2},
-    }[kind]
+    }
+    subscription = subscriptions[kind]
     produce(topic, [b"x"] * 10, partitions=2)
     seen = []
     members: list[MemberProcess] = [
@@ -322,7 +324,8 @@ def test_our_nodes_have_the_bytes_of_the_originals(
         base = f"/consumers/{member.group}"
         nodes = {}
         names = (member.group, topic)
-        eventually(lambda t=base: offsets_of(zookeeper, t.split("/")[2], topic) == {0: 5, 1: 5}, 10, "commits")
+        group = member.group
+        eventually(lambda group=group: offsets_of(zookeeper, group, topic) == {0: 5, 1: 5}, 10, "commits")  # type: ignore[misc]
         for path in [f"{base}/ids/{member.consumer_id}"] + [
             f"{base}/{what}/{topic}/{p}" for what in ("owners", "offsets") for p in (0, 1)
         ]:
@@ -400,7 +403,7 @@ def test_an_expression_of_the_original_is_understood_by_us(
     eventually(lambda: owners_of(zookeeper, name, topic) == expected, SETTLED_S, "a share of each")
 
 
-def test_a_frozen_member_of_ours_does_not_write_over_the_progress_of_the_original(
+def test_a_frozen_member_does_not_overwrite_newer_offsets(
     legacy_member: Callable[..., LegacyMember],
     our_member: Callable[..., OurMember],
     new_topic: NewTopic,
@@ -408,6 +411,7 @@ def test_a_frozen_member_of_ours_does_not_write_over_the_progress_of_the_origina
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """A frozen member of ours does not overwrite the offsets of the original."""
     topic, name = new_topic(4), new_group()
     produce(topic, [b"%d" % n for n in range(2000)], partitions=4)
     quick = {"zookeeper.session.timeout.ms": 1500, "auto.commit.interval.ms": 50, "consumer.id": "ours"}

@@ -62,7 +62,7 @@ class MovingGroup:
         return Counter((m.partition, m.offset) for member in self.all for m in member.messages)
 
 
-def test_a_mixed_group_moves_to_kafka_and_back_without_loss_or_repetition(
+def test_a_mixed_group_moves_its_offsets_to_kafka_and_back(
     cluster: DevCluster,
     legacy_member: Callable[..., LegacyMember],
     our_member: Callable[..., OurMember],
@@ -70,6 +70,7 @@ def test_a_mixed_group_moves_to_kafka_and_back_without_loss_or_repetition(
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
+    """A mixed group moves its offsets to Kafka and back without loss or repetition."""
     topic, name = new_topic(PARTITIONS), new_group()
     group = MovingGroup(
         lambda **o: our_member(name, {topic: 1}, **o), lambda **o: legacy_member("1.1.1", name, {topic: 1}, **o)
@@ -115,7 +116,7 @@ def _produce(cluster: DevCluster, topic: str, partition: int) -> None:
     assert producer.flush(scaled(20)) == 0
 
 
-def test_without_automatic_commits_kafka_holds_the_first_start_and_no_progress(
+def test_without_auto_commit_kafka_holds_only_the_first_start(
     cluster: DevCluster,
     connector: Callable[..., ZookeeperConsumerConnector],
     new_topic: NewTopic,
@@ -123,6 +124,7 @@ def test_without_automatic_commits_kafka_holds_the_first_start_and_no_progress(
     produce: Callable[..., int],
     zookeeper: KazooClient,
 ) -> None:
+    """Without automatic commits Kafka holds the first start offset and no progress."""
     topic, name = new_topic(2), new_group()
     produce(topic, [b"x"] * 10, partitions=2)
     member = connector(name, offsets_storage="kafka", auto_commit_enable="false")
@@ -136,12 +138,13 @@ def test_without_automatic_commits_kafka_holds_the_first_start_and_no_progress(
     assert offsets_of(zookeeper, name, topic) == {0: 0, 1: 3}
 
 
-def test_given_offsets_of_another_member_are_refused_and_of_nobody_written(
+def test_given_offsets_of_another_members_partition_are_refused(
     connector: Callable[..., ZookeeperConsumerConnector],
     new_topic: NewTopic,
     new_group: Callable[[], str],
     zookeeper: KazooClient,
 ) -> None:
+    """Given offsets are refused for another member's partition and written for an orphaned one."""
     topic, other, name = new_topic(1), new_topic(1), new_group()
     owner, bystander = connector(name), connector(name)
     owner.create_message_streams({topic: 1})
@@ -175,7 +178,8 @@ def test_a_store_of_the_users_own_is_used_in_place_of_zookeeper(
     assert offsets_of(zookeeper, name, topic) == {}
 
 
-def test_a_coordinator_that_goes_away_costs_time_limits_only_and_is_found_again() -> None:
+def test_a_lost_coordinator_costs_only_time_and_is_found_again() -> None:
+    """A coordinator that goes away costs no more than the time limits, and is found again."""
     with DevCluster(tick_ms=TICK_MS) as own:
         own.create_topic("t", 1)
         produce_to(own.bootstrap_servers, "t", [b"x"] * 10)

@@ -7,7 +7,8 @@ from tests.scale.real import OURS, measure
 PARTITIONS = 48
 
 
-def test_partitions_that_stay_keep_their_owner_nodes_through_joins_a_leave_and_a_kill() -> None:
+def test_partitions_that_stay_keep_their_owner_nodes() -> None:
+    """Partitions that stay keep their owner nodes through joins, a leave and a kill."""
     measured = measure(1, PARTITIONS, sides=(OURS,), session_s=2.0)
     (turn,) = measured["turns"]
     steps = turn["steps"]

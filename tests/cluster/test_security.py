@@ -193,9 +193,9 @@ def test_a_member_that_may_not_own_says_so_and_the_others_go_on(
     assert owner.state.owned == 2
     intruder = connect(group, login)
     intruder.create_message_streams({topic: 1})
-    state = eventually(lambda: intruder.state.blocked and intruder.state, 10, "the intruder to be refused")
+    blocked = eventually(lambda: intruder.state.blocked, 10, "the intruder to be refused")
     assert intruder.state.owned == 0
-    assert "refused" in str(state.blocked)
+    assert "refused" in str(blocked)
     assert eventually(lambda: owner.state.owned == 1, 10, "the owner to give up its share")
     intruder.shutdown()
     assert eventually(lambda: owner.state.owned == 2, 10, "the owner to take all again")
@@ -304,9 +304,8 @@ def test_a_server_whose_certificate_is_not_trusted_is_refused(
     assert monotonic() - begin < scaled(8)
 
 
-def test_a_server_that_its_certificate_does_not_name_is_refused_unless_any_name_will_do(
-    zookeeper: SecuredZooKeeper, certificates: Certificates
-) -> None:
+def test_a_certificate_for_another_name_is_refused(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
+    """A server whose certificate has another name is refused, unless the check of names is off."""
     elsewhere = {**tls(zookeeper, certificates), "zookeeper.connect": f"[::ffff:127.0.0.1]:{zookeeper.secure_port}"}
     with pytest.raises(RegistryAuthenticationError, match="mismatch"):
         session(zookeeper, elsewhere).open(Deadline(scaled(20)))
@@ -332,7 +331,7 @@ def test_plain_speech_on_a_tls_port_ends_in_time(zookeeper: SecuredZooKeeper) ->
 
 
 def test_many_answers_at_once_all_arrive_at_once(zookeeper: SecuredZooKeeper, certificates: Certificates) -> None:
-    """Answers that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
+    """Answer that share a TLS record lie in no socket; they must not wait for the next heartbeat."""
     one = session(zookeeper, tls(zookeeper, certificates))
     one.open(Deadline(scaled(10)))
     try:
@@ -380,9 +379,10 @@ def secure_server(zookeeper: SecuredZooKeeper) -> str:
         looking.close(Deadline(scaled(5)))
 
 
-def test_a_group_that_the_brokers_coordinate_is_joined_with_a_login(
+def test_a_member_logs_in_to_the_group_coordinator(
     connect: Connect, topic: str, zookeeper: SecuredZooKeeper, certificates: Certificates
 ) -> None:
+    """A member of a group that the brokers coordinate logs in."""
     by_brokers = {"group.coordination": "kafka", "bootstrap.servers": secure_server(zookeeper)}
     group = unique("coordinated")
     connector = connect(group, by_brokers, sasl_ssl(certificates))
@@ -457,9 +457,10 @@ def test_a_broker_refuses_a_client_certificate_in_clear_words(
     assert sum(record.levelno >= logging.ERROR for record in caplog.records) == 1
 
 
-def test_wrong_credentials_reach_the_reader_once_and_are_no_storm(
+def test_wrong_credentials_raise_once_without_a_storm(
     connect: Connect, topic: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Wrong credentials reach the reader once and cause no storm of logins."""
     connector = connect(unique("wrong"), sasl_ssl(certificates, password="wrong-password"))
     stream = connector.create_message_streams({topic: 1})[topic][0]
     with pytest.raises(BrokerAuthenticationError, match=f"SCRAM-SHA-512, user '{USER}'") as caught:
@@ -478,7 +479,7 @@ def test_a_broker_whose_certificate_is_not_trusted_is_refused(
         next(stream)
 
 
-def test_a_login_that_the_broker_limits_is_renewed_on_the_same_connection(
+def test_a_limited_login_is_renewed_on_the_same_connection(
     zookeeper: SecuredZooKeeper, broker: EmbeddedKafka, certificates: Certificates, topic: str
 ) -> None:
     """KIP-368: the broker closes a connection whose login has become too old."""

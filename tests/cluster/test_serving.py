@@ -95,9 +95,10 @@ def test_workers_share_the_partitions_and_keep_their_order(
     assert workers_left() == []
 
 
-def test_an_exception_of_the_handler_stops_all_and_is_raised_with_the_position(
+def test_an_exception_of_the_handler_is_raised_with_its_position(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce, zookeeper: KazooClient
 ) -> None:
+    """An exception of the handler stops all workers and is raised with the message's position."""
     topic, group = new_topic(2), new_group()
     produce(topic, [str(n) for n in range(40)], partitions=2)
     other_holds, failed = threading.Event(), threading.Event()
@@ -179,9 +180,10 @@ def test_without_messages_it_times_out_and_may_be_run_again(
     assert len(taken.places) == 24
 
 
-def test_topics_of_a_filter_and_topics_added_later_are_dealt_to_workers(
+def test_workers_get_topics_of_a_filter_and_later_topics(
     connector: Make, new_topic: NewTopic, new_group: NewGroup, produce: Produce
 ) -> None:
+    """Workers get the topics of a filter, also those that are created later."""
     first, second = new_topic(2, prefix="dealt"), new_topic(2, prefix="dealt")
     for topic in (first, second):
         produce(topic, ["x"] * 10, partitions=2)

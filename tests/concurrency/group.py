@@ -62,7 +62,7 @@ class InlineCommitter(Committer):
     def surrender(
         self, *arguments: Any, meanwhile: Callable[[], None] = lambda: None, **options: Any
     ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """What is done meanwhile is done first, once."""
+        """Call ``meanwhile`` once, first."""
         meanwhile()
         return super().surrender(*arguments, meanwhile=meanwhile, **options)
 
@@ -128,7 +128,7 @@ class RecordingDelivery:
 
 
 class SteppedMember:
-    """One member; ``step`` makes it deal with what has happened."""
+    """One member; ``step`` makes it deal with its events."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ def settle(members: Collection[SteppedMember], rounds: int = 12) -> None:
 
 
 def try_again(member: SteppedMember) -> None:
-    """The committer's timer for what could not be read or stored."""
+    """The committer's timer for starts that could not be read or stored."""
     member.committer.run_timers(float("inf"))
 
 

@@ -383,8 +383,8 @@ class Group(RuleBasedStateMachine):
             members[ConsumerId(path.rsplit("/", 1)[1])] = node_codecs.decode_registration(data, path)
         view = GroupView(members, {TOPIC: tuple(range(self.partitions))})
         threads = threads_of(view, exclude_internal_topics=True)
-        members = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
-        assigned = RangeAssignor().assign(members, view.partitions)
+        bringing = {consumer: Member(by_topic) for consumer, by_topic in threads.items()}
+        assigned = RangeAssignor().assign(bringing, view.partitions)
         return {tp.partition: str(thread) for tp, thread in assigned.items()}
 
 

@@ -1,4 +1,4 @@
-"""Commits that were done and whose answers never came: what then stands in ZooKeeper is ours and no conflict."""
+"""Lost answers: the commit was done, so the offset in ZooKeeper is ours and no conflict."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_two_answers_lost_one_after_the_other(server: FakeZooKeeper, member: Ste
 
 
 @pytest.mark.parametrize(("theirs", "times"), [(b"3", 1), (b"15", 2)])
-def test_a_foreign_write_meanwhile_is_a_conflict_all_the_same(
+def test_an_offset_of_somebody_else_is_a_conflict_all_the_same(
     server: FakeZooKeeper, member: SteppedMember, theirs: bytes, times: int
 ) -> None:
     member.finish(P0, 5)
@@ -102,11 +102,11 @@ def test_a_foreign_write_meanwhile_is_a_conflict_all_the_same(
     assert offsets(server)[0] == int(theirs)
 
 
-def test_a_commit_for_a_claim_of_another_session_is_refused(
+def test_a_commit_of_a_former_sessions_claim_is_refused(
     server: FakeZooKeeper,
 ) -> None:
-    """What happened: an operator deleted offset nodes, whose versions then began anew; so the versions that a member
-    knew of its former session fitted those of its successor's node, and its commit was taken.
+    """An operator deleted offset nodes, so that their versions began anew. The versions that a member knew from its
+    former session then fitted the node of its successor, and ZooKeeper took its commit.
     """
     make_topic(server, 1)
     tp = TopicPartition(TOPIC, 0)
@@ -129,9 +129,9 @@ def test_a_commit_for_a_claim_of_another_session_is_refused(
     assert server.node(paths.offset(GROUP, tp)) == node
 
 
-def test_a_conflict_of_the_former_session_claims_nothing(server: FakeZooKeeper) -> None:
-    """What happened: with ``offset.conflict=overwrite`` a member read the offset, its successor's by then, and wrote
-    its own over it: whoever was told to write over what stands there was taken for its owner.
+def test_a_conflict_settled_in_a_later_session_claims_nothing(server: FakeZooKeeper) -> None:
+    """With ``offset.conflict=overwrite`` a member read its successor's offset and wrote its own over it: the command to
+    overwrite a node counted as a claim.
     """
     make_topic(server, 1)
     tp = TopicPartition(TOPIC, 0)

@@ -32,7 +32,7 @@ def server() -> FakeZooKeeper:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
-def test_a_directory_that_may_not_be_made_blocks_its_topic_alone(
+def test_a_refused_directory_costs_its_topic_alone(
     server: FakeZooKeeper, directory: Callable[[str, str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The directories of all topics are made in one go, and the refusal of one failed each round: nothing was ever
@@ -57,7 +57,7 @@ def test_a_directory_that_may_not_be_made_blocks_its_topic_alone(
     assert member.rebalancer.state.phase is Phase.OWNING
 
 
-def test_a_leavers_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeeper) -> None:
+def test_left_partitions_are_claimed_beside_a_refused_topic(server: FakeZooKeeper) -> None:
     first, second = SteppedMember(server, "a"), SteppedMember(server, "b")
     settle([first, second])
     server.refuse(paths.owner_topic(GROUP, OTHER), "create")
@@ -113,7 +113,7 @@ def test_where_all_is_well_directories_cost_no_request_more(server: FakeZooKeepe
     assert calls == [1, 4]  # the members' directory; both of both topics
 
 
-def test_an_offset_directory_without_rights_harms_its_topic(server: FakeZooKeeper) -> None:
+def test_a_refused_offsets_directory_costs_its_topic_alone(server: FakeZooKeeper) -> None:
     """Offsets were deleted with their directories, of which one may not be made: those of the other topic, which were
     asked for together with it, could not be committed for ever.
     """
@@ -145,7 +145,7 @@ def registered(server: FakeZooKeeper, name: str, pattern: str, *topics: str) -> 
     return consumer
 
 
-def test_owners_that_may_not_be_listed_hide_no_other_topics(
+def test_unlistable_owners_hide_those_of_no_other_topic(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The look at all owners stopped there, so whoever had given up a later topic's partitions was never woken."""
@@ -165,7 +165,7 @@ def test_owners_that_may_not_be_listed_hide_no_other_topics(
     ]
 
 
-def test_members_by_filter_stop_nobody_if_topics_are_not_listed(server: FakeZooKeeper) -> None:
+def test_filters_stop_nobody_if_topics_may_not_be_listed(server: FakeZooKeeper) -> None:
     """One of them in the group, and each round of the others failed, which need no list of topics at all."""
     member = SteppedMember(server, "a")
     settle([member])

@@ -41,7 +41,7 @@ def member(server: FakeZooKeeper) -> SteppedMember:
 # ---- seeking ----
 
 
-def test_a_seek_never_commits_the_former_position(server: FakeZooKeeper, member: SteppedMember) -> None:
+def test_a_seek_makes_a_new_position_and_drops_the_old_one(server: FakeZooKeeper, member: SteppedMember) -> None:
     old = member.owned[tp(0)]
     member.finish(tp(0), 5)
     done = member.seek({tp(0): 3})
@@ -147,7 +147,7 @@ def test_a_seek_by_who_is_waited_for_is_done_at_once(server: FakeZooKeeper, drai
 def test_a_subscription_by_who_is_waited_for_comes_later(
     server: FakeZooKeeper, draining: Draining, leaving: tuple[str, ...]
 ) -> None:
-    """As above, with ``add_topics`` and ``unsubscribe``. What the thread holds later does not count as finished."""
+    """As above, with ``add_topics`` and ``unsubscribe``. A message that the thread gets later is not finished."""
     topics = {"other": 1} if leaving else {"t": 1, "other": 1}
     draining.ask = lambda: draining.member.subscribe(topics, leaving=leaving, holder=1)
     member, second = draining.member, SteppedMember(server, "b")
@@ -258,8 +258,7 @@ def test_an_unsubscribed_topic_is_committed_released_and_ended(server: FakeZooKe
     assert server.node(member_path()) is not None, "a member that owns nothing"
 
 
-def test_unsubscribing_finishes_the_message_in_hand(server: FakeZooKeeper, member: SteppedMember) -> None:
-    """It is the message of the thread that unsubscribes."""
+def test_a_message_of_the_unsubscribing_thread_is_finished(server: FakeZooKeeper, member: SteppedMember) -> None:
     member.owned[tp(0)].held_until = 1 << 40
     member.subscribe({}, leaving=[TOPIC], holder=1)
     settle([member])
@@ -284,7 +283,7 @@ def test_a_change_of_topics_outlives_a_lost_answer_and_an_expiry(server: FakeZoo
     assert b"other" in node.data
 
 
-def test_a_topic_wanted_again_while_it_leaves_is_released_first(server: FakeZooKeeper, member: SteppedMember) -> None:
+def test_a_topic_wanted_again_while_leaving_is_released_first(server: FakeZooKeeper, member: SteppedMember) -> None:
     before = dict(member.owned)
     left, again = member.subscribe({}, leaving=[TOPIC]), member.subscribe({TOPIC: 1})
     settle([member])

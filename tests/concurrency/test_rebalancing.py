@@ -83,7 +83,7 @@ def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKe
     member = SteppedMember(server, "a")
     settle([member])
     position = member.owned[tp(0)]
-    assert position.fetched is None
+    assert [one.fetched for one in member.owned.values()] == [None] * len(member.owned)
     member.events.put(StartsResolved({position: 77}))
     settle([member])
     assert offsets(server) == {0: 77}
@@ -94,7 +94,7 @@ def test_a_partition_without_offset_waits_for_its_stored_start(server: FakeZooKe
 def test_starts_committed_elsewhere_meanwhile_are_read_again(
     server: FakeZooKeeper, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What happened: nothing told of them once more, and they never started. Later they were given back and claimed
+    """Nothing reported them a second time, so they never started. Later they were given back and claimed
     anew where the read failed, so that a pause was forgotten.
     """
     member = SteppedMember(server, "a")
@@ -119,10 +119,10 @@ def test_starts_committed_elsewhere_meanwhile_are_read_again(
     assert not any("release" in event for event, _ in member.delivery.log)
 
 
-def test_a_start_that_may_not_be_written_is_reported_and_retried(
+def test_a_forbidden_start_is_reported_and_holds_up_no_other(
     server: FakeZooKeeper,
 ) -> None:
-    """It keeps no other start waiting."""
+    """A start that may not be written is told of and tried again and keeps no other waiting."""
     server.refuse(paths.offset(GROUP, tp(2)), "create", "write")
     member = SteppedMember(server, "a")
     settle([member])
@@ -140,9 +140,11 @@ def test_a_start_that_may_not_be_written_is_reported_and_retried(
 
 
 @pytest.mark.parametrize("denied", [True, False])
-def test_a_waiting_start_is_not_stored_over_the_users_commit(
+def test_a_waiting_start_is_not_stored_over_a_users_commit(
     server: FakeZooKeeper, denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A start that waits is not stored over what the user commits meanwhile."""
+
     def away(*_: Any, **__: Any) -> None:
         raise RegistryUnavailableError("away for a moment")
 
@@ -272,14 +274,14 @@ def test_a_blip_of_the_connection_changes_nothing(server: FakeZooKeeper) -> None
     member = SteppedMember(server, "a")
     settle([member])
     before, tree = dict(member.owned), server.tree("/consumers")
-    member.session.suspend()
-    settle([member])
-    assert member.rebalancer.state.phase is Phase.SUSPENDED
-    member.session.resume()
-    settle([member])
+    phases = []
+    for change in (member.session.suspend, member.session.resume):
+        change()
+        settle([member])
+        phases.append(member.rebalancer.state.phase)
+    assert phases == [Phase.SUSPENDED, Phase.OWNING]
     assert dict(member.owned) == before
     assert server.tree("/consumers") == tree
-    assert member.rebalancer.state.phase is Phase.OWNING
 
 
 def test_a_member_never_adopts_nodes_of_its_former_session(server: FakeZooKeeper) -> None:
@@ -320,7 +322,8 @@ def test_a_deleted_registration_is_made_again(server: FakeZooKeeper) -> None:
     assert len(member.owned) == 4
 
 
-def test_a_deleted_owner_node_is_claimed_again(server: FakeZooKeeper) -> None:
+def test_a_deleted_owner_node_stops_and_is_claimed_again(server: FakeZooKeeper) -> None:
+    """A deleted owner node stops the partition and is claimed again."""
     member = SteppedMember(server, "a")
     settle([member])
     old = member.owned[tp(1)]
@@ -477,7 +480,7 @@ def test_a_round_costs_its_changes_not_the_size_of_the_group(server: FakeZooKeep
     assert server.operations["read"] < 10 + 4 * 40
 
 
-def _deadline() -> object:
+def _deadline() -> Deadline:
     from zkconsumer.deadline import Deadline
 
     return Deadline(5)
@@ -489,7 +492,7 @@ def _unavailable() -> Exception:
     return RegistryUnavailableError("staged")
 
 
-def test_a_leavers_partitions_are_looked_at_during_a_last_commit(
+def test_partitions_of_a_leaver_are_read_during_the_last_commit(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over a slow link each question that waits for another's answer counts."""

@@ -139,8 +139,7 @@ def test_a_start_that_was_reset_is_in_the_store_before_it_counts(server: FakeZoo
     assert store.offsets == {tp(0): 77}
 
 
-def test_the_other_store_says_where_to_begin(server: FakeZooKeeper) -> None:
-    """The node in ZooKeeper may not be written."""
+def test_without_a_right_to_write_the_other_store_has_the_start(server: FakeZooKeeper) -> None:
     server.refuse(paths.offset(GROUP, tp(0)), "create", "write")
     store = MemoryStore()
     member = SteppedMember(server, "a", store=store, dual=True)
@@ -151,7 +150,7 @@ def test_the_other_store_says_where_to_begin(server: FakeZooKeeper) -> None:
     assert member.owned[tp(0)].fetched == 77
 
 
-def test_an_unreadable_node_matters_only_if_it_is_asked(
+def test_an_unreadable_node_does_no_harm_if_it_is_not_used(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.put(paths.offset(GROUP, tp(0)), b"rubbish")

@@ -14,8 +14,8 @@ import pytest
 from tests.concurrency.group import GROUP, TOPIC, SteppedMember, make_topic, owners, settle
 from zkconsumer import ConsumerConfig
 from zkconsumer.assignors import NO_RACKS, Members, Partitions, Racks, assignment_strategy
+from zkconsumer.assignors.assignor import assignor
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.lookup import assignor
 from zkconsumer.errors import UnknownAssignorError
 from zkconsumer.member.connector_state import Phase
 from zkconsumer.model import Assignment, ThreadId, TopicPartition
@@ -81,9 +81,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> tuple[GroupStrategy, Failing]:
 CIRCLE = {"strategy": "average-by-circle"}
 
 
-def test_our_strategy_needs_the_advertisement_of_the_whole_group(
+def test_our_strategy_needs_the_whole_groups_advertisement(
     server: FakeZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A strategy of ours is in effect once the whole group advertises it."""
     caplog.set_level(logging.INFO, "zkconsumer.member.zookeeper.strategy")
     first = SteppedMember(server, "a", strategy=strategy("average-by-circle"), extra=CIRCLE)
     settle([first])
@@ -140,9 +141,10 @@ def test_a_strategy_that_raises_leaves_the_assignment_in_force(
     assert member.rebalancer.state.detail == ""
 
 
-def test_lost_partitions_come_back_while_the_strategy_fails(
+def test_lost_partitions_are_taken_again_by_a_failed_strategy(
     server: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Partitions that are lost while the strategy fails are claimed again as before."""
     made, chosen = failing(monkeypatch)
     member = SteppedMember(server, "a", strategy=made)
     settle([member])
@@ -189,8 +191,8 @@ def test_an_impossible_assignment_is_refused_as_a_whole(
     assert "the strategy range failed" in member.rebalancer.state.detail
 
 
-def test_racks_are_read_for_strategies_that_want_them(server: FakeZooKeeper) -> None:
-    """A moved leader counts."""
+def test_racks_are_read_if_wanted_and_moved_leaders_count(server: FakeZooKeeper) -> None:
+    """Racks are read for strategies that want them and a moved leader counts."""
     lead(server, {0: 1, 1: 2, 2: 1, 3: 2}, {1: "east", 2: "west"})
     members = [
         SteppedMember(
@@ -300,7 +302,9 @@ def _changed() -> Any:
     return NodeChanged("/")
 
 
-def test_a_strategy_that_raises_systemexit_ends_no_member(server: FakeZooKeeper) -> None:
+def test_a_strategy_that_exits_does_not_end_the_member(server: FakeZooKeeper) -> None:
+    """A strategy that wants to end the process does not end the member."""
+
     class Quitting(GroupStrategy):
         def __call__(self, view: object, threads: object) -> Assignment:
             raise SystemExit(3)

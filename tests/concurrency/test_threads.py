@@ -1,6 +1,7 @@
-"""Members on threads of their own, each with its committer and a reader, while everything happens to them at random: no
-thread stumbles, all is owned in the end, and every thread ends. What is checked step by step elsewhere is here met in
-orders that nobody thought of.
+"""Members on threads of their own, each with its committer and a reader, under random faults.
+
+No thread stumbles, everything is owned in the end, and every thread ends. Other tests check single steps; here they
+come in orders that nobody thought of.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Running:
 
 
 class Mischief:
-    """What happens to a group from outside."""
+    """Events from outside the group."""
 
     def __init__(self, server: FakeZooKeeper, chance: Random) -> None:
         self._server = server
@@ -182,6 +183,7 @@ class Mischief:
 def test_members_on_threads_share_everything_in_the_end(
     seed: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Members on threads share all partitions in the end, after any faults."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(members_module, "InlineCommitter", Committer)
     monkeypatch.setattr(members_module, "RecordingDelivery", DrainingDelivery)

@@ -1,7 +1,7 @@
-"""Releases that come late, from another session or a second time: they delete nobody else's owner node.
+"""Late releases, from another session or a second time, delete no owner node of other members.
 
-Owner nodes of two members of ours look the same, and where there is no offset node, as for what was never started, no
-version tells who is meant.
+Owner nodes of two members of ours look the same. A partition that was never started has no offset node, so no version
+tells them apart either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def node_of(server: FakeZooKeeper, tp: TopicPartition) -> int:
     return node.czxid
 
 
-def test_a_release_in_another_session_leaves_later_claims_alone(server: FakeZooKeeper) -> None:
+def test_a_release_in_a_later_session_leaves_claims_of_others(server: FakeZooKeeper) -> None:
     first = SteppedMember(server, "a")
     settle([first])
     second = SteppedMember(server, "b")
@@ -62,8 +62,7 @@ def test_a_release_in_another_session_leaves_later_claims_alone(server: FakeZooK
     assert owners(server) == {0: "g_a-0", 1: "g_a-0", 2: "g_b-0", 3: "g_b-0"}
 
 
-def test_a_release_with_a_lost_answer_spares_later_claims(server: FakeZooKeeper) -> None:
-    """It is not repeated on partitions that others have claimed since."""
+def test_an_unanswered_release_is_not_repeated_on_others_claims(server: FakeZooKeeper) -> None:
     first = SteppedMember(server, "a")
     settle([first])
     first.finish(P2, 5)
@@ -88,8 +87,8 @@ def test_a_release_with_a_lost_answer_spares_later_claims(server: FakeZooKeeper)
 
 
 def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKeeper) -> None:
-    """What happened: the session ended within a round, where nothing was asked just then; so the claim succeeded in the
-    next session, the end of the first one was dealt with after it, and what stood of ours by then nobody knew of.
+    """The session ended within a round, between two requests. So the claim succeeded in the next session, before the
+    group's thread heard of the end of the first one. Nobody knew of these owner nodes any more.
     """
     first = SteppedMember(server, "a")
     transact = first.session.transact
@@ -112,7 +111,7 @@ def test_a_claim_that_came_into_another_session_is_given_back(server: FakeZooKee
     assert set(second.owned) == {P2, P3}
 
 
-def test_an_abandoned_last_commit_releases_nothing(server: FakeZooKeeper) -> None:
+def test_a_last_commit_after_its_deadline_releases_nothing(server: FakeZooKeeper) -> None:
     """Its partitions may have been claimed again by then, by ourselves too."""
     member = SteppedMember(server, "a")
     settle([member])

@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.timing import eventually, scaled
-from zkconsumer.testing.supported_apis import APIS
-from zkconsumer.testing.wire_types import Api, Message, Reader
+from zkconsumer.testing.request_schemas import APIS
+from zkconsumer.testing.wire_types import Api, Body, WireReader
 
 IN_TIME = 10.0
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer's member tells of itself. 3.9 reads it, and a group with bytes in it that are none never
-    completes a join again.
-    """
+    """Return the subscription of a member. 3.9 reads it: a group with malformed ones never completes a join again."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
@@ -71,12 +69,12 @@ class Pending:
         self._version = version
         self._correlation = correlation
 
-    def answer(self) -> Message:
-        """The answer, once it is there."""
+    def answer(self) -> Body:
+        """Wait for the answer and return it."""
         return self._connection.receive(self._api, self._version, self._correlation)
 
     def waits(self) -> bool:
-        """Whether there is no answer yet (for whoever knows that there would be one)."""
+        """Return whether there is no answer yet. Only for requests that are answered at once or late."""
         return not self._connection.readable()
 
 
@@ -103,14 +101,14 @@ class Connection:
         self._sock.sendall(len(data).to_bytes(4, "big") + data)
         return Pending(self, api, number, correlation)
 
-    def ask(self, name: str, message: Mapping[str, Any], version: int | None = None) -> Message:
+    def ask(self, name: str, message: Mapping[str, Any], version: int | None = None) -> Body:
         """Send a request and wait for its answer."""
         return self.send(name, message, version).answer()
 
-    def receive(self, api: Api, version: int, correlation: int) -> Message:
-        data = self._exactly(int.from_bytes(self._exactly(4), "big"))
+    def receive(self, api: Api, version: int, correlation: int) -> Body:
+        data = self.exactly(int.from_bytes(self.exactly(4), "big"))
         assert int.from_bytes(data[:4], "big") == correlation
-        reader = Reader(data[4:], version, flexible=True)
+        reader = WireReader(data[4:], version, flexible=True)
         if version >= api.flexible and api.name != "ApiVersions":
             reader.tags()
         return api.read_response(version, reader.rest)
@@ -124,7 +122,7 @@ class Connection:
         finally:
             self._sock.settimeout(scaled(IN_TIME))
 
-    def _exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
             more = self._sock.recv(count - len(data))
@@ -156,7 +154,7 @@ class Target:
         for connection in self.connections:
             connection.close()
 
-    def ask(self, name: str, message: Mapping[str, Any], version: int | None = None) -> Message:
+    def ask(self, name: str, message: Mapping[str, Any], version: int | None = None) -> Body:
         """Ask on a connection of its own."""
         return self.connect().ask(name, message, version)
 
@@ -166,7 +164,7 @@ class Target:
 
     def stable(self, *members: Member, assignment: str = "") -> None:
         """Let all of these join, and the leader assign to each its number (after ``assignment``)."""
-        joined: list[Message] = []
+        joined: list[Body] = []
         first, *others = members
         if not first.member_id:
             joined.append(first.joined())
@@ -184,8 +182,8 @@ class Target:
         assert len({answer["generation_id"] for answer in joined}) == 1
         assert self.state() == "Stable"
 
-    def described(self) -> Message:
-        """What DescribeGroups says of the group."""
+    def described(self) -> Body:
+        """Return the group in the answer to DescribeGroups."""
         (group,) = self.ask("DescribeGroups", {"groups": [self.group]})["groups"]
         return dict(group)
 
@@ -199,10 +197,7 @@ class Target:
     def commit(self, offsets: Mapping[tuple[str, int], int], version: int | None = None, **fields: Any) -> list[int]:
         """Commit offsets, as nobody unless ``fields`` say more. Returns: the error codes, as they were asked for."""
         topics = [
-            {
-                "name": topic,
-                "partitions": [{"partition_index": number, "committed_offset": offset, **_of_each(fields)}],
-            }
+            {"name": topic, "partitions": [{"partition_index": number, "committed_offset": offset, **_of_each(fields)}]}
             for (topic, number), offset in offsets.items()
         ]
         message = {"group_id": self.group, "topics": topics, **fields}
@@ -211,7 +206,7 @@ class Target:
         return [told[place] for place in offsets]
 
     def committed(self, topic: str, numbers: Iterable[int]) -> list[int]:
-        """The committed offsets of some partitions of a topic."""
+        """Return the committed offsets of some partitions of a topic."""
         topics = [{"name": topic, "partition_indexes": list(numbers)}]
         answer = self.ask("OffsetFetch", {"group_id": self.group, "topics": topics})
         assert answer["error_code"] == 0
@@ -220,8 +215,8 @@ class Target:
         return [p["committed_offset"] for p in sorted(told["partitions"], key=lambda p: p["partition_index"])]
 
 
-def _of_each(fields: Mapping[str, Any]) -> Message:
-    """What is said of each partition."""
+def _of_each(fields: Mapping[str, Any]) -> Body:
+    """Return the fields that stand with each partition."""
     told = {name: fields[name] for name in ("committed_metadata", "commit_timestamp") if name in fields}
     return {"committed_metadata": "", **told}
 
@@ -264,7 +259,7 @@ class Member:
             return self.connection.send("JoinGroup", self._join(fields))
         return pending
 
-    def _join(self, fields: Mapping[str, Any]) -> Message:
+    def _join(self, fields: Mapping[str, Any]) -> Body:
         return {
             "group_id": self.target.group,
             "session_timeout_ms": round(self.session * 1000),
@@ -276,18 +271,18 @@ class Member:
             **fields,
         }
 
-    def has_joined(self, pending: Pending) -> Message:
+    def has_joined(self, pending: Pending) -> Body:
         """Take the answer to a JoinGroup."""
         return self.is_let_in(pending.answer())
 
-    def is_let_in(self, answer: Message) -> Message:
+    def is_let_in(self, answer: Body) -> Body:
         """By this answer to a JoinGroup."""
         assert answer["error_code"] == 0, answer
         self.member_id, self.generation = answer["member_id"], answer["generation_id"]
         self.leader, self.protocol = answer["leader"], answer["protocol_name"]
         return answer
 
-    def joined(self) -> Message:
+    def joined(self) -> Body:
         return self.has_joined(self.joins())
 
     def syncs(self, assignments: Mapping[str, bytes] | None = None, **fields: Any) -> Pending:
@@ -305,7 +300,7 @@ class Member:
     def commit(self, offsets: Mapping[tuple[str, int], int], **fields: Any) -> list[int]:
         return self.target.commit(offsets, **self._who(**fields))
 
-    def _who(self, **fields: Any) -> Message:
+    def _who(self, **fields: Any) -> Body:
         return {
             "group_id": self.target.group,
             "generation_id": self.generation,

@@ -106,7 +106,7 @@ def test_members_come_and_go_and_nothing_is_lost_or_repeated(place: Place, strat
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_nobody_gets_a_partition_before_its_message_in_hand_is_finished(place: Place, strategy: str) -> None:
+def test_a_partition_moves_only_after_its_message_in_hand(place: Place, strategy: str) -> None:
     topic = place.topic(2)
     place.produce(topic, 20, 2)
     first = place.connector(partition_assignment_strategy=strategy, rebalance_drain_timeout_ms=20_000)
@@ -147,7 +147,7 @@ def test_what_stays_flows_on_under_the_cooperative_protocol(place: Place) -> Non
 
 
 def test_after_a_clean_leave_the_others_have_everything_at_once(place: Place) -> None:
-    """With all defaults, since it is they that a user has: 0.5 s is what they are for."""
+    """With all defaults, as users run it: they shall allow 0.5 s."""
     topic = place.topic(16)
     stays = place.connector(**DEFAULTS)
     read(stays, topic)
@@ -196,7 +196,7 @@ def _name(connector: ZookeeperConsumerConnector) -> str:
     return str(member.coordination.group.generation.who.member_id)
 
 
-def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(place: Place) -> None:
+def test_leaving_before_the_assignment_is_told_at_once(place: Place) -> None:
     topic = place.topic(2)
     raw, ours = place.raw(), place.connector()
     starting, failures = _starting(ours, topic)
@@ -217,10 +217,8 @@ def test_leaving_while_the_assignment_is_awaited_is_told_to_the_others_at_once(p
     assert len(raw.joins([topic]).result(scaled(10)).members) == 1
 
 
-def test_a_leader_that_leaves_before_it_has_decided_holds_up_nobody(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the answer to its join and its own SyncGroup, for which another member waits meanwhile."""
+def test_a_leader_that_leaves_undecided_holds_up_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave between the answer to the join and the own SyncGroup, for which another member waits meanwhile."""
     topic = place.topic(2)
     raw, ours = place.raw(), place.connector(session_timeout_ms=60_000)
     read(ours, topic)
@@ -239,13 +237,13 @@ def test_a_leader_that_leaves_before_it_has_decided_holds_up_nobody(
 
 
 def _hear_nothing(line: CoordinatorRequests) -> TopicsSeen:
-    """A question to the coordinator whose answer does not come, until another one takes its place."""
+    """Wait as for an answer that never comes, until another connection takes the place of this one."""
     channel = line._connected()
     eventually(lambda: not line._search.is_open(channel), 60, "the end of a question that nobody answers")
     raise BrokerUnavailableError("closed")
 
 
-def test_leaving_while_others_are_waited_for_completes_the_join_without_us(place: Place) -> None:
+def test_leaving_during_a_join_completes_it_without_us(place: Place) -> None:
     topic = place.topic(2)
     raw, other, ours = place.raw(), place.raw(), place.connector()
     raw.joins([topic]).result(scaled(10))
@@ -313,7 +311,7 @@ def test_partitions_that_are_added_are_shared_too(place: Place) -> None:
     shared(6, first, second)
 
 
-def test_topics_that_come_to_match_a_pattern_are_taken_and_those_that_vanish_are_left(place: Place) -> None:
+def test_topics_of_a_pattern_are_taken_and_deleted_ones_left(place: Place) -> None:
     name = place.group.replace("group", "matched")
     connector = place.connector()
     (stream,) = connector.create_message_streams_by_filter(Whitelist(f"{name}.*"))
@@ -341,7 +339,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(place: Place) -> None:
 # ---- losing the membership
 
 
-def test_who_was_thrown_out_hands_out_nothing_of_what_was_his_and_joins_again(place: Place) -> None:
+def test_a_removed_member_hands_out_nothing_and_joins_again(place: Place) -> None:
     topic = place.topic(2)
     place.produce(topic, 20, 2)
     connector = place.connector(client_id="thrown-out")
@@ -379,10 +377,10 @@ def test_a_commit_of_who_is_out_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_commit_that_is_late_does_not_set_back_what_another_member_has_by_then(
+def test_a_late_commit_does_not_set_back_a_new_owner(
     place: Place, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next try was one of a member of the next generation, from whom the coordinator takes any partition."""
+    """The next try was in the next generation, in which the coordinator takes any partition from any member."""
     topic = place.topic(2)
     place.produce(topic, 20, 2)
     settings = {"partition_assignment_strategy": strategy, "auto_commit_enable": False, "session_timeout_ms": 30_000}
@@ -435,7 +433,7 @@ def test_a_shutdown_hurries_a_drain(place: Place) -> None:
     starting.join(scaled(20))
 
 
-def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(place: Place) -> None:
+def test_a_reader_that_stays_away_costs_the_membership(place: Place) -> None:
     topic = place.topic(2)
     place.produce(topic, 20, 2)
     slow = place.connector(max_poll_interval_ms=1000)
@@ -456,11 +454,9 @@ def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(pla
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_reader_that_does_not_come_back_is_noticed_however_often_the_group_rebalances(
-    place: Place, strategy: str
-) -> None:
-    """Each generation began the count anew: where the group rebalances more often than ``max.poll.interval.ms``, a
-    reader that hung kept its partitions for ever.
+def test_a_reader_that_stays_away_is_noticed_despite_rebalances(place: Place, strategy: str) -> None:
+    """Each generation once began the count anew. If the group rebalanced more often than ``max.poll.interval.ms``, a
+    hanging reader kept its partitions for ever.
     """
     topic = place.topic(4)
     place.produce(topic, 200, 4)
@@ -483,9 +479,7 @@ def test_a_reader_that_does_not_come_back_is_noticed_however_often_the_group_reb
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_slow_reader_that_comes_back_in_time_stays_however_often_the_group_rebalances(
-    place: Place, strategy: str
-) -> None:
+def test_a_slow_reader_in_time_stays_despite_rebalances(place: Place, strategy: str) -> None:
     topic = place.topic(4)
     place.produce(topic, 200, 4)
     limits = {"max_poll_interval_ms": int(scaled(1000)), "rebalance_drain_timeout_ms": 200}
@@ -527,7 +521,7 @@ def test_a_slow_reader_with_nothing_to_read_keeps_the_membership(place: Place) -
 # ---- what does not go together
 
 
-def test_a_strategy_that_the_group_does_not_know_is_told_to_who_joins(place: Place) -> None:
+def test_a_joining_member_hears_of_an_unknown_strategy(place: Place) -> None:
     topic = place.topic(1)
     first = place.connector(partition_assignment_strategy="range")
     read(first, topic)
@@ -537,7 +531,7 @@ def test_a_strategy_that_the_group_does_not_know_is_told_to_who_joins(place: Pla
     eventually(lambda: owned(first) == [1], 10, "the partition")
 
 
-def test_a_living_group_changes_its_strategy_member_by_member_and_back(place: Place) -> None:
+def test_a_live_group_changes_its_strategy_and_back(place: Place) -> None:
     # Two rounds of restarts: one to know both, one to forget the old one (KAFKA-8179).
     topic = place.topic(4)
     connectors = [place.connector(partition_assignment_strategy="range") for _ in range(2)]

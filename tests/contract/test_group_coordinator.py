@@ -1,5 +1,7 @@
-"""What a group coordinator answers, and in which state that leaves the group: one suite, on the one in memory and on
-real brokers of 3.9.1 and 1.1.1, in the versions of requests before and after compact fields.
+"""The answers of a group coordinator, and the state of the group after them.
+
+One suite, on the coordinator in memory and on real brokers of 3.9.1 and 1.1.1. It uses request versions before and
+after compact fields.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def test_an_unknown_group_is_dead(coordinator: Target) -> None:
     assert found["members"] == []
 
 
-def test_the_first_member_leads_and_the_group_awaits_its_assignment(coordinator: Target) -> None:
+def test_the_first_member_leads_and_must_assign(coordinator: Target) -> None:
     first = coordinator.member()
     answer = first.joined()
     assert (answer["generation_id"], answer["leader"], answer["protocol_name"]) == (1, first.member_id, "range")
@@ -41,7 +43,7 @@ def test_the_first_member_leads_and_the_group_awaits_its_assignment(coordinator:
     assert (member["member_id"], member["member_metadata"], member["member_assignment"]) == (first.member_id, b"", b"")
 
 
-def test_before_the_assignment_nothing_is_committed_and_heartbeats_differ(coordinator: Target) -> None:
+def test_before_the_assignment_commits_are_refused(coordinator: Target) -> None:
     first = coordinator.member()
     first.joined()
     assert first.commit({("t", 0): 5}) == [REBALANCING]
@@ -144,7 +146,7 @@ def test_the_leader_that_joins_again_begins_a_rebalance(coordinator: Target) -> 
     assert coordinator.state() == "CompletingRebalance"
 
 
-def test_joining_again_unchanged_before_the_assignment_repeats_the_answer(coordinator: Target) -> None:
+def test_an_unchanged_join_before_the_assignment_is_answered(coordinator: Target) -> None:
     first = coordinator.member()
     before = first.joined()
     assert first.joined() == before
@@ -224,7 +226,8 @@ def test_a_sync_for_another_protocol_is_refused(coordinator: Target, name: str, 
         pytest.skip("since SyncGroup 5")
     first = coordinator.member()
     first.joined()
-    assert codes(first.syncs(**{name: value}).answer()) == [INCONSISTENT]
+    given: dict[str, Any] = {name: value}
+    assert codes(first.syncs(**given).answer()) == [INCONSISTENT]
     assert coordinator.state() == "CompletingRebalance"
 
 
@@ -385,7 +388,7 @@ def test_who_does_not_join_again_in_time_is_taken_out(coordinator: Target) -> No
     assert first.heartbeat() == UNKNOWN_MEMBER
 
 
-def test_who_does_not_ask_for_its_assignment_in_time_is_taken_out(coordinator: Target) -> None:
+def test_a_member_that_never_syncs_is_removed(coordinator: Target) -> None:
     if not coordinator.modern:
         pytest.skip("since 3.1: before, its session decides")
     first, second = coordinator.member(rebalance=1.0), coordinator.member(rebalance=1.0)
@@ -451,7 +454,7 @@ def test_a_leader_that_returns_does_not_assign(static: Target) -> None:
     assert again.syncs().answer()["assignment"] == b"0"
 
 
-def test_a_static_member_that_returns_before_the_assignment_begins_a_rebalance(static: Target) -> None:
+def test_a_static_member_back_before_the_assignment_rebalances(static: Target) -> None:
     first = static.member(instance="one")
     first.joined()
     again = static.member(instance="one")
@@ -460,7 +463,7 @@ def test_a_static_member_that_returns_before_the_assignment_begins_a_rebalance(s
     assert first.heartbeat() == FENCED
 
 
-def test_a_static_member_that_returns_while_its_former_self_joins_takes_over(static: Target) -> None:
+def test_a_static_member_back_during_its_join_takes_over(static: Target) -> None:
     first, second = static.member(), static.member(instance="two")
     static.stable(first)
     waiting = second.joins()

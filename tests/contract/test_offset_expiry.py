@@ -1,8 +1,8 @@
-"""Which offsets a group coordinator forgets, and when it forgets the group: one suite, on the one in memory and on real
-brokers of 3.9.1 and 1.1.1 that look for old offsets all the time.
+"""Expiry of offsets and groups at a group coordinator.
 
-No test waits for a retention to pass: a commit may say when it was made (version 1) or for how long it is to be kept
-(2 to 4), and either makes an offset too old at once.
+One suite, on the coordinator in memory and on real brokers of 3.9.1 and 1.1.1 that look for old offsets all the time.
+No test waits for a retention to pass. A commit has its own time (version 1) or retention (2 to 4), and either makes an
+offset too old at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ A_MONTH = 30 * 86400.0
 
 
 def outdated(says: str) -> dict[str, Any]:
-    """What a commit says so that its offset is too old a moment after."""
+    """Return fields of a commit that make its offset too old a moment later."""
     if says == "its time":
         return {"version": 1, "commit_timestamp": round((time.time() - A_MONTH) * 1000)}
     return {"version": 3, "retention_time_ms": 1}
@@ -30,8 +30,9 @@ either = pytest.mark.parametrize("says", ["its time", "how long to keep it"])
 
 
 def swept(target: Target) -> None:
-    """Wait until the coordinator has looked for old offsets in all groups: another one's are gone, twice, for what it
-    looked at first in the round of the first it may have looked at too early.
+    """Wait until the coordinator has looked for old offsets in all groups: those of two other groups are gone.
+
+    Two, since its round for the first one may have passed our group before.
     """
     for other in (target.fresh(), target.fresh()):
         try:
@@ -71,14 +72,14 @@ def left(target: Target) -> list[int]:
     return [*target.committed("t", [0]), *target.committed("u", [0])]
 
 
-def test_offsets_that_were_to_be_kept_for_a_moment_go_and_the_group_with_them(forgetful: Target) -> None:
+def test_offsets_kept_for_a_moment_expire_with_their_group(forgetful: Target) -> None:
     assert forgetful.commit({("t", 0): 5}, version=3, retention_time_ms=500) == [0]
     eventually(lambda: forgetful.committed("t", [0]) == [-1], 30, "the offset to expire")
     forgetful.until("Dead")
 
 
 @either
-def test_of_a_group_that_never_had_members_each_offset_dies_by_its_own_time(forgetful: Target, says: str) -> None:
+def test_in_a_group_without_members_each_offset_expires_alone(forgetful: Target, says: str) -> None:
     assert forgetful.commit({("u", 0): 6}) == [0]
     assert forgetful.commit({("t", 0): 5}, **outdated(says)) == [0]
     eventually(lambda: left(forgetful) == [-1, 6], 30, "the old offset alone to expire")
@@ -86,7 +87,7 @@ def test_of_a_group_that_never_had_members_each_offset_dies_by_its_own_time(forg
 
 
 @either
-def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die(forgetful: Target, says: str) -> None:
+def test_in_a_stable_group_only_unsubscribed_topics_expire(forgetful: Target, says: str) -> None:
     member = stable(forgetful)
     assert member.commit({("t", 0): 5, ("u", 0): 6}, **outdated(says)) == [0, 0]
     expected = [5, -1] if forgetful.modern else [-1, -1]
@@ -95,7 +96,7 @@ def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die(
 
 
 @either
-def test_of_a_group_that_became_empty_offsets_die_with_its_time_or_their_own(forgetful: Target, says: str) -> None:
+def test_in_an_emptied_group_offsets_expire_by_either_time(forgetful: Target, says: str) -> None:
     """Since 2.1 how old a commit is does not count there, only what it said itself of its end."""
     member = stable(forgetful)
     assert member.commit({("u", 0): 6}) == [0]  # or the group might be forgotten before the next commit
@@ -107,7 +108,7 @@ def test_of_a_group_that_became_empty_offsets_die_with_its_time_or_their_own(for
 
 
 @either
-def test_while_members_join_and_await_their_assignment_no_offset_dies(forgetful: Target, says: str) -> None:
+def test_no_offset_expires_during_a_rebalance(forgetful: Target, says: str) -> None:
     first, second = stable(forgetful), forgetful.member()
     waiting = second.joins()
     forgetful.until("PreparingRebalance")

@@ -1,5 +1,6 @@
-"""What every store of offsets promises (``zkconsumer.OffsetStore``): one suite, on ours and on one in memory as a user
-might write it.
+"""The promises of every store of offsets (``zkconsumer.OffsetStore``).
+
+One suite, on our stores and on one in memory as a user might write it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _on_kafka(address: str, version: str) -> Iterator[Make]:
 
         def ready() -> bool:
             store = make("g-0")
-            try:  # the first question makes the cluster create its topic of offsets
+            try:  # the first request makes the cluster create its topic of offsets
                 return not store.commit({TopicPartition("t", 2): 0}, IN_TIME)
             except (CoordinatorUnavailableError, GroupError):
                 return False

@@ -1,4 +1,4 @@
-"""What zkconsumer.kafka relies on in aiokafka, which is not that library's public API.
+"""Parts of aiokafka beyond its public API on which zkconsumer.kafka relies.
 
 Fails when the pinned version is raised and something of it is gone or means something else.
 """

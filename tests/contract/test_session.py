@@ -1,5 +1,6 @@
-"""What the group relies on in a ZooKeeper session: one suite, on the fake, on the fake as it is
-served over its protocol, and on a real server.
+"""The promises of a ZooKeeper session on which the group relies.
+
+One suite, on the fake, on the fake as it is served over its protocol, and on a real server.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[OpenSession]:
         if request.param == "fake":
             session: Session = fake.session()
         else:
-            address = served.connect if request.param == "served" else request.getfixturevalue("zookeeper_server")
+            address = served.connect if served is not None else request.getfixturevalue("zookeeper_server")
             session = Session(address, timeout=4.0, on_change=lambda _: None)
         session.open(Deadline(scaled(10)))
         sessions.append(session)
@@ -88,9 +89,7 @@ def root(session: Session, deadline: Deadline) -> str:
     return path
 
 
-def test_reading_many_nodes_keeps_their_order_and_shows_the_missing(
-    session: Session, root: str, deadline: Deadline
-) -> None:
+def test_many_nodes_are_read_in_order_with_missing_ones(session: Session, root: str, deadline: Deadline) -> None:
     session.create(f"{root}/a", b"1", deadline)
     session.create(f"{root}/c", b"", deadline, ephemeral=True)
     a, b, c = session.read([f"{root}/a", f"{root}/b", f"{root}/c"], deadline)
@@ -101,7 +100,7 @@ def test_reading_many_nodes_keeps_their_order_and_shows_the_missing(
     assert c.ephemeral_owner == session.session_id != 0
 
 
-def test_a_node_that_may_not_be_read_keeps_nobody_from_reading_the_others(
+def test_a_forbidden_node_does_not_hide_the_others(
     session: Session, root: str, deadline: Deadline, forbid: Callable[[str], None]
 ) -> None:
     paths = [f"{root}/{name}" for name in "abc"]
@@ -168,9 +167,7 @@ def test_versions_guard_writes_and_deletes(session: Session, root: str, deadline
     assert not session.write(path, b"1", deadline)
 
 
-def test_children_of_a_missing_node_are_none_and_of_an_empty_one_nothing(
-    session: Session, root: str, deadline: Deadline
-) -> None:
+def test_children_of_missing_and_of_empty_nodes_differ(session: Session, root: str, deadline: Deadline) -> None:
     assert session.children(f"{root}/none", deadline) is None
     assert session.children(root, deadline) == ()
     session.ensure([f"{root}/a/b", f"{root}/c"], deadline)
@@ -264,7 +261,7 @@ def test_one_look_tells_of_everything_and_watches_what_it_should(
     assert events.empty()
 
 
-def test_a_node_whose_end_was_told_is_not_asked_for_by_who_believes_it(
+def test_a_node_known_as_deleted_is_not_read_if_believed(
     session: Session, open_session: OpenSession, root: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = open_session()
@@ -408,9 +405,7 @@ def group(session: Session, deadline: Deadline) -> str:
     return name
 
 
-def test_a_claim_makes_the_owner_node_and_moves_the_offsets_version(
-    session: Session, group: str, deadline: Deadline
-) -> None:
+def test_a_claim_creates_the_owner_and_moves_the_version(session: Session, group: str, deadline: Deadline) -> None:
     session.create(paths.offset(group, TP), b"42", deadline)
     thread = thread_id(ConsumerId(f"{group}_c"), 0)
     assert fenced_writes.claim(session, group, [Claim(TP, thread, KnownOffset(42, 0))], deadline) == {TP: Outcome.DONE}
@@ -451,7 +446,7 @@ class CountingSession:
         monkeypatch.setattr(session, "transact", counted)
 
 
-def test_a_claim_that_many_others_forestalled_is_not_sent_once_for_each_of_them(
+def test_a_claim_refused_for_many_owners_takes_few_requests(
     session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tps = [TopicPartition("t", n) for n in range(90)]
@@ -475,7 +470,7 @@ def test_a_claim_that_many_others_forestalled_is_not_sent_once_for_each_of_them(
     assert len(counted.sizes) == 3
 
 
-def test_claims_that_are_refused_for_what_no_node_tells_cost_no_more_than_halving(
+def test_claims_refused_for_unknown_reasons_cost_a_halving(
     session: Session, group: str, deadline: Deadline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here their parent may have no children; a right that is missing shows as little."""
@@ -519,9 +514,7 @@ def test_a_commit_of_a_former_owner_is_refused(
     assert (owner is not None) == (who != "nobody"), "a release deletes nobody else's owner node"
 
 
-def test_a_commit_creates_a_missing_offset_and_the_release_deletes_our_owner(
-    session: Session, group: str, deadline: Deadline
-) -> None:
+def test_a_commit_creates_a_node_and_a_release_deletes_ours(session: Session, group: str, deadline: Deadline) -> None:
     claim = Claim(TP, thread_id(ConsumerId(f"{group}_c"), 0), ABSENT)
     fenced_writes.claim(session, group, [claim], deadline)
     assert fenced_writes.commit(session, group, [Commit(TP, 3, ABSENT)], deadline) == {TP: Outcome.DONE}

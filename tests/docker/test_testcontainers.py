@@ -56,7 +56,8 @@ def opened(hosts: str) -> Session:
     return session
 
 
-def test_a_registration_is_seen_by_others_and_ends_with_its_session(zookeeper: str) -> None:
+def test_a_registration_is_visible_until_its_session_ends(zookeeper: str) -> None:
+    """Other sessions see a registration, and it ends with its session."""
     group, consumer = "g", ConsumerId("g_host-1400000000000-1a2b3c4d")
     registration = Registration(pattern=STATIC, subscription={"orders": 2}, timestamp="1400000000000")
     deadline = Deadline(scaled(60))
@@ -81,6 +82,7 @@ def test_a_registration_is_seen_by_others_and_ends_with_its_session(zookeeper: s
         observer.close(Deadline(5))
 
 
-def test_a_registration_under_a_missing_chroot_is_refused_before_anything_is_written(zookeeper: str) -> None:
+def test_a_registration_under_a_missing_chroot_is_refused(zookeeper: str) -> None:
+    """A registration under a missing chroot is refused before any write."""
     with pytest.raises(ChrootMissingError, match="/nowhere"):
         opened(f"{zookeeper}/nowhere")

@@ -1,5 +1,5 @@
-"""The proof by faults: members in processes of their own, all they do written down, and a checker that reads it.
+"""The fault tests: members in their own processes log all their actions, and a checker reads the logs.
 
-``scripts/faults`` runs every row of the matrix, ``scripts/soak`` churns; pytest runs the rows that fit into every
-change.
+``scripts/faults`` runs every row of the fault matrix. ``scripts/soak`` injects random faults for a long time. pytest
+runs a sample of the rows.
 """

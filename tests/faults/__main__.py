@@ -1,4 +1,4 @@
-"""``scripts/faults``: runs rows of the matrix and prints what came of them."""
+"""``scripts/faults``: runs rows of the fault matrix and prints their results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Returns: the exit code."""
+    """Run the rows. Return the exit code."""
     arguments = _arguments()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
     # members run in the root directory of the machine

@@ -1,8 +1,8 @@
-"""The invariants, judged on a history. Pure: the driver, the clock and the servers are elsewhere.
+"""The checks of the invariants on a history. Pure: the driver, the clock and the servers are elsewhere.
 
 I1 one live owner, I2 nothing lost, I3 order, I4 bounded duplicates, I5 recovery, I6 never hangs, I7 all leaves,
-I8 no storm, I9 says what is wrong. Each function returns what violates its invariant, in words that name the place;
-``check`` puts them together with the figures that are reported whether or not something is wrong.
+I8 no storm, I9 reports the problem. Each function returns the violations of its invariant as text with the place.
+``check`` adds the figures of the report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCALA = "scala"
 
 
 def check(found: History, rules: Rules) -> Verdict:
-    """Judge a run."""
+    """Check a run."""
     verdict = Verdict()
     verdict.handed_out = sum(len(all_of_it) for all_of_it in found.hand_outs.values())
     verdict.acked = len(found.acked)
@@ -49,7 +49,7 @@ def check(found: History, rules: Rules) -> Verdict:
 
 
 def one_owner(found: History, rules: Rules, verdict: Verdict) -> None:
-    """I1: nothing is handed out by a process after another one's claim, nor without an owner node."""
+    """I1: a process hands out no message after the claim of another process, and none without an owner node."""
     for hand_out in _all(found):
         if hand_out.legacy:
             continue
@@ -125,9 +125,10 @@ def nothing_lost(found: History, rules: Rules, verdict: Verdict) -> None:
 
 
 def _never_handed_out(found: History, rules: Rules) -> tuple[list[str], list[str]]:
-    """What was acknowledged and did not come; apart from it what the log itself does not have: an idempotent producer
-    takes an answer for an acknowledgement that tells of no offset, and then the log goes on without a gap in which it
-    could be.
+    """Return the acknowledged messages that were never handed out, and apart from them those missing in the log.
+
+    An idempotent producer accepts an answer without an offset as an acknowledgement. Then the message may be missing in
+    the log itself, which shows no gap.
     """
     handed_out = {(hand_out.tp, hand_out.offset) for hand_out in _all(found)}
     missing = [place for place in found.acked if place not in handed_out and topic_of(place[0]) not in rules.drop]
@@ -146,7 +147,7 @@ def _never_handed_out(found: History, rules: Rules) -> tuple[list[str], list[str
 
 
 class _Finished:
-    """The highest offset after a finished message, at any time."""
+    """Return the highest offset after a finished message, at any time."""
 
     def __init__(self, hand_outs: list[HandOut]) -> None:
         self._times: list[int] = []
@@ -177,7 +178,7 @@ def _number(text: str) -> int:
 
 
 def order(found: History) -> list[str]:
-    """I3: within a stay no offset is skipped or repeated, and each stay begins where the committed offset says."""
+    """I3: one ownership skips and repeats no offset, and it begins at the committed offset."""
     wrong: list[str] = []
     for tp, all_of_it in found.hand_outs.items():
         stays: dict[tuple[Process, int, int], list[HandOut]] = defaultdict(list)
@@ -199,7 +200,7 @@ def order(found: History) -> list[str]:
 
 
 def _committed(found: History, tp: str, begin: int, end: int) -> set[int]:
-    """What the offset node may have said when a stay began: its last value before, and those seen since."""
+    """Return the possible contents of the offset node when an ownership began: the last one before, and later ones."""
     seen = found.offsets.get(tp, [])
     before = [offset for offset in seen if offset.at <= begin]
     since = [offset for offset in seen if begin < offset.at <= end + SEEN_NS]
@@ -221,7 +222,7 @@ def _committed(found: History, tp: str, begin: int, end: int) -> set[int]:
 
 
 def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
-    """I4: a message is handed out again only after a fault, and only if it was not committed by then."""
+    """I4: a message is handed out again only after a fault, and only if it was not committed before it."""
     for all_of_it in found.hand_outs.values():
         by_offset: dict[int, list[HandOut]] = defaultdict(list)
         for hand_out in all_of_it:
@@ -247,9 +248,9 @@ def duplicates(found: History, rules: Rules, verdict: Verdict) -> None:
 
 
 def _cause(found: History, before: HandOut, again: HandOut, anew: frozenset[str]) -> Fault | None:
-    """The first fault between two hand-outs of a message that concerns the one who had it first.
+    """Return the first fault between two hand-outs of a message that affects the first one's member.
 
-    A fault lasts until it is healed, and one that ends an ownership until the owner node is gone.
+    A fault lasts until it is healed. A fault that ends an ownership lasts until the owner node is gone.
     """
     holder = found.owner(before.tp, before.at)
     late = holder is not None and (holder.process != before.process or before.at > holder.end)  # told elsewhere
@@ -308,7 +309,7 @@ KILLS = ("kill", "kill while joining")
 
 
 def all_leaves(found: History) -> list[str]:
-    """I7: after a close no thread, descriptor or node of ours is left."""
+    """I7: a closed member leaves no thread, descriptor or node behind."""
     wrong = []
     for event in found.of("leftover"):
         left = [kind for kind in ("threads", "fds", "stuck") if event[kind]]
@@ -325,7 +326,7 @@ def all_leaves(found: History) -> list[str]:
 
 
 def _last_phases(found: History) -> dict[Process, str]:
-    """What each process was doing before it closed."""
+    """Return the last phase of each process before its close."""
     phases = {}
     for event in found.of("state"):
         if event["phase"] != "closed":
@@ -368,7 +369,7 @@ def storms(found: History, rules: Rules, verdict: Verdict) -> None:
 
 
 def said(found: History, pattern: str, begin: int = 0, end: int = NEVER, who: str | None = None) -> bool:
-    """I9: whether a member's state showed the pattern (a regular expression) in that time."""
+    """I9: return whether a member's state matched the pattern (a regular expression) in that time."""
     expression = re.compile(pattern)
     return any(expression.search(event["text"]) for event in found.of("state", who) if begin <= event["t"] <= end)
 
@@ -386,7 +387,7 @@ def _place(hand_out: HandOut) -> str:
 
 
 def kept(found: History, tps: Iterable[str], begin: int, end: int) -> bool:
-    """Whether these partitions had one owner node all that time."""
+    """Return whether these partitions had the same owner node all that time."""
     for tp in tps:
         holder = found.owner(tp, begin)
         if holder is None or holder.end < end or found.owner(tp, end) is not holder:

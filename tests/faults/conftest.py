@@ -1,4 +1,4 @@
-"""Which of these tests start servers, and the rows that run while tests wait for them."""
+"""The mark for fault tests that start servers, and the background run of the rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Rows:
-    """Runs the wanted rows in the background, as many side by side as the machine bears."""
+    """A run of the selected rows in the background, several at a time."""
 
     def __init__(self, lab: Lab, names: list[str]) -> None:
         self.lab = lab
@@ -50,20 +50,22 @@ class Rows:
             self._perform(name)
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Wait for the running rows."""
         self._pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")
 def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
-    """The rows that were selected, under way."""
+    """The run of the selected rows."""
     try:
         java()
     except JavaNotFoundError as missing:
         pytest.skip(f"these tests start ZooKeeper and Kafka, which need Java: {missing}")
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # that connections break is what we are here for
     wanted = [
-        item.callspec.params["name"] for item in request.session.items if "rows" in getattr(item, "fixturenames", ())
+        str(item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and "rows" in item.fixturenames
     ]
     with Lab(Timing()) as lab:
         _ = lab.cluster

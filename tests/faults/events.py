@@ -1,8 +1,8 @@
-"""One JSON line an event, one file a process: how members, watcher, producer and driver tell what happened.
+"""The event logs of members, watcher, producer and driver: one file for each process, one JSON line for each event.
 
-A line is written with one system call and nothing is buffered, so that a process that is killed loses nothing of what
-it did. Times are ``time.monotonic_ns()``, whose clock all processes of a machine share. A log may be written by several
-threads of its process; it is read by anybody at any time.
+Each line is written at once with one system call. So a killed process loses no event. Times are
+``time.monotonic_ns()``, whose clock all processes of a machine share. Several threads of a process may write its log,
+and any process may read it at any time.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ SUFFIX = ".events"
 
 
 class EventLog:
-    """Writes events. Arguments: ``who`` is named in each event that is read back; ``about`` goes into the first."""
+    """A writer of events. Arguments: ``who`` is the name in each event; ``about`` goes into the first event."""
 
     def __init__(self, path: Path, who: str, **about: Any) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self("start", who=who, pid=os.getpid(), **about)
 
     def __call__(self, kind: str, /, **fields: Any) -> None:
-        """Something happened now."""
+        """Log an event with the present time."""
         self.at(monotonic_ns(), kind, **fields)
 
     def at(self, time_ns: int, kind: str, /, **fields: Any) -> None:
-        """Something happened at that time."""
+        """Log an event with the given time."""
         line = json.dumps({"t": time_ns, "e": kind, **fields}, separators=(",", ":"))
         os.write(self._descriptor, line.encode() + b"\n")
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the log."""
         os.close(self._descriptor)
 
 
 class Tail:
-    """Reads a log while it is written; a line that is not whole yet comes with the next look. One thread."""
+    """A reader of a log that is still growing. An incomplete line comes with the next read. Used by one thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class Tail:
         self._about: Event = {}
 
     def look(self) -> list[Event]:
-        """All events so far, each with ``who`` and ``pid`` of its process (the last one that wrote this file)."""
+        """Return all events so far, each with ``who`` and ``pid`` of the last process that wrote this file."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._position)
@@ -66,11 +66,11 @@ class Tail:
         return self.events
 
     def last(self, kind: str) -> Event | None:
-        """The latest event of a kind."""
+        """Return the latest event of a kind."""
         return next((event for event in reversed(self.look()) if event["e"] == kind), None)
 
 
 def read_all(directory: Path) -> list[Event]:
-    """Every event of every log in a directory, in the order of time."""
+    """Return all events of all logs in a directory, in the order of time."""
     logs: Iterable[Path] = sorted(directory.glob(f"*{SUFFIX}"))
     return sorted((event for path in logs for event in Tail(path).look()), key=lambda event: event["t"])

@@ -1,7 +1,6 @@
-"""One consumer group under test: a topic, a load, a watcher, members, and the faults that are done to them.
+"""One consumer group under test: a topic, a load, a watcher, members, and the faults.
 
-``Group`` is used by one thread. Everything it does is in the driver's event log, so that the checker needs nothing but
-the logs.
+One thread uses ``Group``. The driver's event log has all its actions, so the checker needs only the logs.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How fast a run is. Seconds: ``session`` (T), ``tick`` of ZooKeeper, ``commit`` interval; ``rate`` in messages a
-    second over all partitions; ``scale`` multiplies the number of repetitions of a row.
+    """The pace of a run. In seconds: ``session`` (T), ``tick`` of ZooKeeper and ``commit`` interval.
+
+    ``rate`` is in messages a second over all partitions. ``scale`` multiplies the repetitions of a row.
     """
 
     session: float = 2.0
@@ -52,16 +52,16 @@ class Timing:
 
     @property
     def bound(self) -> float:
-        """B0: within this the group recovers from the loss of a session."""
+        """B0: the bound of a recovery from the loss of a session."""
         return self.session + self.tick + 2.0
 
     def times(self, quick: int, full: int) -> int:
-        """How often a row repeats its fault: as asked for, else ``quick`` with short sessions, else ``full``."""
+        """Return the repetitions of a row: the requested number, else ``quick`` with short sessions, else ``full``."""
         return self.runs if self.runs is not None else quick if self.session < 3 else full
 
 
 class Servers:
-    """What a group connects to: ZooKeeper directly, and the brokers."""
+    """The addresses of the servers: ZooKeeper's own, and the brokers'."""
 
     def __init__(self, connect: str, bootstrap: str) -> None:
         self.connect = connect
@@ -76,11 +76,11 @@ class Open:
     log: EventLog
 
     def healed(self) -> None:
-        """The cause is gone."""
+        """Log that the cause is gone."""
         self.log("healed", number=self.number)
 
     def settled(self) -> None:
-        """The group is in order again, as far as the driver can see."""
+        """Log that the group is settled again, as far as the driver can see."""
         self.log("settled", number=self.number)
 
 
@@ -92,13 +92,13 @@ class Links:
     brokers: dict[str, Proxy] = field(default_factory=dict)
 
     def close(self) -> None:
-        """End them."""
+        """Close the proxies."""
         for proxy in (self.zookeeper, *self.brokers.values()):
             proxy.close()
 
 
 class Group:
-    """A context manager: enters with topic, watcher and load running, leaves with every process ended."""
+    """A group under test. A context manager: it starts topic, watcher and load, and ends every process."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Group:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def produce(self, topics: Mapping[str, int] | None = None, rate: float | None = None, epoch: str = "") -> Producer:
-        """Starts a load on topics (all of the group's)."""
+        """Start a load on topics (all of the group's)."""
         producer = Producer(
             self.directory, "producer", len(self.producers), bootstrap=self.servers.bootstrap,
             topics=dict(topics or self.topics), rate=rate or self.timing.rate,
@@ -171,19 +171,19 @@ class Group:
         return producer
 
     def partitions_changed(self) -> None:
-        """Has the load go to what the topics have now: in addition to the one that runs."""
+        """Start a second load for the partitions that the topics have gained."""
         self.producers[-1].signal(signal.SIGTERM)
         self.produce()
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """The number of partitions."""
         return sum(self.topics.values())
 
     # ---- members ----
 
     def properties(self, name: str) -> dict[str, object]:
-        """What a member of this name is configured with, without links."""
+        """Return the properties of a member with this name, without links."""
         return {
             "zookeeper.connect": self.servers.connect,
             "group.id": self.name,
@@ -200,7 +200,7 @@ class Group:
         }
 
     def join(self, name: str, *, linked: bool = False, ready: bool = True, **config: Any) -> Member:
-        """Starts a member; ``linked``: through proxies of its own (``links``). ``config``: as the process takes it,
+        """Start a member; ``linked``: through proxies of its own (``links``). ``config``: as the process takes it,
         ``properties`` over the group's.
         """
         properties = {**self.properties(name), **config.pop("properties", {})}
@@ -232,7 +232,7 @@ class Group:
         }
 
     def start(self, count: int = 3, *, linked: tuple[str, ...] = (), **config: Any) -> list[Member]:
-        """So many members a, b, c ..., in order and with hand-outs from every partition."""
+        """Start ``count`` members a, b, c ... and wait until they are settled and every partition has hand-outs."""
         for number in range(count):
             name = chr(ord("a") + number)
             self.join(name, linked=name in linked, ready=False, **config)
@@ -242,7 +242,7 @@ class Group:
         return list(self.members.values())
 
     def join_legacy(self, name: str, version: str = "1.1.1") -> LegacyMember:
-        """Starts a member that the original plays."""
+        """Start a member of the original connector."""
         properties = self.properties(name)
         for own in ("zookeeper.connect", "group.id"):
             properties.pop(own)
@@ -254,11 +254,11 @@ class Group:
         return member
 
     def leave(self, member: Member) -> None:
-        """A clean end, waited for."""
+        """End a member cleanly and wait for its end."""
         self.gone(member, tell=True)
 
     def gone(self, member: Member, *, tell: bool = False) -> None:
-        """Waits for the end of a member that was told to end."""
+        """Wait for the end of a member after its signal."""
         if tell:
             member.terminate()
         if not member.wait_end(15):
@@ -269,7 +269,7 @@ class Group:
     # ---- what is there ----
 
     def owners(self) -> dict[str, tuple[str, int]]:
-        """Partition -> (thread id, session) of its owner node, looked up now; empty while ZooKeeper is away."""
+        """Return the present owners: partition -> (thread id, session). Empty while ZooKeeper is away."""
         found: dict[str, tuple[str, int]] = {}
         try:
             base = f"/consumers/{self.name}/owners"
@@ -289,13 +289,13 @@ class Group:
         return request.get(timeout=ANSWER_S)
 
     def threads(self) -> list[str]:
-        """The threads of all members that are started and not told to end."""
+        """Return the thread ids of all running members."""
         running = [m for m in self.members.values() if m.running and "topics" in m.config]
         ours = [f"{m.consumer}-{number}" for m in running for number in range(next(iter(m.config["topics"].values())))]
         return ours + [f"{self.name}_{name}-0" for name, member in self.legacy.items() if member.running]
 
     def in_order(self) -> bool:
-        """Whether every partition is owned by whom the range strategy says, of the members that run."""
+        """Return whether every partition has the owner of the range strategy over the running members."""
         owners = self.owners()
         for topic, count in self.topics.items():
             mine = {int(tp.rpartition("-")[2]): thread for tp, (thread, _) in owners.items() if _topic(tp) == topic}
@@ -304,13 +304,13 @@ class Group:
         return True
 
     def settle(self, seconds: float = SETTLE_S, *, flowing: bool = True) -> None:
-        """Waits until the group is in order, and (while there is a load) each partition has a hand-out since."""
+        """Wait until the group is settled, and each partition has a new hand-out while there is a load."""
         eventually(self.in_order, seconds, f"order in {self.name}: {self.describe}")
         if flowing and self.producers:
             self.flow(seconds)
 
     def flow(self, seconds: float = SETTLE_S, among: set[str] | None = None) -> None:
-        """Waits until something of each partition was handed out from now on."""
+        """Wait until each partition has a hand-out from now on."""
         since, since_wall = monotonic_ns(), time_ns() / 1e9
         wanted = among or {f"{topic}-{n}" for topic, count in self.topics.items() for n in range(count)}
 
@@ -323,7 +323,7 @@ class Group:
         eventually(lambda: seen() >= wanted, seconds, f"hand-outs of all of {self.name}: {self.describe}")
 
     def abandoned(self, victim: Member) -> None:
-        """Waits until none of the partitions is this member's and all are owned."""
+        """Wait until other members own all partitions of this member."""
 
         def others_own() -> bool:
             owners = self.owners()
@@ -338,7 +338,7 @@ class Group:
     # ---- faults ----
 
     def fault(self, kind: str, victim: Member | None = None, **about: Any) -> Open:
-        """Writes down that something is being done; call it right before."""
+        """Log a fault. Call it right before the fault."""
         if victim is not None:
             about |= {"victim": victim.name, "pid_of": victim.pid}
         self.log("fault", kind=kind, **about)
@@ -346,7 +346,7 @@ class Group:
         return Open(self._faults - 1, self.log)
 
     def kill(self, victim: Member, kind: str = "kill") -> Open:
-        """SIGKILL. The member is out of the group."""
+        """Kill a member (SIGKILL). It is no member of the group any more."""
         fault = self.fault(kind, victim)
         victim.signal(signal.SIGKILL)
         victim.wait_end()
@@ -356,7 +356,7 @@ class Group:
 
     @contextlib.contextmanager
     def frozen(self, victim: Member, kind: str = "freeze", **about: Any) -> Iterator[Open]:
-        """SIGSTOP, and SIGCONT at the end of the block."""
+        """Freeze a member (SIGSTOP) for a block (SIGCONT)."""
         fault = self.fault(kind, victim, **about)
         victim.signal(signal.SIGSTOP)
         try:
@@ -367,7 +367,7 @@ class Group:
             fault.healed()
 
     def expire(self, victim: Member) -> Open:
-        """A real end of the session: another client takes it over and closes it."""
+        """End a member's session on the server: another client takes it over and closes it."""
         identity = victim.session
         fault = self.fault("expiry", victim)
         end_session(self.servers.connect, identity, self.timing.session)
@@ -375,21 +375,21 @@ class Group:
         return fault
 
     def plan(self, kind: str) -> Open:
-        """A planned change begins: a join or a clean leave."""
+        """Log the beginning of a planned change: a join or a clean leave."""
         return self.fault(kind, loses=False, moves=True)
 
     def note(self, text: str, **fields: Any) -> None:
-        """Something worth a line in the log."""
+        """Log a note."""
         self.log("note", text=text, **fields)
 
     def wrong(self, text: str) -> None:
-        """Something is not as it must be: a violation."""
+        """Log a violation."""
         self._mishap.append(text)
 
     # ---- the end ----
 
     def drain(self, seconds: float = DRAIN_S) -> None:
-        """Ends the load and waits until everything acknowledged was handed out."""
+        """End the load and wait until all acknowledged messages are handed out."""
         for producer in self.producers:
             producer.signal(signal.SIGTERM)
         for producer in self.producers:
@@ -425,7 +425,7 @@ class Group:
         return self._past_tails
 
     def finish(self, *, drain: float = DRAIN_S) -> None:
-        """Drains, has every member leave, and ends the watcher a moment later."""
+        """Drain the group, end every member cleanly, and end the watcher a moment later."""
         self.drain(drain)
         for member in list(self.members.values()):
             member.signal(signal.SIGTERM)
@@ -442,7 +442,7 @@ class Group:
         self.watcher.kill()
 
     def _tell_legacy(self) -> None:
-        """What the original's members printed, as events: by the clock of whoever read it."""
+        """Log the output of the original's members as events, with the times at which it was read."""
         shift = monotonic_ns() - time_ns()
         for name, member in self.legacy.items():
             log = EventLog(self.directory / f"legacy-{name}{SUFFIX}", name, role="legacy")
@@ -454,7 +454,7 @@ class Group:
             log.close()
 
     def judge(self, rules: Rules | None = None) -> tuple[Verdict, History]:
-        """What the logs say. Call it after :meth:`finish`."""
+        """Return the verdict and the history of the logs. Call it after :meth:`finish`."""
         found = history(read_all(self.directory))
         rules = rules or Rules(commit=self.timing.commit, bound=self.timing.bound)
         verdict = check(found, rules)
@@ -464,7 +464,7 @@ class Group:
 
 
 class _Description:
-    """Says what a group looks like, when it is asked for: in the message of a failure."""
+    """A description of a group for the message of a failure, made when it is printed."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -498,10 +498,10 @@ def _within(predicate: Callable[[], bool], seconds: float) -> bool:
 
 
 def sleep(seconds: float) -> None:
-    """Let a fault last: the length of a fault is a part of it, not a wait for something."""
+    """Let a fault last. This is the length of the fault, and not a wait for a condition."""
     threading.Event().wait(seconds)
 
 
 def slack() -> float:
-    """The factor by which limits are stretched on this machine."""
+    """Return the factor of time limits on this machine."""
     return time_factor()

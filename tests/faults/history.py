@@ -1,7 +1,7 @@
-"""What the events of a run amount to: who owned what when, what was handed out, committed, broken and healed. Pure.
+"""The history of a run from its events: ownerships, hand-outs, commits, faults and healings. Pure.
 
-Owners are known by their sessions, sessions by what members wrote down; a member that writes no events (the original)
-is known by its consumer id.
+An owner is known by its session, and a session by its member's events. A member without events (the original) is known
+by its consumer id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.faults.events import Event
 
@@ -23,7 +23,7 @@ CLOCKS_NS = SECOND // 50
 
 
 class Process(NamedTuple):
-    """One life of one member: a name may be started anew."""
+    """One process of a member. A name may have several, one after the other."""
 
     who: str
     pid: int
@@ -31,7 +31,7 @@ class Process(NamedTuple):
 
 @dataclass(slots=True)
 class Ownership:
-    """An owner node's life. Times in ns; ``end`` is when it was seen to be gone."""
+    """The life of an owner node. Times are in ns; ``end`` is the time at which the watcher saw that it was gone."""
 
     tp: str
     thread: str
@@ -46,7 +46,7 @@ class Ownership:
 
 @dataclass(slots=True)
 class HandOut:
-    """A message that a member got from its stream; ``done`` when it asked for the next one."""
+    """A hand-out: a message that a member got from its stream. It is ``done`` when the member asks for the next one."""
 
     at: int
     process: Process
@@ -60,9 +60,9 @@ class HandOut:
 
 @dataclass(slots=True)
 class Fault:
-    """Something that was done to the group. ``victim``: a member's name, None: all of them (a server, a topic).
+    """A fault. ``victim`` is a member's name, or None for all members (a server, a topic).
 
-    ``loses``: the victim's ownerships end by it. ``heals``: recovery counts from the healing.
+    ``loses``: the fault ends the victim's ownerships. ``heals``: the recovery counts from the healing.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Fault:
 
 
 class Offset(NamedTuple):
-    """An offset node as the watcher saw it."""
+    """The content of an offset node as the watcher saw it."""
 
     at: int
     value: str
@@ -88,7 +88,7 @@ class Offset(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A commit or release by a member: partition -> offset, and which were refused why."""
+    """A commit or release by a member: partition -> offset, and the refused partitions with the reason."""
 
     at: int
     process: Process
@@ -100,7 +100,7 @@ class Write(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """Everything, by partition and in the order of time."""
+    """The history, by partition and in the order of time."""
 
     events: Sequence[Event] = ()
     ownerships: dict[str, list[Ownership]] = field(default_factory=lambda: defaultdict(list))
@@ -119,13 +119,13 @@ class History:
     resumed: dict[Process, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def owner(self, tp: str, at: int) -> Ownership | None:
-        """The last ownership that began by then, ended or not."""
+        """Return the last ownership that began before ``at``, even if it has ended."""
         all_of_it = self.ownerships.get(tp, [])
         index = bisect_right(all_of_it, at, key=lambda ownership: ownership.begin)
         return all_of_it[index - 1] if index else None
 
     def since(self, tp: str, at: int) -> Iterator[HandOut]:
-        """The hand-outs of a partition from then on."""
+        """Return the hand-outs of a partition since that time."""
         all_of_it = self.hand_outs.get(tp, [])
         for index in range(bisect_left(all_of_it, at, key=lambda hand_out: hand_out.at), len(all_of_it)):
             yield all_of_it[index]
@@ -143,7 +143,7 @@ class History:
 
 
 def history(events: Iterable[Event]) -> History:
-    """The history that events tell. They are taken in the order of their times."""
+    """Return the history of the events, in the order of their times."""
     found = History(sorted(events, key=lambda event: event["t"]))
     sessions: dict[int, Process] = {}
     names: dict[str, Process] = {}
@@ -169,7 +169,7 @@ def history(events: Iterable[Event]) -> History:
 
 
 def _add_unseen(found: History) -> None:
-    """Claims that ZooKeeper granted and whose owner nodes the watcher did not see."""
+    """Add the ownerships of successful claims whose owner nodes the watcher missed."""
     for number, event in enumerate(found.of("claim")):
         if "error" in event:
             continue
@@ -187,7 +187,7 @@ def _add_unseen(found: History) -> None:
 
 
 def _released(found: History, process: Process, tp: str, since: int) -> int:
-    """When the member was told, then or later, that its owner node of this partition is gone; NEVER: not told."""
+    """Return the time at which the member noticed that its owner node is gone, or NEVER."""
     for event in found.of("release", process.who):
         if event["pid"] != process.pid or event["t"] < since or "error" in event:
             continue
@@ -258,7 +258,9 @@ def _owned(all_of_it: list[Ownership], event: Event) -> None:
 def _broken(found: History, event: Event) -> None:
     at = event["t"]
     if event["e"] == "fault":
-        fields = {key: event[key] for key in ("victim", "pid_of", "loses", "heals", "moves") if key in event}
+        fields: dict[str, Any] = {
+            key: event[key] for key in ("victim", "pid_of", "loses", "heals", "moves") if key in event
+        }
         fields["pid"] = fields.pop("pid_of", 0)
         found.faults.append(Fault(event["kind"], at, **fields))
     elif event["e"] == "cont":
@@ -272,5 +274,5 @@ def _broken(found: History, event: Event) -> None:
 
 
 def topic_of(tp: str) -> str:
-    """The topic of a partition by its name."""
+    """Return the topic in a partition's name."""
     return re.sub(r"-(-?\d+)$", "", tp)

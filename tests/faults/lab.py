@@ -1,4 +1,4 @@
-"""Where rows run: a real cluster that they share, and what a row tells in the end."""
+"""The lab of the rows: a real cluster that they share, and the report of a row."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _directories: ContextVar[list[Path] | None] = ContextVar("_directories", default
 
 
 class Lab:
-    """Two brokers and a ZooKeeper for as many rows as like; a row that leaves them in a bad state costs a new pair.
+    """Two brokers and a ZooKeeper, shared by rows. A row that leaves them in a bad state is followed by new ones.
 
-    Used by one thread, but for ``group`` and the servers' addresses.
+    One thread uses it, except for ``group`` and the servers' addresses.
     """
 
     def __init__(self, timing: Timing, *, mixed: bool = False, seed: int | None = None, keep: bool = False) -> None:
-        """Arguments: ``mixed`` puts a member of the original into the group of every row that can have one."""
+        """Arguments: ``mixed`` adds a member of the original to the group of every row that allows one."""
         self.timing = timing
         self.mixed = mixed
         self.keep = keep
@@ -43,7 +43,7 @@ class Lab:
 
     @property
     def cluster(self) -> DevCluster:
-        """The servers, started when first asked for."""
+        """The servers, which start at the first access."""
         if self._cluster is None:
             self._cluster = DevCluster(
                 tick_ms=int(self.timing.tick * 1000),
@@ -57,7 +57,7 @@ class Lab:
         return self._cluster
 
     def renew(self) -> None:
-        """Stops the servers; the next row has new ones."""
+        """Stop the servers. The next row gets new ones."""
         if self._cluster is not None:
             cluster, self._cluster = self._cluster, None
             cluster.stop()
@@ -78,7 +78,7 @@ class Lab:
         assignment: Mapping[int, list[int]] | None = None,
         **options: Any,
     ) -> Iterator[Group]:
-        """A group of a row with a topic of its own, whose replicas are where ``assignment`` says if it is given."""
+        """Return a group with its own topic. ``assignment`` gives the topic's replicas."""
         cluster = self.cluster
         name = f"row{row}-{os.getpid()}-{next(_numbers)}"
         cluster.create_topic(name, partitions, assignment=assignment)
@@ -92,20 +92,21 @@ class Lab:
             yield group
 
     def populate(self, group: Group, count: int = 3, **options: Any) -> None:
-        """The row's members: so many of ours and, in a mixed lab, one of the original in addition."""
+        """Start ``count`` members of ours and, in a mixed lab, one of the original."""
         if self.mixed:
             group.join_legacy("scala")
         group.start(count, **options)
 
     @property
     def patience(self) -> float:
-        """What a recovery may take beyond its bound in this lab: members of the original wait for each other in steps
-        of their back-off (here 0.3 s), and look again after as many.
+        """The time by which a recovery in this lab may exceed its bound.
+
+        Members of the original wait for each other in steps of their back-off (here 0.3 s).
         """
         return 4.0 if self.mixed else 0.0
 
     def rules(self, **more: Any) -> Rules:
-        """What a row of this lab is judged by."""
+        """Return the rules for a row of this lab."""
         base: dict[str, Any] = {"commit": self.timing.commit, "bound": self.timing.bound + self.patience}
         if self.mixed:
             base["bounds"] = {kind: seconds + self.patience for kind, seconds in more.pop("bounds", {}).items()}
@@ -114,7 +115,7 @@ class Lab:
 
 @dataclass(slots=True)
 class Report:
-    """What came of one run of one row."""
+    """The report of one run of one row."""
 
     row: str
     title: str
@@ -125,7 +126,7 @@ class Report:
     failure: str = ""
 
     def judged(self, group: Group, rules: Rules) -> History:
-        """Add what the group's logs say; a row may have several groups."""
+        """Add the verdict about a group's logs. A row may have several groups."""
         verdict, found = group.judge(rules)
         into = self.verdict
         for name in ("violations", "lost", "absent", "late", "past_gate", "recoveries", "slow", "closes"):
@@ -137,26 +138,26 @@ class Report:
         return found
 
     def tell(self, figure: str) -> None:
-        """A figure for the table's last column."""
+        """Add a figure to the table's last column."""
         self.figures.append(figure)
 
     def require(self, holds: bool, text: str) -> None:
-        """A violation unless it holds."""
+        """Add a violation unless the condition holds."""
         if not holds:
             self.verdict.violations.append(text)
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong but that recoveries may have been slow, for who judges these by :meth:`within`."""
+        """Whether there is no violation except slow recoveries. Callers check these by :meth:`within`."""
         return not self.verdict.violations and not self.failure
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong and each recovery kept to its bound. A row's bounds count what it does at once."""
+        """Whether there is no violation and each recovery kept to its bound."""
         return self.sound and not self.verdict.slow
 
     def within(self, factor: float, more: float) -> bool:
-        """Whether each recovery kept to its bound, stretched for a machine that is busy."""
+        """Return whether each recovery kept to its bound, multiplied by a factor for a busy machine."""
         return all(seconds <= factor * bound + more for _, seconds, bound in self.verdict.slow)
 
 
@@ -165,7 +166,7 @@ Run = Callable[[Lab, Report], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the matrix. ``quick``: part of what every change runs; ``mixed``: also with the original's member."""
+    """One row of the matrix. ``quick``: pytest runs it. ``mixed``: it also runs with a member of the original."""
 
     name: str
     title: str
@@ -176,7 +177,7 @@ class Row:
     """It leaves servers behind that the next row must not have."""
 
     def perform(self, lab: Lab, *, alone: bool = True) -> Report:
-        """Runs it once. ``alone``: no other row uses the lab's servers, so they may be had anew."""
+        """Run the row once. ``alone``: no other row uses the lab's servers, so it may replace them."""
         report = Report(self.name, self.title)
         begin = monotonic()
         directories: list[Path] = []
@@ -205,7 +206,7 @@ ROWS: dict[str, Row] = {}
 def row(
     name: str, title: str, *, quick: bool = False, mixed: bool = False, harsh: bool = False
 ) -> Callable[[Run], Run]:
-    """Enters a function into the matrix."""
+    """Add a function to the matrix."""
 
     def enter(run: Run) -> Run:
         ROWS[name] = Row(name, title, run, quick, mixed, harsh)

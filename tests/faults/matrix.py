@@ -1,4 +1,4 @@
-"""All rows; importing this enters them."""
+"""All rows. The import adds them to the matrix."""
 
 from tests.faults import rows_closing, rows_links, rows_members, rows_nodes, rows_servers, rows_topics
 from tests.faults.lab import ROWS

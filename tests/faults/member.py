@@ -1,12 +1,13 @@
-"""A member of a group as a process that writes down everything it does: ``python -m tests.faults.member CONFIG``.
+"""A member process that logs all its actions: ``python -m tests.faults.member CONFIG``.
 
-CONFIG is a JSON file: ``name``, ``log``, ``control`` (a named pipe with a JSON command a line), ``properties`` of the
-connector, ``topics`` (name -> streams) or ``whitelist`` with ``streams``, ``work`` (seconds that each message takes),
-``limits`` (resource limits by name), ``main_reads`` (the main thread reads the first stream and the signal handler
-itself shuts down).
+CONFIG is a JSON file:
+- ``name`` and ``log``; ``control``, a named pipe with one JSON command in each line
+- ``properties`` of the connector; ``topics`` (name -> streams), or ``whitelist`` with ``streams``
+- ``work``: seconds of work for each message; ``limits``: resource limits by name
+- ``main_reads``: the main thread reads the first stream, and the signal handler itself shuts down.
 
-Streams are read by threads of their own, and the main thread waits to be told the end: SIGTERM, or a command. Commands
-arrive on a thread that is the harness's own, as is the one that notes the connector's state whenever it changed.
+Each stream has its own thread, and the main thread waits for SIGTERM or a command. Two threads belong to the harness:
+one reads the commands, the other logs each change of the connector's state.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _real_time_ns = time.time_ns
 
 
 class Listener(ConsumerRebalanceListener):
-    """Notes what it is told; ``on_call`` is what a command wants done in the next call."""
+    """A listener that logs its calls. A command sets ``on_call`` for the next call."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -58,7 +59,7 @@ def _flat(partitions: Mapping[str, frozenset[int]]) -> list[str]:
 
 
 def note_writes(log: EventLog) -> None:
-    """Write down every claim, commit and release with what became of it."""
+    """Log every claim, commit and release with its result."""
 
     def noted(name: str, write: Callable[..., dict[Any, fenced_writes.Outcome]]) -> Callable[..., Any]:
         def call(session: Any, group: str, wanted: Any, deadline: Any) -> Any:
@@ -85,11 +86,11 @@ def note_writes(log: EventLog) -> None:
 
 
 def _offset(wanted: Any) -> int | None:
-    return wanted.known.offset if isinstance(wanted, fenced_writes.Claim) else wanted.offset  # type: ignore[no-any-return]
+    return wanted.known.offset if isinstance(wanted, fenced_writes.Claim) else wanted.offset
 
 
 def descriptors() -> dict[str, str]:
-    """What each open descriptor of this process refers to."""
+    """Return the target of each open descriptor of this process."""
     found = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (no descriptor stays open)
         with contextlib.suppress(OSError):
@@ -98,7 +99,7 @@ def descriptors() -> dict[str, str]:
 
 
 def threads() -> list[str]:
-    """The names of the threads that are not the harness's."""
+    """Return the names of all threads except the harness's."""
     return sorted(t.name for t in threading.enumerate() if not t.name.startswith(("harness-", "MainThread")))
 
 
@@ -165,7 +166,7 @@ class Member:
             pass
 
     def close(self, where: str) -> None:
-        """Shut down, and write down how long that took."""
+        """Shut down and log the time it took."""
         begin = time.monotonic_ns()
         self.log.at(begin, "close_begin", where=where)
         try:
@@ -267,7 +268,7 @@ class Member:
         )  # fmt: skip
 
     def _client(self) -> Any:
-        member = self.connector._member
+        member: Any = self.connector._member
         return None if member is None else member.coordination.session._client
 
     def _identity(self) -> tuple[int, str] | None:
@@ -276,7 +277,7 @@ class Member:
         return None if not identity or not identity[0] else (_signed(identity[0]), identity[1].hex())
 
     def _timeout(self) -> float:
-        member = self.connector._member
+        member: Any = self.connector._member
         return 0.0 if member is None else member.coordination.session.timeout
 
     def _control(self, descriptor: int) -> None:
@@ -307,14 +308,14 @@ class Member:
         self.work = seconds
 
     def _do_forget_session(self) -> None:
-        """Make kazoo believe that its session expired, which it did not."""
+        """Make kazoo believe that its session has expired, although it has not."""
         from kazoo.protocol.connection import _SESSION_EXPIRED
 
         client = self._client()
         client._call(_SESSION_EXPIRED, client.handler.async_result())
 
     def _do_clock(self, step: float = 0.0, slew: float = 1.0, freeze: bool = False) -> None:
-        """Lie about the time of day."""
+        """Change the wall clock of this process."""
         begin = _real_time()
 
         def lie() -> float:
@@ -324,7 +325,7 @@ class Member:
         time.time_ns = lambda: int(lie() * 1e9)
 
     def _do_commit(self, timeout: float = 2.0, times: int = 1, pause: float = 0.5) -> None:
-        """Call what a user may call, and write down how long each call took."""
+        """Call the user's methods and log the time of each call."""
 
         def calls() -> None:
             for _ in range(times):
@@ -351,7 +352,7 @@ class _HandlerFailed(Exception):
 
 
 def _refuse_threads(after: int) -> None:
-    """From the so-many-th thread on (of those that are not the harness's) none can be started."""
+    """Refuse the start of further threads beyond a number, without the harness's."""
     start, lock, started = threading.Thread.start, threading.Lock(), [0]
 
     def refusing(thread: threading.Thread) -> None:
@@ -362,7 +363,7 @@ def _refuse_threads(after: int) -> None:
                     raise RuntimeError("can't start new thread")
         start(thread)
 
-    threading.Thread.start = refusing  # type: ignore[method-assign]
+    threading.Thread.start = refusing  # type: ignore[method-assign, assignment]
 
 
 def _signed(number: int) -> int:

@@ -1,6 +1,6 @@
-"""The processes of a run as the driver sees them: started, told, frozen, killed, and read while they write.
+"""The processes of a run: the driver starts, commands, freezes and kills them, and reads their logs.
 
-Each runs under the launcher of the embedded servers, so none outlives the driver. Used by one thread at a time.
+Each runs under the launcher of the embedded servers, so none outlives the driver. One thread at a time uses them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Recorded:
     module = ""
 
     def __init__(self, directory: Path, name: str, life: int = 0, **config: Any) -> None:
-        """Arguments: ``directory`` of the run; ``life`` tells the lives of one name apart."""
+        """Arguments: ``directory`` of the run; ``life``, the number of the process among those with the same name."""
         self.name = name
         self.base = f"{name}-{life}"
         self.log_path = directory / f"{self.base}{SUFFIX}"
@@ -37,7 +37,7 @@ class Recorded:
         self._process: Launched | None = None
 
     def start(self) -> Self:
-        """Starts the process."""
+        """Start the process."""
         path = self._directory / f"{self.base}.json"
         path.write_text(json.dumps(self.config))
         # a test process's own options (coverage, warnings) are not the member's
@@ -46,46 +46,51 @@ class Recorded:
 
     @property
     def running(self) -> bool:
-        """Whether the process exists; a frozen one does."""
+        """Whether the process exists. A frozen process does."""
         return self._process is not None and self._process.running
 
     @property
     def pid(self) -> int:
-        """The process id, also of one that has ended."""
+        """The process id, also after the end."""
         assert self._process is not None, "not started"
         return self._process.pid
 
     @property
     def events(self) -> list[Event]:
-        """What it wrote down so far."""
+        """Return the events so far."""
         return self.tail.look()
 
     def wait_for(self, kind: str, seconds: float = READY_S) -> Event:
-        """Waits until it has written down an event of a kind, and returns the latest."""
-        return eventually(lambda: self.tail.last(kind) or self._or_dead(kind), seconds, f"{kind} of {self.name}")
+        """Wait for an event of a kind and return the latest."""
+        found = eventually(lambda: self._last_or_dead(kind), seconds, f"{kind} of {self.name}")
+        assert found is not None
+        return found
 
-    def _or_dead(self, kind: str) -> None:
-        if not self.running and self.tail.last(kind) is None:
+    def _last_or_dead(self, kind: str) -> Event | None:
+        ended = not self.running  # before the look, or its last words are missed
+        found = self.tail.last(kind)
+        if found is None and ended:
             raise RuntimeError(f"{self.name} ended without {kind}:\n{self.errors_text()}")
+        return found
 
     def errors_text(self, lines: int = 60) -> str:
-        """The end of what it said on its standard error."""
+        """Return the last lines of its standard error."""
         try:
             return "\n".join(self.errors.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
             return ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends TERM, KILL, STOP or CONT."""
+        """Send TERM, KILL, STOP or CONT."""
         assert self._process is not None, "not started"
         self._process.send(number)
 
     def wait_end(self, seconds: float = END_S) -> bool:
-        """Whether the process ended in time."""
+        """Wait for the end. Return whether it came in time."""
         return self._process is None or self._process.wait(scaled(seconds))
 
     def end(self, seconds: float = END_S) -> None:
-        """Ends the process cleanly, and by force where that does not work."""
+        """End the process cleanly, and kill it if that fails."""
         if self.running:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
@@ -93,7 +98,7 @@ class Recorded:
         self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """End the process at once."""
         if self._process is not None:
             if self._process.running:
                 self.signal(signal.SIGKILL)
@@ -101,7 +106,7 @@ class Recorded:
 
 
 class Member(Recorded):
-    """A member that our connector plays."""
+    """A member process of our connector."""
 
     module = "member"
 
@@ -114,32 +119,32 @@ class Member(Recorded):
 
     @property
     def consumer(self) -> str:
-        """Its consumer id."""
+        """The consumer id."""
         properties = self.config["properties"]
         return f"{properties['group.id']}_{properties['consumer.id']}"
 
     @property
     def session(self) -> tuple[int, bytes]:
-        """The id and password of its ZooKeeper session as last seen."""
+        """The id and password of its last known ZooKeeper session."""
         event = self.wait_for("session")
         return event["id"], bytes.fromhex(event["password"])
 
     @property
     def state(self) -> str:
-        """What ``connector.state`` said last."""
+        """Return the last text of ``connector.state``."""
         event = self.tail.last("state")
         return "" if event is None else str(event["text"])
 
     def terminate(self) -> None:
-        """Has it end cleanly (SIGTERM)."""
+        """Ask it to end cleanly (SIGTERM)."""
         self.signal(signal.SIGTERM)
 
     def tell(self, do: str, **arguments: Any) -> None:
-        """Gives it a command."""
+        """Send it a command."""
         os.write(self._control, json.dumps({"do": do, **arguments}).encode() + b"\n")
 
     def hand_outs(self, since_ns: int = 0) -> list[Event]:
-        """The messages that it got since then."""
+        """Return its hand-outs since that time."""
         return [event for event in self.events if event["e"] == "h" and event["t"] >= since_ns]
 
     def kill(self) -> None:
@@ -150,17 +155,17 @@ class Member(Recorded):
 
 
 class Watcher(Recorded):
-    """The witness."""
+    """The watcher process."""
 
     module = "watcher"
 
 
 class Producer(Recorded):
-    """The load."""
+    """The producer process."""
 
     module = "producer"
 
 
 def driver_log(directory: Path) -> EventLog:
-    """Where the driver writes down what it does."""
+    """Return the driver's event log."""
     return EventLog(directory / f"driver{SUFFIX}", "driver", role="driver")

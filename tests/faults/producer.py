@@ -1,8 +1,7 @@
-"""Produces numbered messages at an even pace to every partition and writes down what was acknowledged, until SIGTERM:
-``python -m tests.faults.producer CONFIG``.
+"""The load: produces numbered messages at an even pace to all partitions and logs the acknowledged ones, until SIGTERM.
 
-CONFIG: ``log``, ``bootstrap``, ``topics`` (name -> partitions), ``rate`` (messages a second in all), ``epoch`` (a word
-in each value, to tell one life of a topic from the next).
+``python -m tests.faults.producer CONFIG``. CONFIG: ``log``, ``bootstrap``, ``topics`` (name -> partitions), ``rate``
+(messages a second in all), ``epoch`` (a word in each value that distinguishes a topic from its successor).
 """
 
 from __future__ import annotations

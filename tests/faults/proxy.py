@@ -1,9 +1,9 @@
 """A TCP proxy on the loopback interface that can break a link in the ways networks do.
 
-One thread a proxy moves all bytes (``selectors``); the driver's thread changes the mode. Modes: ``pass``; ``drop``,
-which resets what there is and refuses what comes; ``blackhole``, which accepts and carries nothing, in both directions
-or in one. A delay holds each piece back for so long, in both directions. Frames that go to the server are counted
-where the protocol puts a length of four bytes before each (ZooKeeper's and Kafka's do).
+One thread of each proxy moves all bytes (``selectors``); the driver's thread changes the mode. Modes: ``pass``;
+``drop`` resets all connections and refuses new ones; ``blackhole`` accepts connections and drops all bytes, in one
+direction or both. A delay holds all bytes back, in both directions. The proxy counts the frames to the server, each of
+which has a length of four bytes in front (in ZooKeeper's and Kafka's protocol).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FULL = 1 << 20
 
 
 class _Frames:
-    """Counts frames of a stream of bytes as it passes by."""
+    """A counter of the frames in a stream of bytes."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,7 +48,7 @@ class _Frames:
 
 
 class _Side:
-    """One end of a connection: what is to be written to it, and when."""
+    """One end of a connection, with the bytes to write and their times."""
 
     def __init__(self, sock: socket.socket, to_server: bool) -> None:
         self.sock = sock
@@ -62,7 +62,7 @@ class _Side:
 
 
 class Proxy:
-    """Listens on ``port`` and passes on to ``target`` until ``close``."""
+    """A proxy from ``port`` to ``target``, until ``close``."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -92,7 +92,7 @@ class Proxy:
     # ---- the driver's ----
 
     def carry(self, delay: float = 0.0, jitter: float = 0.0) -> None:
-        """Pass everything on, each piece ``delay`` seconds late, and up to ``jitter`` more."""
+        """Pass all bytes on with a ``delay`` in seconds, and up to ``jitter`` more."""
         self._set("pass", frozenset(), delay, jitter)
 
     def drop(self) -> None:
@@ -115,7 +115,7 @@ class Proxy:
             self._wake.send(b"x")
 
     def close(self) -> None:
-        """End everything."""
+        """End the proxy and its connections."""
         self._ended = True
         self._nudge()
         self._thread.join(10)
@@ -183,7 +183,7 @@ class Proxy:
             self._selector.register(side.sock, selectors.EVENT_READ, side)
 
     def _watch(self, side: _Side) -> None:
-        """Read from a side only while what it says can go somewhere: a hole makes the sender's buffers fill, too."""
+        """Read from a side only while its bytes can be passed on. Otherwise the sender's buffers fill up."""
         wanted = not self._held(side) and side.other.size < _FULL and not side.ending
         if wanted != side.reading:
             side.reading = wanted

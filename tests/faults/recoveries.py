@@ -1,4 +1,4 @@
-"""I5: how long it took from each fault, or its healing, until every partition flowed. Pure, a part of the checker."""
+"""I5, a part of the checker: the time from each fault, or from its healing, until every partition flows. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.verdict import Recovery, Rules, Verdict
 
 
 def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
-    """I5: from a fault (or its healing) until every partition has a hand-out by a living owner."""
+    """Return the recoveries: from a fault, or its healing, until every partition has a hand-out by a live owner."""
     tps = sorted(found.ownerships)
     spans: list[tuple[Fault, int, float | None]] = []
     for index, fault in enumerate(found.faults):
@@ -45,7 +45,7 @@ def recovery(found: History, rules: Rules, verdict: Verdict) -> None:
 def _beside(
     fault: Fault, begin: int, seconds: float, spans: Iterable[tuple[Fault, int, float | None]]
 ) -> tuple[str, ...]:
-    """What else was going on between the beginning of a fault and the recovery from it."""
+    """Return the other faults between the beginning of a fault and the recovery from it."""
     end = begin + int(seconds * SECOND)
     kinds = set()
     for other, from_, took in spans:
@@ -56,7 +56,7 @@ def _beside(
 
 
 def _moved(found: History, fault: Fault, until: int) -> tuple[Fault, int, float] | None:
-    """A planned change: from when the group could know of it until what moved by it has a hand-out again."""
+    """Return the recovery from a planned change: from its notification until all moved partitions have a hand-out."""
     known = next((e for e in found.between(fault.at, until) if e["e"] in ("id", "id_gone")), None)
     if known is None:
         return None

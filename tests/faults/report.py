@@ -1,4 +1,4 @@
-"""The table of what rows showed."""
+"""The table of the rows' results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEAD = ("row", "", "runs", "handed out", "lost", "duplicates by cause", "late",
 
 
 def table(reports: Iterable[Report]) -> str:
-    """One line a row, its runs put together."""
+    """Return one line for each row, with the results of all its runs."""
     by_row: dict[str, list[Report]] = {}
     for report in reports:
         by_row.setdefault(report.row, []).append(report)
@@ -46,7 +46,7 @@ def _line(runs: Sequence[Report]) -> tuple[str, ...]:
 
 
 def some_of_each(violations: Sequence[str], most: int = 6) -> list[str]:
-    """The first violations of each invariant, and how many more there are."""
+    """Return the first violations of each invariant and the number of the others."""
     by_kind: dict[str, list[str]] = {}
     for text in violations:
         by_kind.setdefault(text.partition(":")[0] if text[:1] == "I" else "", []).append(text)
@@ -59,7 +59,7 @@ def some_of_each(violations: Sequence[str], most: int = 6) -> list[str]:
 
 
 def details(report: Report) -> str:
-    """Everything that one run has to say, for who looks into it."""
+    """Return all results of one run, to find the cause of a failure."""
     verdict = report.verdict
     lines = [f"row {report.row} ({report.title}): {'ok' if report.ok else 'FAILED'} in {report.seconds:.0f} s"]
     slowest: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""``close()`` in any state: whatever is broken, a shutdown returns within five seconds and leaves nothing behind."""
+"""Rows about ``close()``: in every state a shutdown returns within five seconds and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def everywhere(lab: Lab, report: Report) -> None:
     with lab.group("close", properties={"rebalance.max.retries": 20}) as group:
         for number in range(lab.timing.times(len(conditions), 4 * len(conditions))):
             name = list(conditions)[number % len(conditions)]
-            for member in NAMES:
-                if member not in group.members:
-                    group.join(member, linked=True, ready=False, main_reads=member == "d")
+            for absent in [name for name in NAMES if name not in group.members]:
+                group.join(absent, linked=True, ready=False, main_reads=absent == "d")
             for member in list(group.members.values()):
                 member.wait_for("ready", 60)
             group.settle(60)
@@ -57,7 +56,7 @@ def everywhere(lab: Lab, report: Report) -> None:
 
 
 def _close_all(group: Group) -> int:
-    """Everybody but ``a`` is told to end, each in another way and at a moment of its own."""
+    """End all members except ``a``, each in another way and at another moment."""
     leaving = [group.members[name] for name in NAMES[1:]]
     for member in leaving:
         how = "handler" if member.name == "d" else group.random.choice(HOW[:4])

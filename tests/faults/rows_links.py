@@ -1,4 +1,4 @@
-"""What befalls the links: rows 6 and 8 to 11 of the matrix."""
+"""Faults of links: rows 6 and 8 to 11 of the matrix."""
 
 from __future__ import annotations
 
@@ -123,14 +123,16 @@ def slow(lab: Lab, report: Report) -> None:
 
 
 def hopeless(lab: Lab) -> float:
-    """Within this a member's share is another's that reaches ZooKeeper without hearing from it: a session until its
-    lease ends, half of one until it gives the session up, and one until that ends, where no word of it comes through.
+    """Return the bound for a member that reaches ZooKeeper but gets no answer, until another owns its partitions.
+
+    Its lease ends after one session timeout, it abandons the session after half of one, and the session ends after one
+    more if no request comes through.
     """
     return 3 * lab.timing.session + lab.timing.tick + 2.0
 
 
 def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float, float]]:
-    """Returns the recovery if it was slow."""
+    """Return the recovery if it was slow."""
     fault = group.fault("slow link", group.members["b"], loses=False, heals=True)
     group.links["b"].zookeeper.carry(delay, jitter=delay / 4)
     sleep(1.0)
@@ -146,7 +148,7 @@ def _works(report: Report, group: Group, delay: float) -> list[tuple[str, float,
 
 
 def _works_or_gives_up(lab: Lab, report: Report, group: Group, delay: float) -> None:
-    """Answers that take nearly as long as the session: in time now and then, which serves, or not, which must show."""
+    """Delay answers by nearly a session timeout. The member serves if they are in time, and reports it if not."""
     victim = group.members["b"]
     fault = group.fault("slow link", victim, heals=True)
     group.links["b"].zookeeper.carry(delay, jitter=delay / 8)

@@ -1,10 +1,11 @@
-"""What befalls members: rows 1 to 5, 7, 26, 29, 30 of the matrix."""
+"""Faults of members: rows 1 to 5, 7, 26, 29, 30 of the matrix."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
 from time import monotonic_ns
+from typing import Any
 
 from tests.faults.checker import CLEAN, said
 from tests.faults.events import read_all
@@ -95,7 +96,7 @@ def zombie(lab: Lab, report: Report) -> None:
 
 
 def freeze_and_thaw(lab: Lab, group: Group) -> None:
-    """One zombie: frozen until others own what it owned and have gone on, then thawed."""
+    """Make one zombie: freeze it until others own its partitions and have hand-outs, then resume it."""
     victim = group.members[group.random.choice(sorted(group.members))]
     sleep(group.random.uniform(0.0, 0.6))
     with group.frozen(victim):
@@ -164,7 +165,7 @@ def expired(lab: Lab, report: Report) -> None:
 
 
 def _just_then(group: Group, victim: Member, when: str) -> None:
-    """Waits for the moment: a commit that has just begun, a claim or a rebalance of somebody who joins."""
+    """Wait for the moment of a kill: the begin of a commit, a claim, or a joining member's rebalance."""
     if when == "idle":
         sleep(group.random.uniform(0.0, 0.5))
         return
@@ -235,7 +236,7 @@ def clocks(lab: Lab, report: Report) -> None:
     with lab.group("29") as group:
         group.start(3)
         before = group.owners()
-        lies = ({"step": 3600}, {"step": -3600}, {"freeze": True}, {"slew": 4.0})
+        lies: tuple[dict[str, Any], ...] = ({"step": 3600}, {"step": -3600}, {"freeze": True}, {"slew": 4.0})
         fault = group.fault("clock", loses=False)
         for lie, name in zip(lies, "abca", strict=True):
             group.members[name].tell("clock", **lie)
@@ -289,9 +290,9 @@ def user_code(lab: Lab, report: Report) -> None:
 
 
 def _without_resources(group: Group, report: Report) -> None:
-    """Members that cannot have what they need raise, and leave nothing behind: the checker looks at that."""
+    """Deny members a resource. They raise and leave nothing behind, which the checker verifies."""
     ended = 0
-    tries: list[dict[str, object]] = [{"limits": {"NOFILE": count}} for count in (7, 9, 11)]
+    tries: list[dict[str, Any]] = [{"limits": {"NOFILE": count}} for count in (7, 9, 11)]
     tries += [{"no_threads": count} for count in (1, 2, 4, 5, 6, 8)]
     for number, lack in enumerate(tries):
         member = group.join(f"poor{number}", ready=False, properties={"rebalance.max.retries": 4}, **lack)

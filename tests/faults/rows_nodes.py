@@ -1,4 +1,4 @@
-"""What befalls nodes in ZooKeeper: rows 16, 23 to 25, 27 and 28 of the matrix."""
+"""Faults of nodes in ZooKeeper: rows 16, 23 to 25, 27 and 28 of the matrix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONG = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + b"[" * 
 
 
 def so_far(group: Group) -> History:
-    """The history up to now."""
+    """Return the history so far."""
     return history(read_all(group.directory))
 
 
@@ -86,7 +86,7 @@ def _all_say(group: Group, text: str) -> bool:
 
 @contextlib.contextmanager
 def client(connect: str, timeout: float = 4.0) -> Iterator[KazooClient]:
-    """Somebody else's session."""
+    """A session of another program."""
     made = KazooClient(connect, timeout=timeout)
     made.start(timeout=scaled(20))
     try:
@@ -146,7 +146,7 @@ def _named(group: Group, report: Report) -> None:
 
 
 def _quiet(group: Group, report: Report, seconds: float) -> None:
-    """A member that waits for somebody else for long neither works nor talks much."""
+    """Check that a member with a long wait for another one uses little CPU and few requests."""
     lines = {name: len(m.errors_text(100_000).splitlines()) for name, m in group.members.items()}
     before = {name: m.wait_for("usage") for name, m in group.members.items()}
     sleep(2 * seconds)
@@ -189,7 +189,7 @@ def refused(lab: Lab, report: Report) -> None:
 
 
 def _no_claims(lab: Lab, report: Report, group: Group) -> None:
-    """Nobody may make owner nodes: what is owned flows on, what comes free waits, and is had once it may be."""
+    """Forbid the creation of owner nodes: owned partitions flow on, and free ones wait until it is allowed again."""
     owners = f"/consumers/{group.name}/owners/{group.name}"
     group.zookeeper.set_acls(owners, [make_acl("world", "anyone", read=True, delete=True, admin=True)])
     dead = group.members["c"]

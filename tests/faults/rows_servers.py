@@ -1,4 +1,4 @@
-"""What befalls servers: rows 12 to 15 and 17 to 19 of the matrix, and an ensemble that loses its leader."""
+"""Faults of servers: rows 12 to 15 and 17 to 19 of the matrix, and an ensemble that loses its leader."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from itertools import pairwise
 from time import monotonic_ns
+from typing import Any
 
 from tests.faults.checker import said
 from tests.faults.events import Event, read_all
@@ -24,7 +25,7 @@ OUTAGE = {"zookeeper crash": 6.0, "outage": 12.0}
 
 
 def so_far(group: Group) -> History:
-    """The history up to now."""
+    """Return the history so far."""
     return history(read_all(group.directory))
 
 
@@ -85,7 +86,7 @@ def zookeeper_away(lab: Lab, report: Report) -> None:
 
 
 def _late(group: Group, begin: int, session: float) -> list[Event]:
-    """Hand-outs after a lease must have ended that could not be renewed since ``begin``."""
+    """Return the hand-outs after the end of a lease that could not be renewed since ``begin``."""
     end = begin + int((session + 0.2) * SECOND)
     return [event for member in group.members.values() for event in member.hand_outs(end)]
 
@@ -95,8 +96,8 @@ def _own_topic(lab: Lab, broker: int | None) -> dict[int, list[int]]:
 
 
 @contextlib.contextmanager
-def on_brokers(lab: Lab, row_name: str, assignment: dict[int, list[int]], **options: object) -> Iterator[Group]:
-    """A group on a topic whose partitions are on given brokers."""
+def on_brokers(lab: Lab, row_name: str, assignment: dict[int, list[int]], **options: Any) -> Iterator[Group]:
+    """Return a group on a topic whose partitions are on given brokers."""
     with lab.group(row_name, len(assignment), assignment=assignment, **options) as group:
         yield group
 
@@ -221,7 +222,7 @@ def set_back(lab: Lab, report: Report) -> None:
 
 
 def _wipe(lab: Lab, report: Report, group: Group) -> None:
-    """Nothing is left, not even the topics: members must come back, say so, and end when they are told to."""
+    """Delete all nodes, even the topics. Members must come back, report it, and end on request."""
     server, begin = lab.cluster.zookeeper, monotonic_ns()
     server.stop()
     shutil.rmtree(server.directory / "data")
@@ -330,7 +331,7 @@ def leaders(lab: Lab, report: Report) -> None:
 
 
 def _shorter_log(lab: Lab, report: Report) -> None:
-    """The end of the log is before our position: the reset rule, loudly, and everything new is consumed."""
+    """Truncate the log before the member's position. The reset policy applies loudly, and new messages arrive."""
     broker = lab.cluster.brokers[1]
     with on_brokers(lab, "19", {0: [1]}) as group:
         group.start(1)

@@ -1,4 +1,4 @@
-"""What befalls topics: rows 20 to 22 of the matrix."""
+"""Faults of topics: rows 20 to 22 of the matrix."""
 
 from __future__ import annotations
 
@@ -132,9 +132,7 @@ def made_again(lab: Lab, report: Report) -> None:
 
 
 def _count_new(verdict: Verdict, wanted: set[str], hand_outs: list[Event]) -> None:
-    """Offsets mean something else in the new topic, so that the checker's I1 to I5 cannot tell the two logs apart;
-    values can.
-    """
+    """Check a recreated topic by its values. Its offsets repeat the old ones, so I1 to I5 would mix the two logs up."""
     times = Counter(e["v"] for e in hand_outs if e["v"] in wanted)
     verdict.acked += len(wanted)
     verdict.handed_out += times.total()
@@ -143,7 +141,7 @@ def _count_new(verdict: Verdict, wanted: set[str], hand_outs: list[Event]) -> No
 
 
 def _judge_the_end(group: Group, lab: Lab, report: Report) -> None:
-    """What the checker says of each member's end, whatever the topics were."""
+    """Check only the end of each member, not the topics."""
     found = history(read_all(group.directory))
     never_hangs(found, lab.rules(), report.verdict)
     report.verdict.violations += all_leaves(found)

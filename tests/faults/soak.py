@@ -1,8 +1,8 @@
-"""``scripts/soak MINUTES``: a group that is never left in peace, and a report of how it did.
+"""``scripts/soak MINUTES``: injects random faults into a group for a long time and reports the results.
 
-Six members, each behind proxies of its own, and every few seconds something that befalls one of them, ZooKeeper or a
-broker, or a member that leaves and comes back. Faults overlap: the next one comes whether or not the group has
-recovered from the last. Now and then it is left alone until it is in order, which gives times of recovery.
+The group has six members, each behind its own proxies. Every few seconds there is a fault of a member, of ZooKeeper or
+of a broker, or a member leaves and comes back. Faults overlap: the next one does not wait for the recovery from the
+last. Now and then there is a pause until the group is settled, which gives times of recovery.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEWEST = 3
 
 
 class Soak:
-    """The churn. Arguments: ``lab`` has the servers; ``chance`` decides everything."""
+    """The soak. Arguments: ``lab`` with the servers; ``chance``, the random numbers."""
 
     def __init__(self, lab: Lab, group: Group, chance: random.Random) -> None:
         self.lab = lab
@@ -54,7 +54,7 @@ class Soak:
         self._servers_busy = False
 
     def churn(self, seconds: float) -> None:
-        """Goes on for so long."""
+        """Run for so many seconds."""
         end = monotonic() + seconds
         number = 0
         while monotonic() < end:
@@ -66,7 +66,7 @@ class Soak:
         self._rest()
 
     def _rest(self) -> None:
-        """Leaves the group alone until it is in order, and says so in the log."""
+        """Pause until the group is settled, and log it."""
         for thread in self._running:
             thread.join(scaled(REST_S))
         self._running.clear()
@@ -108,7 +108,7 @@ class Soak:
 
     @contextmanager
     def _victim(self, name: str, *, spare: int = FEWEST) -> Iterator[Member | None]:
-        """A member that nothing else befalls meanwhile; none where that would leave too few."""
+        """Reserve a member for one fault. None if too few others would be left."""
         with self._lock:
             free = sorted(n for n, m in self.group.members.items() if n not in self._busy and m.running)
             if len(free) <= spare:
@@ -189,7 +189,7 @@ class Soak:
 
     @contextmanager
     def _servers(self, name: str) -> Iterator[bool]:
-        """The servers, unless something has befallen them just now."""
+        """Reserve the servers for one fault, unless they have one now."""
         with self._lock:
             free, self._servers_busy = not self._servers_busy, True
         try:
@@ -254,7 +254,7 @@ def _names() -> list[str]:
 
 
 def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, Soak, str]:
-    """Runs it, and returns what it showed; the last is where the logs are if something is wrong."""
+    """Run a soak. Return its results, and the directory of the logs after a failure."""
     chance = random.Random(seed)
     with Lab(timing, seed=seed) as lab, lab.group("soak", PARTITIONS) as group:
         group.start(MEMBERS, linked=tuple(_names()))
@@ -274,7 +274,7 @@ def soak(minutes: float, seed: int, timing: Timing) -> tuple[Verdict, History, S
 
 
 def main() -> int:
-    """Returns: the exit code."""
+    """Run the command. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="scripts/soak",
         description="Churns a group with random faults and prints a report. Exit code: 0 if all went well.",

@@ -1,4 +1,4 @@
-"""What a soak prints in the end."""
+"""The final report of a soak."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SERVERS = {"zookeeper crash", "broker bounce"}
 
 
 def report(verdict: Verdict, found: History, done: Mapping[str, int], rests: int, where: str, bound: float) -> str:
-    """The text at the end. ``done`` is what befell the group how often, ``rests`` how often it was left alone,
-    ``where`` the logs are; ``bound`` what a recovery may take that nothing else disturbs, in seconds.
+    """Return the report. ``done`` counts the faults by kind, ``rests`` the pauses; ``where`` are the logs.
+
+    ``bound`` is the limit in seconds for a recovery that no other fault overlaps.
     """
     lines = ["", "what befell it:"]
     lines += [f"  {name:<16} {count}" for name, count in sorted(done.items())]
@@ -42,12 +43,12 @@ def report(verdict: Verdict, found: History, done: Mapping[str, int], rests: int
 
 
 def slow_alone(verdict: Verdict, bound: float) -> list[Recovery]:
-    """The recoveries that took longer although no other fault overlapped: what a soak must not have."""
+    """Return the slow recoveries that no other fault overlapped. A soak must have none."""
     return [one for one in verdict.recoveries if not one.beside and one.seconds > bound]
 
 
 def _recoveries(verdict: Verdict, found: History, bound: float) -> list[str]:
-    """How long recoveries took: those that nothing else disturbed, which of them were slow, and the others."""
+    """Return the times of recovery: without overlapping faults, the slow ones of these, and all others."""
     lines = ["recovery, from the event (or its healing) until every partition flows, in s (median, slowest):"]
     alone = [one for one in verdict.recoveries if not one.beside]
     among = [one for one in verdict.recoveries if one.beside]
@@ -79,7 +80,7 @@ def _recoveries(verdict: Verdict, found: History, bound: float) -> list[str]:
 
 
 def leaks(found: History) -> list[str]:
-    """What members held while they lived, and left when they ended."""
+    """Return the resources of live members, and those left at their end."""
     left = [event for event in found.of("leftover") if event["threads"] or event["fds"] or event["stuck"]]
     lines = [f"members that ended cleanly {len(found.of('leftover'))}, of them left threads or descriptors {len(left)}"]
     by_process: dict[Process, list[dict[str, float]]] = defaultdict(list)

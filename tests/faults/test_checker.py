@@ -1,4 +1,4 @@
-"""The checker on logs made by hand: a good one passes, and for each invariant one that breaks it is told."""
+"""The checker on hand-made logs: a good log passes, and a log that breaks an invariant is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = Rules(commit=1.0, bound=4.0)
 
 
 class Log:
-    """Writes what several processes would; times in seconds."""
+    """The logs of several processes, made by hand. Times are in seconds."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -69,7 +69,7 @@ class Log:
 
 
 def takeover(*, first_of_b: int = 5, late: float | None = None) -> Log:
-    """``a`` hands out 0 to 9, commits 5 and is killed at 2; ``b`` claims at 4 and goes on to 14."""
+    """Log a good run: ``a`` hands out 0 to 9, commits 5 and is killed at 2; ``b`` claims at 4 and goes on to 14."""
     log = Log().member("a", 11).member("b", 12).produced(range(15))
     log.committed(0, 0.9)
     owned = log.owns("a", 11, 1.0)
@@ -113,7 +113,8 @@ def test_i1_a_hand_out_after_another_s_claim_is_late() -> None:
     assert takeover(late=1.5).judged().late == []
 
 
-def test_i1_the_one_message_past_the_gate_of_a_frozen_process_is_counted_apart() -> None:
+def test_i1_counts_a_frozen_processs_last_message_apart() -> None:
+    """The one message that a frozen process hands out after its gate is counted apart."""
     log = takeover(late=4.05).add("driver", 4.04, "cont", victim="a", pid_of=1)
     verdict = log.judged()
     assert verdict.violations == []
@@ -165,7 +166,8 @@ def test_i2_what_was_acknowledged_and_never_handed_out_is_lost() -> None:
     assert log.judged(Rules(bound=4.0, drop=frozenset({"t"}))).violations == []
 
 
-def test_i2_what_was_acknowledged_at_an_unknown_offset_is_known_by_its_value() -> None:
+def test_i2_knows_a_message_at_an_unknown_offset_by_its_value() -> None:
+    """A message that was acknowledged at an unknown offset is known by its value."""
     log = takeover().add("producer", 0.6, "acked", tp=TP, o=None, v="7")
     assert log.judged().violations == []
     log.add("producer", 0.6, "acked", tp=TP, o=None, v="seven")
@@ -223,7 +225,8 @@ def test_i4_a_planned_move_excuses_no_repetition() -> None:
     assert log.judged().duplicates == {"clean": 5}
 
 
-def test_i4_a_repetition_of_what_should_have_been_committed_long_ago() -> None:
+def test_i4_finds_repetitions_past_the_commit_interval() -> None:
+    """A repetition of a message that should have been committed long ago is a violation."""
     log = takeover()
     for event in log.events:
         if event["t"] >= 2 * SECOND:
@@ -250,7 +253,8 @@ def test_i5_what_never_flows_again() -> None:
     assert "nothing more came of t-1" in only(log.judged(), "I5")
 
 
-def test_i5_a_planned_move_is_timed_from_when_the_group_could_know() -> None:
+def test_i5_times_a_planned_move_from_its_notification() -> None:
+    """A planned move is timed from the moment at which the group could know of it."""
     log = Log().member("a", 11).member("b", 12).committed(0, 0.5)
     log.owns("a", 11, 1.0)
     log.got("a", 1.1, 0)
@@ -353,8 +357,8 @@ def test_a_recovery_beside_another_fault_is_told_apart() -> None:
     assert {one.kind: one.beside for one in log.judged().recoveries}["kill"] == ("flapping",), "this one came after it"
 
 
-def test_a_commit_whose_answer_was_lost_leaves_what_was_committed_before_it_possible() -> None:
-    """The watcher was away, and the last that was written before the claim is what nobody knows the outcome of."""
+def test_after_an_unanswered_commit_either_offset_is_possible() -> None:
+    """The watcher was away, and the outcome of the last commit before the claim is unknown."""
     log = takeover(first_of_b=7)
     log.add("a", 1.17, "commit", tps={TP: 7}, refused={})
     log.add("a", 1.9, "commit", tps={TP: 10}, error="no answer")
@@ -365,8 +369,8 @@ def test_a_commit_whose_answer_was_lost_leaves_what_was_committed_before_it_poss
     assert any(text.startswith("I3: b began t-0 at 6") for text in wrong.judged().violations)
 
 
-def test_a_session_that_another_client_ends_lives_until_that_is_done() -> None:
-    """What it hands out until then is no late hand-out, and may come again."""
+def test_a_session_that_another_client_ends_lives_until_then() -> None:
+    """Its hand-outs until then are not late, and may be repeated."""
     log = Log().member("a", 11).member("b", 12).produced(range(3)).committed(0, 0.9)
     fault = log.fault("expiry", 0.95, "a")
     owned = log.owns("a", 11, 1.0)
@@ -380,8 +384,8 @@ def test_a_session_that_another_client_ends_lives_until_that_is_done() -> None:
     assert verdict.duplicates == {"expiry": 1}
 
 
-def test_a_claim_that_the_watcher_missed_is_not_taken_for_the_next_of_the_same_member() -> None:
-    """A session that ended right after it: the member claimed again before half a second was over."""
+def test_a_missed_claim_is_not_taken_for_the_members_next() -> None:
+    """The session ended right after the claim, and the member claimed again within half a second."""
     log = Log().member("a", 11).member("b", 12).produced(range(4)).committed(0, 0.9)
     log.gone(log.owns("b", 12, 1.0), 1.5)
     log.got("b", 1.1, 0)
@@ -400,8 +404,8 @@ def test_a_claim_that_the_watcher_missed_is_not_taken_for_the_next_of_the_same_m
     assert verdict.unseen == 1
 
 
-def test_i7_a_claim_that_the_watcher_missed_ends_with_its_release() -> None:
-    """Claimed, released and closed within what the watcher needs for a look."""
+def test_i7_a_missed_claim_ends_with_its_release() -> None:
+    """The member claimed, released and closed between two looks of the watcher."""
 
     def closing(**release: object) -> Log:
         log = Log().member("a", 11).produced(range(1)).committed(0, 0.9)
@@ -418,7 +422,8 @@ def test_i7_a_claim_that_the_watcher_missed_ends_with_its_release() -> None:
         assert left == [f"I7: a-? left its owner node of {TP} behind"]
 
 
-def test_i2_what_the_log_does_not_have_was_not_lost_by_a_consumer() -> None:
+def test_i2_a_message_missing_in_the_log_is_no_loss() -> None:
+    """A message that the log does not have was not lost by a consumer."""
     log = takeover().add("producer", 0.3, "acked", tp=TP, o=None, v="x")
     verdict = log.judged()
     assert (verdict.lost, verdict.violations) == ([], [])

@@ -1,6 +1,6 @@
-"""The rows of the fault matrix that every change runs, with sessions of 2 s. ``scripts/faults --all`` has the rest.
+"""A sample of the rows of the fault matrix, with sessions of 2 s. ``scripts/faults --all`` runs all of them.
 
-They run in the background, several on one cluster; each test waits for its row and says what was wrong with it.
+They run in the background, several on one cluster. Each test waits for its row and reports the violations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What rows and soaks count as failed. No servers."""
+"""The conditions under which rows and soaks fail. No servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.verdict import Recovery, Verdict
 
 
 def test_a_row_with_a_slow_recovery_has_failed() -> None:
-    """It was told as slow, and ``scripts/faults`` ended with 0."""
+    """The report called it slow, but ``scripts/faults`` ended with 0."""
     report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]), load=1.5)
     assert (report.ok, report.sound) == (False, True)
     assert "FAILED: slow (load 1.5)" in table([report])
@@ -17,7 +17,8 @@ def test_a_row_with_a_slow_recovery_has_failed() -> None:
     assert "FAILED" in details(report).splitlines()[0]
 
 
-def test_whoever_knows_that_the_machine_is_busy_may_be_more_patient() -> None:
+def test_a_busy_machine_may_have_slower_recoveries() -> None:
+    """A caller that knows that the machine is busy may accept slower recoveries."""
     report = Report("8", "a black hole", Verdict(slow=[("black hole", 9.0, 4.2)]))
     assert report.sound
     assert report.within(2.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a run is judged by, and what it showed."""
+"""The rules for a run, and its verdict."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a run is judged by. Seconds.
+    """The rules for a run. Times are in seconds.
 
-    ``commit``: the interval of commits; ``bound``: of recovery from any fault that has none of its own (``bounds`` by
-    kind); ``close``: of a shutdown; ``unowned``: how long hand-outs may go on without an owner node (an operator's
-    deed that has to be noticed). ``ordered``: offsets are those of one log that nobody set back. ``rounds``: most
-    rebalances of one process from a fault to the next. ``clean_kinds``: faults that excuse no duplicate.
+    - ``commit``: the commit interval. ``close``: the bound of a shutdown.
+    - ``bound``: the bound of a recovery. ``bounds`` has others by kind of fault.
+    - ``unowned``: the time for hand-outs without an owner node, after an operator has deleted the node.
+    - ``ordered``: the offsets are those of one log, and no program set them back.
+    - ``rounds``: the most rebalances of one process from a fault to the next.
+    - ``clean_kinds``: the faults that excuse no duplicate.
     """
 
     commit: float = 1.0
@@ -35,9 +37,10 @@ class Rules:
 
 
 class Recovery(NamedTuple):
-    """From a fault or its healing until every partition flows: of which kind, how long, and what else befell the group
-    between the beginning of the fault and that time: then it cannot be told which of them it took so long for.
-    ``begin`` is where it counts from, ``victim`` whom it befell (None: all).
+    """A recovery: from a fault, or its healing, until every partition flows.
+
+    ``beside`` are other faults in that time. With any, the cause of a slow recovery is unknown. It counts from
+    ``begin``; ``victim`` is None for all members.
     """
 
     kind: str
@@ -49,8 +52,10 @@ class Recovery(NamedTuple):
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run showed. ``late`` are hand-outs after another's claim; ``past_gate`` those of them that a frozen
-    process had already let through, one a thread; ``overlaps`` messages that were in hand at another's claim.
+    """The verdict on a run. ``late`` counts the hand-outs after another member's claim.
+
+    ``past_gate`` counts those of them that had passed the gate before the process froze, at most one for each thread.
+    ``overlaps`` counts the messages that were in hand at another member's claim.
     """
 
     violations: list[str] = field(default_factory=list)

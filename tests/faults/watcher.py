@@ -1,8 +1,7 @@
-"""The witness: a process with a ZooKeeper connection of its own, never through a proxy, that writes down which owner,
-id and offset nodes exist: ``python -m tests.faults.watcher CONFIG``.
+"""The watcher: a process with a direct ZooKeeper connection that logs the owner, id and offset nodes.
 
-It looks whenever a watch fires and every few milliseconds besides. ``since`` of an owner node is when ZooKeeper made
-it, put on the common monotonic clock, so it does not depend on how soon we looked.
+``python -m tests.faults.watcher CONFIG``. It looks after each watch event and every few milliseconds. ``since`` of an
+owner node is ZooKeeper's time of its creation on the common monotonic clock, so it does not depend on our delay.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Watcher:
             self.wake.clear()
 
     def _replace(self) -> None:
-        """Go on with another client at once; the old one may take its time to end."""
+        """Continue with another client at once. The old one may take long to end."""
         self.log("watcher_reconnects")
         threading.Thread(target=self._end, args=(self.client,), name="ending", daemon=True).start()
         self.client = self._connect()
@@ -87,7 +86,7 @@ class Watcher:
                 paths += [f"{where}/{name}" for name in self._children(where)]
         found = self._read(paths)
         self._compare(self.nodes, found, found)
-        # a crowd of members is not to keep us from the owners: of whom we know the name will do
+        # with many members, reading their nodes would delay the owners: a known id node is not read again
         there = [f"{self.group}/ids/{name}" for name in self._children(f"{self.group}/ids")]
         crowd = len(there) > CROWD
         found = self._read([path for path in there if not crowd or path not in self.members])
@@ -104,7 +103,7 @@ class Watcher:
     def _compare(
         self, known: dict[str, tuple[int, ...]], found: dict[str, tuple[bytes, Any]], there: Iterable[str]
     ) -> None:
-        """Tell what is new of what was found, and what is no longer there."""
+        """Log the new nodes and those that are gone."""
         for path, (data, stat) in found.items():
             mark = (stat.czxid, stat.version)
             if known.get(path) != mark:

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Sequence
 from time import monotonic
 from types import CodeType
+from typing import Any
 
 from tests.interrupts import members, pythons, reading
 from tests.interrupts.boundaries import in_project, in_project_or_standard
 from tests.interrupts.signals import ring
-from tests.interrupts.sweep import AGAIN, Subject, sweep, told
+from tests.interrupts.sweep import AGAIN, Operation, Subject, sweep, told
 from tests.interrupts.world import ELSEWHERE
 
 
@@ -70,7 +71,7 @@ def _here(options: argparse.Namespace) -> int:
         return options.within in code.co_filename and project(code)
 
     for subject in _subjects(options):
-        ways = {} if isinstance(subject, reading.Operation) else {"aftermaths": [AGAIN]}
+        ways: dict[str, Any] = {} if isinstance(subject, Operation) else {"aftermaths": [AGAIN]}
         figures = sweep(
             subject,
             often=options.often,
@@ -82,7 +83,7 @@ def _here(options: argparse.Namespace) -> int:
         )
         found += len(figures.serious)
         lines = told([figures])
-        if isinstance(subject, reading.Operation) and options.signals:
+        if isinstance(subject, Operation) and options.signals:
             rung = ring(subject, options.signals, options.seed)
             found += len(rung.findings)
             lines.append(

@@ -23,7 +23,7 @@ from tests.interrupts.world import (
 )
 from zkconsumer.decoded_messages import message_class
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.streams import PacedLease
+from zkconsumer.streams import RateLimitedLease
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -38,8 +38,8 @@ def filled(**settings: Any) -> Callable[[], World]:
     return make
 
 
-def _paced(lease: Lease) -> PacedLease:
-    return PacedLease(lease, 1e9)
+def _paced(lease: Lease) -> RateLimitedLease:
+    return RateLimitedLease(lease, 1e9)
 
 
 def _suspended() -> World:

@@ -19,7 +19,7 @@ from tests.interrupts.world import ELSEWHERE, World, by_get
 from tests.timing import scaled
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.streams import KafkaStream
 
 FOUND = pythons.found()
@@ -68,11 +68,11 @@ def test_a_second_shutdown_ends_an_interrupted_one(monkeypatch: pytest.MonkeyPat
     """Ctrl-C during ``shutdown()`` left fetchers, committer and the session alive. The second one waited for nobody."""
     member = members.Member(members.shared_cluster())
 
-    def interrupted(manager: FetchManager, deadline: Deadline) -> None:
+    def interrupted(manager: FetcherManager, deadline: Deadline) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(FetchManager, "close", interrupted)
+        patched.setattr(FetcherManager, "close", interrupted)
         with pytest.raises(KeyboardInterrupt):
             member.connector.shutdown()
     member.end()

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.interrupts.boundaries import untraced
+from tests.streams import new_stream
 from tests.timing import scaled
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -159,11 +160,11 @@ class World:
         self.lease.resume(self.lease.epoch)
         self.partitions = [Partition(0), Partition(1)]
         self.streams: list[KafkaStream[bytes, bytes]] = [
-            KafkaStream(
+            new_stream(
                 f"s{number}",
                 StreamQueue(10, lambda: None),
                 self.lease if gate is None else gate(self.lease),
-                **{"timeout": 0, "check_crc": True} | settings,
+                **settings,
             )
             for number in range(1 + merged)
         ]

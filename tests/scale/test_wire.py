@@ -66,7 +66,7 @@ def test_a_mailbox_waits_for_mail_or_for_its_time(simulation: Simulation) -> Non
 
 def test_an_ended_task_stops_and_a_failure_comes_out(simulation: Simulation) -> None:
     seen = []
-    task = simulation.start("ended", lambda: (simulation.sleep_until(1005.0), seen.append("too late")))  # type: ignore[arg-type, func-returns-value]
+    task = simulation.start("ended", lambda: (simulation.sleep_until(1005.0), seen.append("too late")))  # type: ignore[arg-type]
     simulation.at(1001.0, lambda: simulation.end(task))
     simulation.run(1010.0)
     assert seen == []

@@ -57,7 +57,8 @@ def test_headers_come_on_request(cluster: DevCluster, reader: MakeReader, new_to
 
     topic = new_topic()
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-    for headers in ([("a", b"1"), ("a", None), ("ü", b"")], None):
+    some: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", None), ("ü", b"")]
+    for headers in (some, None):
         producer.produce(topic, b"v", headers=headers)
     assert producer.flush(scaled(20)) == 0
     rows = reader(topic).batch(includeHeaders="true").orderBy("offset").collect()

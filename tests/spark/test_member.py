@@ -1,4 +1,4 @@
-"""A streaming query as a live member of its group, beside others: the rows of README's table, one test each.
+"""A streaming query as a live member of its group, beside others: the cases of docs/spark-guarantees.md, one test each.
 
 Two things are asked everywhere: no message is missing in the group, and none is twice in the query.
 """
@@ -43,7 +43,7 @@ class Query:
         self.sink = Sink()
         self.query: Any = None
 
-    def start(self, trigger: dict[str, Any] | None = None, **options: str) -> None:
+    def start(self, trigger: dict[str, Any] | None = None, **options: Any) -> None:
         given = {"membership": "member", "zookeeper.session.timeout.ms": "4000", **options}
         self.query = self.sink.start(self.reader.stream(**given), self.checkpoint, **trigger or QUICK)
 
@@ -207,7 +207,7 @@ def test_a_session_lost_during_a_batch_costs_nothing(
     produce(topic, values(0, 1000), partitions=2)
     one = query(topic)
     one.sink.hold_at = 0
-    one.start(**{"zookeeper.session.timeout.ms": "2000"})
+    one.start(None, **{"zookeeper.session.timeout.ms": "2000"})
     assert one.sink.holding.wait(scaled(120))
     me = one.member
     (runner,) = runners(os.getpid())
@@ -293,7 +293,7 @@ def test_the_end_of_a_long_batch_wakes_a_stuck_scala_member(
     tries = {"rebalance.max.retries": "10", "rebalance.backoff.ms": "300"}
     topic = new_topic(7)
     one = query(topic)
-    one.start(**tries)
+    one.start(None, **tries)
     me = one.member
     eventually(lambda: one.sink.batches, 60, "the first batch, which stores the starts")
     first = our_member(one.group, {topic: 1}, properties={"consumer.id": "0"}).wait_ready()
@@ -358,7 +358,7 @@ def test_a_query_that_ends_leaves_the_group_at_once(
     topic = new_topic(2)
     one = query(topic)
     one.sink.fail_at = 1 if how == "failed" else None
-    one.start(**{"zookeeper.session.timeout.ms": "20000"})
+    one.start(None, **{"zookeeper.session.timeout.ms": "20000"})
     eventually(lambda: len(one.owned_by(one.member)) == 2, 60, "the query to own its topic")
     eventually(lambda: one.at(2, 0), 60, "the starts to be stored")
     if how == "failed":

@@ -68,7 +68,7 @@ def test_a_topic_made_anew_is_read_whole_and_once(
     eventually(lambda: query.trigger() or query.read[1:] == [(0, 30)], 40, "the first messages of the new topic")
     for end in (80, 130):
         produce(topic, messages(50), partitions=1)
-        eventually(lambda end=end: query.trigger() or query.read[-1][1] == end, 40, "the next messages")
+        eventually(lambda end=end: query.trigger() or query.read[-1][1] == end, 40, "the next messages")  # type: ignore[misc]
     assert query.read[1:] == [(0, 30), (30, 80), (80, 130)]
     query.trigger()
     options = query.run.options

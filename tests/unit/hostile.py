@@ -17,6 +17,7 @@ from zlib import crc32
 import cramjam  # type: ignore[import-untyped,unused-ignore]
 import google_crc32c
 
+from tests.streams import new_stream
 from tests.unit.kafka.scripted import Peer, ScriptedBroker
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
@@ -162,7 +163,7 @@ def read_set(records: bytes, way: str) -> str:
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    stream: KafkaStream[bytes, bytes] = KafkaStream("s", queue, lease, timeout=0.0, check_crc=True, largest_batch=LIMIT)
+    stream: KafkaStream[bytes, bytes] = new_stream("s", queue, lease, timeout=0.0, largest_batch=LIMIT)
     position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
     reach = extent(records, WHERE, 0)
     queue.deliver(position, records, (0, reach.next_offset or 1), (), reach.messages)

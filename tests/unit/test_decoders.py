@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import DecodeError, IntDecoder, KafkaStream, LongDecoder, MessageAndMetadata, StringDecoder
@@ -19,8 +20,8 @@ class Decoded(Bench):
 
     def __init__(self, key: Callable[[bytes], Any] | None, value: Callable[[bytes], Any] | None) -> None:
         super().__init__()
-        self.stream: KafkaStream[Any, Any] = KafkaStream(
-            "t/g_c-0", self.queue, self.lease, timeout=0.0, check_crc=True, message_class=message_class(key, value)
+        self.stream: KafkaStream[Any, Any] = new_stream(
+            "t/g_c-0", self.queue, self.lease, timeout=0.0, message_class=message_class(key, value)
         )
 
 
@@ -140,8 +141,8 @@ def test_an_unknown_encoding_is_refused_at_once() -> None:
 
 def test_a_loop_can_end_at_the_timeout_and_go_on_later() -> None:
     bench = Bench()
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
-        "t/g_c-0", bench.queue, bench.lease, timeout=0.0, check_crc=True, ends_on_timeout=True
+    stream: KafkaStream[bytes, bytes] = new_stream(
+        "t/g_c-0", bench.queue, bench.lease, timeout=0.0, ends_on_timeout=True
     )
     where = position()
     assert list(stream) == []

@@ -9,13 +9,14 @@ from threading import Thread
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.streams.test_kafka_stream import Bench, position
 from zkconsumer import KafkaStream
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
-from zkconsumer.kafka import FetchAnswer
-from zkconsumer.kafka.fetch_response import FetchedPartition
+from zkconsumer.fetch.broker_fetch import FetchMetrics
+from zkconsumer.kafka import FetchResponse
+from zkconsumer.kafka.fetch_response import PartitionResponse
 from zkconsumer.metrics import MANY, Backlog, Histogram, HistogramValue, Meter, MeterValue, MetricName, Metrics, Timer
 from zkconsumer.model import Endpoint
 
@@ -104,10 +105,10 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     """A fetcher tells its instruments of many small answers together; what has ended is asked no more."""
     monkeypatch.setattr("zkconsumer.metrics.SOON", math.inf)
     metrics = Metrics()
-    measures = FetchMeasures(metrics, "c", Endpoint(1, "h", 2))
-    part = FetchedPartition("t", 0, 0, 5, 0, (), b"12345")
+    measures = FetchMetrics(metrics, "c", Endpoint(1, "h", 2))
+    part = PartitionResponse("t", 0, 0, 5, 0, (), b"12345")
     for number in range(MANY + 2):
-        measures.fetched(0.25, FetchAnswer(0.5, [part] * number))
+        measures.fetched(0.25, FetchResponse(0.5, [part] * number))
     count = MetricName("kafka.server", "FetcherStats", "RequestsPerSec", BROKER)
     assert metrics.meter(count).value().count == MANY
     told = metrics.snapshot()
@@ -116,7 +117,7 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
     assert (sizes.count, sizes.min, sizes.max) == (MANY + 2, 0, 5 * (MANY + 1))  # type: ignore[union-attr]
     times = told[MetricName("kafka.consumer", "FetchRequestAndResponseMetrics", "FetchRequestRateAndTimeMs", BROKER)]
     assert (times.rate.count, times.duration.p50) == (MANY + 2, 250.0)  # type: ignore[union-attr]
-    measures.fetched(0.25, FetchAnswer(0.5, []))
+    measures.fetched(0.25, FetchResponse(0.5, []))
     del measures
     gc.collect()
     assert metrics.snapshot()[count].count == MANY + 2  # type: ignore[union-attr]
@@ -125,12 +126,11 @@ def test_a_snapshot_shows_what_was_not_told_at_once(monkeypatch: pytest.MonkeyPa
 def test_a_stream_counts_whole_chunks_and_parts_handed_out() -> None:
     bench = Bench()
     told: list[tuple[str, int, int]] = []
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
+    stream: KafkaStream[bytes, bytes] = new_stream(
         "t/g_c-0",
         bench.queue,
         bench.lease,
         timeout=0.0,
-        check_crc=True,
         count=lambda *counted: told.append(counted),
     )
     one, other = position(0), position(1, start=2)

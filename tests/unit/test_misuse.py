@@ -295,7 +295,7 @@ def test_a_message_shows_its_public_fields(cluster: FakeCluster) -> None:
     cluster.append("h", 0, [b"value"])
     with ZookeeperConsumerConnector(properties(cluster, "zookeeper")) as connector:
         message = connector.create_message_streams({"h": 1}, value_decoder=bytes.decode)["h"][0].get(scaled(30))
-    fields = ("h", 0, 0, None, "value", message.timestamp, message.timestamp_type, [])
+    fields: tuple[Any, ...] = ("h", 0, 0, None, "value", message.timestamp, message.timestamp_type, [])
     assert tuple(message) == fields
     topic, partition, offset, *_ = message
     assert (topic, partition, offset) == ("h", 0, 0)

@@ -87,12 +87,12 @@ def in_zookeeper(cluster: FakeCluster) -> int | None:
     return None if node is None else int(node.data)
 
 
-def nothing_comes(stream: KafkaStream) -> None:
+def nothing_comes(stream: KafkaStream[Any, Any]) -> None:
     with pytest.raises(ConsumerTimeoutException):
         stream.get(timeout=0)
 
 
-def read_all(stream: KafkaStream) -> None:
+def read_all(stream: KafkaStream[Any, Any]) -> None:
     """Read to the end, so that the last message is finished."""
     while stream.get(timeout=scaled(10)).offset < MESSAGES - 1:
         pass

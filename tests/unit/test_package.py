@@ -59,6 +59,7 @@ def test_the_module_is_the_console_script(tmp_path: Path) -> None:
     assert "usage: zkconsumer" in run_python("-m", "zkconsumer", "--help", folder=tmp_path)
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_every_module_and_the_typing_marker(tmp_path: Path) -> None:
     source = tmp_path / "source"

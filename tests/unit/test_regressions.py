@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import zkconsumer
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from zkconsumer import TopicPartition, ZookeeperConsumerConnector
 from zkconsumer.core.partition_position import PartitionPosition
@@ -36,8 +37,7 @@ def delivery(streams: int) -> tuple[Delivery, list[KafkaStream[Any, Any]]]:
     lease = Lease()
     made = Delivery(CONSUMER, lease)
     all_streams: list[KafkaStream[Any, Any]] = [
-        KafkaStream(f"g_c-{n}", StreamQueue(1, lambda: None), lease, timeout=None, check_crc=True)
-        for n in range(streams)
+        new_stream(f"g_c-{n}", StreamQueue(1, lambda: None), lease, timeout=None) for n in range(streams)
     ]
     made.add(ANY_TOPIC, all_streams)
     return made, all_streams

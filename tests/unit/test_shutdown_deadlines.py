@@ -170,7 +170,7 @@ class Silence:
         self.began: float | None = None
         self.limit = 0.0
         self.waits: list[str] = []
-        self.of = REQUESTS
+        self.of: tuple[str, ...] = REQUESTS
 
         def drain(positions: Any, deadline: Deadline) -> None:
             if self._on("drain") and any(position.held for position in positions):

@@ -414,13 +414,18 @@ def test_leaving_the_with_ends_the_wait_for_the_message(cluster: FakeCluster, fi
     assert committed(cluster) == (2 if finished else 1)
 
 
+def closed() -> bool:
+    """Whether the thread that a handler left the shutdown to has ended."""
+    return not any(thread.name.endswith("-closing") for thread in threading.enumerate())
+
+
 @pytest.mark.usefixtures("restored")
 def test_a_second_shutdown_in_a_handler_waits_for_nothing(cluster: FakeCluster) -> None:
     reading = Interrupted(cluster)
     signal.signal(signal.SIGUSR1, lambda *_: reading.connector.shutdown(timeout=600.0))
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR1)
-    eventually(lambda: reading.connector.state.phase is Phase.CLOSED, 30, "the end")
+    eventually(closed, 30, "the end")
     assert committed(cluster) == 1
     with pytest.raises(OffsetCommitError, match="t-0 at 1"):
         reading.connector.shutdown()
@@ -547,6 +552,35 @@ def test_a_signal_whose_handler_cannot_run_ends_a_loop(cluster: FakeCluster, rea
             assert list(connector.messages() if reading == "merged" else streams[0]) == []
     thread.join(scaled(10))
     assert connector.state.phase is Phase.CLOSED
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_signal_whose_handler_runs_late_goes_no_further(cluster: FakeCluster) -> None:
+    """On a busy machine the connector ended before the main thread ran the handler.
+
+    The handler took the signal for one that comes when nothing is left to shut down, and passed it on. By default
+    that killed the process.
+    """
+    passed_on: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: passed_on.append(number))
+    connector = ZookeeperConsumerConnector(properties(cluster))
+    ended = threading.Event()
+
+    def signal_here() -> None:
+        ended.wait(0.2)  # until the main thread waits, in which nothing interrupts it
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        eventually(closed, 10, "the end")
+        ended.set()
+
+    with shutdown_on_signal(connector, signal.SIGUSR1):
+        connector.create_message_streams({"t": 1})
+        thread = threading.Thread(target=signal_here)
+        thread.start()
+        assert ended.wait(scaled(20))
+        thread.join(scaled(10))
+        assert passed_on == []
+        signal.raise_signal(signal.SIGUSR1)
+        assert passed_on == [signal.SIGUSR1], "nothing is left to shut down"
 
 
 @pytest.mark.usefixtures("restored")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.streams.test_kafka_stream import record_batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.core.poll_watchdog import Place, StreamKey
@@ -33,8 +34,7 @@ class House:
         self.lease.resume(self.lease.epoch)
         self.delivery = Delivery(ConsumerId("g_c"), self.lease)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0, check_crc=True)
-            for n in range(2)
+            new_stream(f"g_c-{n}", StreamQueue(9, lambda: None), self.lease, timeout=0.0) for n in range(2)
         ]
         self.delivery.add(ANY_TOPIC, self.streams)
 

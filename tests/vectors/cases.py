@@ -36,7 +36,7 @@ def load(folder: Path, prefixes: tuple[str, ...]) -> list[Case]:
 
 
 def _subject(data: dict[str, Any]) -> str:
-    """What a case is about, in a few words."""
+    """Return the subject of a case, in a few words."""
     if "note" in data:
         return str(data["note"])
     if "case" in data:

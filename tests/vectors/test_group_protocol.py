@@ -1,4 +1,4 @@
-"""What members of groups write, byte by byte as the Java client of 3.9.1 does."""
+"""The group protocol: members write the same bytes as the Java client of 3.9.1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zkconsumer.core.consumer_protocol import (
     encode_subscription,
 )
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BYTES, Field, Kind
+from zkconsumer.kafka.schema import BYTES, Field, FieldType
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_group_protocol",)
@@ -32,7 +32,7 @@ def with_bytes(fields: Sequence[Field], values: dict[str, Any]) -> dict[str, Any
     """The recorded values, with byte strings made of their digits."""
 
     def one(kind: Any, value: Any) -> Any:
-        if not isinstance(kind, Kind):
+        if not isinstance(kind, FieldType):
             return with_bytes(kind, value)
         return bytes.fromhex(value) if kind is BYTES else value
 

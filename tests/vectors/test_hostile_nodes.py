@@ -27,7 +27,7 @@ NOT_RECORDED = b'{"version":1,"subscription":{"t":1},"pattern":"static","x":' + 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the group made of its nodes: who owns what by the plan, and which nodes it could not read."""
+    """The group's plan, partition by partition, and the nodes that it could not read."""
 
     owners: dict[str, str]
     unreadable: dict[str, str]

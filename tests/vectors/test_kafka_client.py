@@ -1,15 +1,10 @@
-"""The strategies of Kafka's new consumer, as 3.9.1 computed them; the sticky ones by what they promise."""
+"""The strategies of Kafka's new consumer, as 3.9.1 computed them; the sticky ones by their promises."""
 
 from __future__ import annotations
 
 from tests.vectors.cases import Case
-from zkconsumer.assignors.java_consumer import (
-    MemberPartitions,
-    SubscribedMember,
-    range_assignment,
-    roundrobin_assignment,
-)
-from zkconsumer.assignors.sticky import cooperative_sticky, sticky
+from zkconsumer.assignors.java_consumer import range_assignment, roundrobin_assignment
+from zkconsumer.assignors.sticky import MemberPartitions, SubscribedMember, cooperative_sticky, sticky
 from zkconsumer.model import TopicPartition
 
 FILES = ("kafka391_range", "kafka391_roundrobin", "kafka391_sticky", "kafka391_cooperative_sticky")

@@ -1,5 +1,6 @@
-"""What real brokers of three generations sent is read as librdkafka read it: as messages, as columns, and by turns. So
-does the slow reader against which generated sets are held.
+"""Message sets of real brokers of three generations are read as librdkafka read them, in three ways.
+
+These are messages, columns, and both by turns. So does the slow reader that generated sets are compared with.
 """
 
 from __future__ import annotations

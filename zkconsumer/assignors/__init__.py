@@ -1,18 +1,19 @@
-"""Strategies: who owns what, as pure functions; and how they are found by name.
+"""Assignment strategies: pure functions that assign the group's partitions to threads, and their lookup by name.
 
-A strategy of one's own is a class with one method, in any package that declares it::
+You can add a strategy: a class with one method, in any package that declares it::
 
     [options.entry_points]
     zkconsumer.assignors =
         mine = my_package:MyAssignor
 
-and is chosen by ``partition.assignment.strategy=mine``. The names of the original, ``range`` and ``roundrobin``, always
-mean the original's.
+Choose it by ``partition.assignment.strategy=mine``. The names ``range`` and ``roundrobin`` always mean the original's
+strategies.
 """
 
 from __future__ import annotations
 
 from zkconsumer.assignors.assignor import (
+    ENTRY_POINT_GROUP,
     NO_RACKS,
     AssignmentError,
     Assignor,
@@ -20,12 +21,14 @@ from zkconsumer.assignors.assignor import (
     Members,
     Partitions,
     Racks,
+    assignor,
     java_hash,
+    known_assignors,
     threads_by_topic,
 )
 from zkconsumer.assignors.configured import OnlyAssignor, machines
-from zkconsumer.assignors.group_strategy import ADVERTISED, advertisement, assignment_strategy, concern
-from zkconsumer.assignors.lookup import ENTRY_POINT_GROUP, assignor, known_assignors
+from zkconsumer.assignors.group_strategy import ADVERTISED, advertisement, assignment_strategy
+from zkconsumer.assignors.group_strategy import strategy_conflict as concern
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.assignors.roundrobin import RoundRobinAssignor
 

@@ -1,40 +1,45 @@
-"""What every strategy is given, and what it answers. Pure; any thread.
+"""Assignment strategies: their interface, and their lookup by name. Pure, except for the lookup; any thread.
 
-A strategy is a function of the whole group, run by every member for itself; there is no leader. It must therefore
-depend on nothing but its arguments: no clock, no randomness, no order of sets. Whatever it raises leaves the old
-assignment in force and is reported.
+Every member computes the assignment of the whole group by itself; there is no leader. So a strategy must depend on its
+arguments alone: no clock, no randomness, no order of sets. If it raises an error, the old assignment stays in force,
+and the error is reported.
+
+The lookup reads the entry points of the installed packages. The strategies of this package are entry points too. They
+are also in a table, so that they are found without the package's metadata, for example in a zip file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, runtime_checkable
 
-from zkconsumer.errors import ZkConsumerError
+from zkconsumer.errors import UnknownAssignorError, ZkConsumerError
 from zkconsumer.model import ConsumerId, ThreadId, TopicPartition, utf16_key
 
 Partitions = Mapping[str, Sequence[int]]
-"""The partition numbers of every topic that exists, ascending; gaps are legal."""
+"""The partition numbers of every existing topic, ascending; gaps are legal."""
 
 Racks = Mapping[TopicPartition, str]
-"""The rack of the broker that leads a partition, where it has one."""
+"""The rack of each partition's leader. Partitions whose leader has no rack are missing."""
 
 NO_RACKS: Racks = {}
 
 
 class AssignmentError(ZkConsumerError):
-    """A strategy cannot assign this group; the message says why."""
+    """A strategy cannot make an assignment; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of the group, as its registration shows it.
+    """One member of the group, from its registration.
 
-    ``threads`` are its thread ids for each topic it takes part in, in the order of their numbers. The rest is what it
-    advertises, None where it does not (Scala members advertise nothing): ``host`` name, IP ``address``, machine
-    ``room``, the ``strategy`` it is configured for and the ``version`` of its software. ``extra`` holds all further
-    keys of its registration.
+    ``threads`` are its thread ids for each subscribed topic, in the order of their numbers. All other fields are
+    advertised by the member, and None otherwise; Scala members advertise nothing. They are the ``host`` name, the IP
+    ``address``, the machine ``room``, the configured ``strategy`` and the ``version`` of this package. ``extra`` holds
+    all further keys of the registration.
     """
 
     threads: Mapping[str, Sequence[ThreadId]]
@@ -51,28 +56,27 @@ Members = Mapping[ConsumerId, Member]
 
 @runtime_checkable
 class Assignor(Protocol):
-    """A strategy; register a class of this shape under the entry point group ``zkconsumer.assignors``.
+    """An assignment strategy. Declare your class under the entry point group ``zkconsumer.assignors``.
 
-    It is constructed without arguments, or by a class method ``from_config(config)`` where it has one. The racks of
-    the partitions' leaders are looked up only for a strategy with the attribute ``wants_racks = True``; others are
-    given none, and no rebalance when a leader moves.
+    The member calls its class method ``from_config(config)``, if there is one, or else its constructor without
+    arguments. Only a strategy with ``wants_racks = True`` gets the racks of the partitions' leaders, and a rebalance
+    when a leader moves to another rack.
     """
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Who shall own what. Partitions that are left out are owned by nobody.
+        """Return the assignment: for each partition a thread that some member has for its topic.
 
-        Each partition goes to one of the threads that some member brings to its topic. Raises whatever it likes, best
-        AssignmentError: the old assignment stays in force then.
+        No thread owns a missing partition. After any error, best an AssignmentError, the old assignment stays in force.
         """
         ...  # pragma: no cover
 
 
 def threads_by_topic(members: Members) -> dict[str, list[ThreadId]]:
-    """For each topic that anybody takes part in all threads of all members, in the order of Java's String.compareTo.
+    """Return all members' threads for each subscribed topic, topics and threads in the order of Java's text.
 
-    Threads are ordered as text, so that thread 10 comes before thread 2.
+    So thread 10 comes before thread 2.
     """
     found: dict[str, list[ThreadId]] = {}
     for member in members.values():
@@ -84,9 +88,7 @@ def threads_by_topic(members: Members) -> dict[str, list[ThreadId]]:
 
 
 def java_hash(text: str, start: int = 0) -> int:
-    """Java's ``String.hashCode``: a signed 32-bit number over the UTF-16 units. ``start`` continues from a prefix's
-    hash.
-    """
+    """Return Java's ``String.hashCode``, a signed 32-bit number. ``start`` is the hash of a prefix."""
     value = start
     units = map(ord, text) if text.isascii() else _units(text)
     for unit in units:
@@ -97,3 +99,58 @@ def java_hash(text: str, start: int = 0) -> int:
 def _units(text: str) -> Iterable[int]:
     data = utf16_key(text)
     return (data[i] << 8 | data[i + 1] for i in range(0, len(data), 2))
+
+
+ENTRY_POINT_GROUP = "zkconsumer.assignors"
+"""The entry point group in which packages declare strategies: ``name = package.module:Class``."""
+
+OURS = {
+    "range": "zkconsumer.assignors.range:RangeAssignor",
+    "roundrobin": "zkconsumer.assignors.roundrobin:RoundRobinAssignor",
+    "average": "zkconsumer.assignors.rocketmq:AverageAssignor",
+    "average-by-circle": "zkconsumer.assignors.rocketmq:AverageByCircleAssignor",
+    "consistent-hash": "zkconsumer.assignors.consistent_hash:ConsistentHashAssignor",
+    "machine-room": "zkconsumer.assignors.machine_room:MachineRoomAssignor",
+    "machine-room-nearby": "zkconsumer.assignors.machine_room:MachineRoomNearbyAssignor",
+    "configured": "zkconsumer.assignors.configured:ConfiguredAssignor",
+}
+
+
+def known_assignors() -> dict[str, str]:
+    """Return all installed strategies: their names and places. This package's win over others of the same name."""
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)} | OURS
+
+
+def assignor(name: str, config: object = None) -> Assignor:
+    """Return the strategy ``name``, made by its ``from_config(config)`` if it has one.
+
+    Raises UnknownAssignorError for an unknown name, and for a plug-in that cannot be loaded or is no strategy.
+    """
+    known = OURS if name in OURS else known_assignors()  # reading the entry points of all packages takes a while
+    if name not in known:
+        raise UnknownAssignorError(f"no strategy is called {name!r}; known are {', '.join(sorted(known))}")
+    made = _made(_loaded(name, known[name]), config)
+    if not isinstance(made, Assignor):
+        raise UnknownAssignorError(
+            f"{known[name]}, the strategy {name!r}, has no method assign(members, partitions, racks)"
+        )
+    return made
+
+
+def _loaded(name: str, place: str) -> Callable[..., object]:
+    try:
+        if name in OURS:
+            module, _, attribute = place.partition(":")
+            factory = getattr(import_module(module), attribute)
+        else:
+            factory = EntryPoint(name, place, ENTRY_POINT_GROUP).load()
+    except (ImportError, AttributeError) as error:
+        raise UnknownAssignorError(f"the strategy {name!r} cannot be loaded from {place}: {error}") from error
+    if not callable(factory):
+        raise UnknownAssignorError(f"{place}, the strategy {name!r}, is neither a class nor a function")
+    return factory  # type: ignore[no-any-return]
+
+
+def _made(factory: Callable[..., object], config: object) -> object:
+    from_config = getattr(factory, "from_config", None)
+    return from_config(config) if from_config is not None else factory()

@@ -1,4 +1,4 @@
-"""Strategies that are told who may consume: a fixed table, and a choice of machines. Pure; any thread."""
+"""Strategies with configured members: a fixed table of owners, and a choice of machines. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Predicate = Callable[[Member], bool]
 
 
 class ConfiguredAssignor:
-    """RocketMQ's CONFIG: every member is told what to own.
+    """RocketMQ's CONFIG: a table assigns the partitions.
 
-    Argument: ``table``, which must be the same everywhere: from a thread id, or a consumer id (its first thread of the
-    topic), to partitions. What the table leaves out, or gives to somebody who is not there, is owned by nobody; a
-    partition that does not exist is passed over. RocketMQ hands out the list unchecked, here two owners of a partition
-    are an error.
+    No member owns a partition that the table lacks, or gives to an absent member. A partition that does not exist is
+    ignored. RocketMQ does not check the table; here two owners of one partition are an error.
+
+    Argument: ``table`` maps a thread id, or a consumer id (its first thread of the topic), to partitions. It must be
+    the same in all members.
     """
 
     def __init__(self, table: Mapping[str, Collection[TopicPartition]]) -> None:
@@ -31,19 +32,21 @@ class ConfiguredAssignor:
 
     @classmethod
     def from_config(cls, config: object) -> ConfiguredAssignor:
-        """The table of ``assignment.table``, as the property's text or as the mapping itself.
+        """Make the strategy for ``assignment.table``, the property's text or a mapping.
 
-        Raises ConfigException where there is none.
+        Raises ConfigException if there is none.
         """
         table = getattr(config, "assignment_table", None)
         if not table:
-            raise ConfigException("assignment.table", "the strategy configured needs a table of who owns what")
+            raise ConfigException(
+                "assignment.table", "the strategy configured needs a table of members and their partitions"
+            )
         return cls(parse_assignment_table(table) if isinstance(table, str) else table)
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what. Raises AssignmentError where a partition is given to two threads."""
+        """Return the assignment. Raises AssignmentError if the table gives a partition to two threads."""
         assignment: dict[TopicPartition, ThreadId] = {}
         for consumer, member in members.items():
             for topic, threads in member.threads.items():
@@ -63,10 +66,10 @@ def _give(assignment: dict[TopicPartition, ThreadId], partition: TopicPartition,
 
 
 def machines(*patterns: str) -> Predicate:
-    """A predicate: whether a member runs on one of these machines, by what it advertises.
+    """Return a predicate: whether a member runs on one of these machines, by its advertised host and address.
 
     A pattern is a network (``10.1.0.0/16``), an address, or a host name with ``*`` and ``?``. A member that advertises
-    neither host nor address, such as a Scala one, is on none of them.
+    neither, such as a Scala member, is on none of them.
     """
 
     def matches(member: Member) -> bool:
@@ -87,10 +90,10 @@ def _is_at(member: Member, pattern: str) -> bool:
 
 
 class OnlyAssignor:
-    """Only some members consume; the others stand by.
+    """Lets only some members consume; the others stand by.
 
-    Arguments: ``allowed`` says of a member whether it may consume; ``inner`` shares out among those (default: range);
-    ``fallback`` says what happens when none of them is left: ``"all"``, everybody consumes, or ``"nobody"``.
+    Arguments: ``allowed`` returns whether a member may consume. ``inner`` is the strategy among those (default: range).
+    ``fallback`` decides if none of them is left: ``"all"`` members consume, or ``"nobody"``.
     """
 
     def __init__(
@@ -104,16 +107,15 @@ class OnlyAssignor:
 
     @property
     def wants_racks(self) -> bool:
-        """Whether the inner strategy wants them."""
+        """Whether the inner strategy wants racks."""
         return bool(getattr(self._inner, "wants_racks", False))
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> Mapping[TopicPartition, ThreadId]:
-        """Who shall own what. Raises what ``allowed`` and ``inner`` raise.
+        """Return the assignment. Raises what ``allowed`` and ``inner`` raise.
 
-        Whether anybody is left is asked for each topic, so that a topic which only others take part in is not
-        forgotten.
+        ``fallback`` decides for each topic. Otherwise no member would consume a topic that only other members have.
         """
         chosen = {consumer: member for consumer, member in members.items() if self._allowed(member)}
         if self._fallback == "nobody":

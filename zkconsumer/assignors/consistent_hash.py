@@ -1,4 +1,4 @@
-"""RocketMQ's consistent hash: when a member comes or goes, only its own partitions move. Pure; any thread."""
+"""RocketMQ's consistent hash: a member that joins or leaves moves only its own partitions. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from zkconsumer.model import ThreadId, TopicPartition
 
 
 def md5_hash(text: str) -> int:
-    """RocketMQ's default: the first four bytes of MD5, as a number from 0 to 2^32 - 1."""
+    """Return RocketMQ's default hash: the first four bytes of MD5, as a number from 0 to 2^32 - 1."""
     return int.from_bytes(md5(text.encode("utf-8", "replace"), usedforsecurity=False).digest()[:4], "big")
 
 
 class ConsistentHashAssignor:
-    """Each client stands at several points of a ring; a queue belongs to the first point at or after its own hash.
+    """Places each client at several points of a ring. A queue goes to the first point at or after its own hash.
 
-    Arguments: ``virtual_nodes`` points for each client (0: nobody owns anything); ``hash_function`` from text to any
-    integer, compared as such. Nothing bounds the balance: with ten points and few queues some members have none. Raises
-    ValueError for a negative number of points.
+    Nothing bounds the balance: with ten points and few queues some members own nothing.
+
+    Arguments: ``virtual_nodes`` is the number of points for each client (0: no client owns anything), ``hash_function``
+    maps a text to any integer. Raises ValueError for a negative number of points.
     """
 
     def __init__(self, virtual_nodes: int = 10, hash_function: Callable[[str], int] = md5_hash) -> None:
@@ -31,14 +32,14 @@ class ConsistentHashAssignor:
         self._hash = hash_function
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """The queues of the client at each position; one that is listed twice has its queues at both."""
+        """Return the queues of the client at each position. A client that is listed twice has its queues at both."""
         ring = self.ring(clients)
         return self.placed(queues, clients, ring, sorted(ring))
 
     def placed(
         self, queues: Sequence[MessageQueue], clients: Sequence[str], ring: dict[int, str], points: list[int]
     ) -> list[list[MessageQueue]]:
-        """The queues of the client at each position, on a given ring with its sorted points."""
+        """Return the queues of the client at each position, for a ring and its sorted points."""
         owned: dict[str, list[MessageQueue]] = {client: [] for client in clients}
         for queue in queues if points else ():
             after = bisect_left(points, self._hash(str(queue)))
@@ -46,8 +47,10 @@ class ConsistentHashAssignor:
         return [owned[client] for client in clients]
 
     def ring(self, clients: Sequence[str]) -> dict[int, str]:
-        """Who stands where. Of two at one point the later one stays; who comes again adds points, from its count of
-        them on.
+        """Return the client at each point.
+
+        Of two clients at one point the later one stays. A repeated client gets further points, numbered from its
+        present number of points on.
         """
         ring: dict[int, str] = {}
         seen: set[str] = set()
@@ -61,12 +64,12 @@ class ConsistentHashAssignor:
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what."""
-        return assign_by_topic(_Remembering(self), members, partitions)
+        """Return the assignment."""
+        return assign_by_topic(_CachedRings(self), members, partitions)
 
 
-class _Remembering:
-    """Makes one ring for all topics that have the same clients; a ring of thousands takes a while."""
+class _CachedRings:
+    """Makes one ring for all topics with the same clients, because a ring of thousands takes a while."""
 
     def __init__(self, strategy: ConsistentHashAssignor) -> None:
         self._strategy = strategy

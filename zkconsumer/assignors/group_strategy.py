@@ -1,9 +1,9 @@
-"""From the view of a group to what a strategy is asked, and whether the whole group agrees on it. Pure; any thread.
+"""The strategy of a whole group: its call with the members' registrations, and its conflicts. Pure; any thread.
 
-Members advertise what strategies may want to know in extra keys of their registration, which Scala members ignore. Of
-the strategies only ``range`` and ``roundrobin`` are known to Scala members, which do not say which one they use. Any
-other takes effect only where every member advertises it; else all of ours fall back to ``range`` together, since they
-see the same members, or refuse, as ``assignment.mixed.group`` says.
+Members advertise facts for strategies in extra keys of their registration, which Scala members ignore. Scala members
+know only ``range`` and ``roundrobin``, and do not advertise which of them they use. Any other strategy takes effect
+only if every member advertises it. Otherwise all members of this package fall back to ``range`` together, because they
+see the same members. Or they refuse to assign, as ``assignment.mixed.group`` says.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks
-from zkconsumer.assignors.lookup import assignor
+from zkconsumer.assignors.assignor import AssignmentError, Assignor, Member, Racks, assignor
 from zkconsumer.assignors.range import RangeAssignor
 from zkconsumer.core.registration import Registration
+from zkconsumer.core.wording import first_of
 from zkconsumer.model import Assignment, ConsumerId, ThreadId
 
 ADVERTISED = ("host", "address", "room", "strategy", "zkconsumer")
-"""The extra keys of a registration that become attributes of a Member, in the order of these; ``zkconsumer`` is its
-version.
-"""
+"""The extra keys of a registration that become fields of a Member, in their order. ``zkconsumer`` is the version."""
 
 RELEASE_KEY = "scala.compat.version"
-"""The extra key in which a member with ``roundrobin`` says which release it agrees with."""
+"""The extra key with ``scala.compat.version``, which members with ``roundrobin`` advertise."""
 
 SCALA_STRATEGIES = ("range", "roundrobin")
-"""The strategies that Scala members know."""
+"""The strategies of Scala members."""
 
 Threads = Mapping[ConsumerId, Mapping[str, tuple[ThreadId, ...]]]
 
@@ -41,12 +39,12 @@ class StrategyView(Protocol):
 
     @property
     def partitions(self) -> Mapping[str, tuple[int, ...]]:
-        """The partitions of the topics that exist."""
+        """The partitions of all existing topics."""
         ...  # pragma: no cover
 
     @property
     def racks(self) -> Racks:
-        """The racks of their leaders, if they are wanted."""
+        """The racks of the partitions' leaders, if the strategy wants them."""
         ...  # pragma: no cover
 
 
@@ -60,7 +58,7 @@ class StrategyConfig(Protocol):
 
 
 def advertised_member(registration: Registration, threads: Mapping[str, tuple[ThreadId, ...]]) -> Member:
-    """A member as strategies see it."""
+    """Return the argument of a strategy for one member."""
     host, address, room, strategy, version = (_text(registration.extra.get(key)) for key in ADVERTISED)
     return Member(threads, host, address, room, strategy, version, registration.extra)
 
@@ -77,7 +75,7 @@ def advertisement(
     room: str | None = None,
     version: str = "",
 ) -> dict[str, object]:
-    """The extra keys that our own registration should carry; what is unknown is left out."""
+    """Return the extra keys of this member's registration, without unknown ones."""
     name = config.partition_assignment_strategy
     known = dict(zip(ADVERTISED, (host, address, room, name, version), strict=True))
     if name == "roundrobin":
@@ -85,57 +83,51 @@ def advertisement(
     return {key: value for key, value in known.items() if value}
 
 
-def concern(config: StrategyConfig, members: Mapping[ConsumerId, Registration]) -> str | None:
-    """Why this group may not agree with our strategy, in words for a log, None where nothing speaks against it.
+def strategy_conflict(config: StrategyConfig, members: Mapping[ConsumerId, Registration]) -> str | None:
+    """Return why these members may not agree with our strategy, as text for a log, or None.
 
-    For ``roundrobin``: members that do not say which text they hash, or hash another one. For strategies beyond the
-    original's: members that do not advertise the same one; it is not in effect then. For ``range``: members that say
-    otherwise.
+    * ``roundrobin``: members that do not advertise their release, or hash another text
+    * ``range``: members that advertise another strategy
+    * any other strategy: members that do not advertise the same one; then it is not in effect
     """
     name = config.partition_assignment_strategy
-    other = sorted(c for c, registration in members.items() if registration.extra.get("strategy") not in (name, None))
-    silent = sorted(c for c, registration in members.items() if registration.extra.get("strategy") is None)
+    other = [c for c, registration in members.items() if registration.extra.get("strategy") not in (name, None)]
+    silent = [c for c, registration in members.items() if registration.extra.get("strategy") is None]
     if name == "range":
-        return f"{_abbreviated(other)} advertise another strategy than range" if other else None
+        return f"{first_of(other, 3)} advertise another strategy than range" if other else None
     if name != "roundrobin":
-        strangers = other + silent
+        without = other + silent
         return (
-            f"{_abbreviated(strangers)} do not advertise the strategy {name}, which needs all of us"
-            if strangers
-            else None
+            f"{first_of(without, 3)} do not advertise the strategy {name}, which needs all of us" if without else None
         )
     wanted = _hashed_text(getattr(config, "scala_compat_version", "1.1"))
-    forms = {c: _hashed_text(_text(registration.extra.get(RELEASE_KEY))) for c, registration in members.items()}
-    differing = other or sorted(c for c, form in forms.items() if form not in (wanted, None))
+    texts = {c: _hashed_text(_text(registration.extra.get(RELEASE_KEY))) for c, registration in members.items()}
+    differing = other or [c for c, text in texts.items() if text not in (wanted, None)]
     if differing:
         return (
-            f"{_abbreviated(differing)} advertise another strategy than ours, roundrobin hashing {wanted}: "
+            f"{first_of(differing, 3)} advertise another strategy than ours, roundrobin hashing {wanted}: "
             "we will contend for partitions"
         )
-    unknown = sorted(c for c, form in forms.items() if form is None)
+    unknown = [c for c, text in texts.items() if text is None]
     if unknown:
         return (
-            f"{_abbreviated(unknown)} do not say their release: if it is not one that hashes {wanted} in roundrobin "
+            f"{first_of(unknown, 3)} do not advertise their release: if it does not hash {wanted} in roundrobin "
             "(KAFKA-5822), we will contend for partitions; see scala.compat.version"
         )
     return None
 
 
 def _hashed_text(release: str | None) -> str | None:
-    """What releases hash in round robin, as an example."""
+    """Return an example of the text that a release hashes in ``roundrobin``, None for an unknown release."""
     if release is None:
         return None
     return "'[topic,0]'" if release.startswith("0.") else "'topic-0'"
 
 
-def _abbreviated(names: list[ConsumerId]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 class GroupStrategy:
-    """The strategy that ``partition.assignment.strategy`` names, as the planner calls it.
+    """The strategy of ``partition.assignment.strategy``, as the planner calls it.
 
-    Raises UnknownAssignorError, and ConfigException where the strategy misses a property.
+    Raises UnknownAssignorError, and ConfigException for a missing property of the strategy.
     """
 
     def __init__(self, config: StrategyConfig) -> None:
@@ -146,14 +138,13 @@ class GroupStrategy:
 
     @property
     def wants_racks(self) -> bool:
-        """Whether the view must tell the racks of the partitions' leaders."""
+        """Whether the strategy wants the racks of the partitions' leaders."""
         return bool(getattr(self._chosen, "wants_racks", False))
 
     def __call__(self, view: StrategyView, threads: Threads) -> Assignment:
-        """Who shall own what.
+        """Return the assignment.
 
-        Raises AssignmentError in a mixed group where ``assignment.mixed.group`` is ``refuse``, and whatever the
-        strategy raises.
+        Raises AssignmentError in a mixed group if ``assignment.mixed.group`` is ``refuse``, and the strategy's errors.
         """
         members = {consumer: advertised_member(view.members[consumer], wanted) for consumer, wanted in threads.items()}
         if self.name in SCALA_STRATEGIES or all(one.strategy == self.name for one in members.values()):
@@ -163,15 +154,13 @@ class GroupStrategy:
         return RangeAssignor().assign(members, view.partitions)
 
     def concern(self, members: Mapping[ConsumerId, Registration]) -> str | None:
-        """Why these members may not agree with our strategy, and what follows; None where nothing speaks against
-        it.
-        """
-        found = concern(self._config, members)
+        """Return why these members may not agree with our strategy, and the consequence, or None."""
+        found = strategy_conflict(self._config, members)
         if found is None or self.name in SCALA_STRATEGIES:
             return found
         return found + ("; refused until they do" if self._refuses else "; range is in effect until they do")
 
 
 def assignment_strategy(config: StrategyConfig) -> GroupStrategy:
-    """The strategy that ``partition.assignment.strategy`` names. Raises as :class:`GroupStrategy`."""
+    """Return the strategy of ``partition.assignment.strategy``. Raises as :class:`GroupStrategy`."""
     return GroupStrategy(config)

@@ -1,10 +1,10 @@
-"""The strategies of a group's leader, under the names and with the user data of the Java consumer's. Pure; any thread.
+"""The Java consumer's strategies for brokers' groups, with their names and user data. Pure; any thread.
 
-``range`` and ``roundrobin`` give what the Java classes give, without racks; ``sticky`` and ``cooperative-sticky`` keep
-the same promises and may hand out free partitions in another order, which nobody but the leader computes.
-``zkconsumer``, ours alone, is in ``streams.py``. Mirrors ``RangeAssignor``, ``RoundRobinAssignor``, ``StickyAssignor``
-and ``CooperativeStickyAssignor`` of 3.9; differs in that what a member held is told by the caller and kept by nobody
-here.
+The leader of a group uses them to assign partitions to members. ``range`` and ``roundrobin`` equal the Java classes,
+without racks. ``sticky`` and ``cooperative-sticky`` keep the same promises, but may assign free partitions in another
+order. Mirrors ``RangeAssignor``, ``RoundRobinAssignor``, ``StickyAssignor`` and ``CooperativeStickyAssignor`` of 3.9.1.
+Differs: the strategies keep no state, so the caller passes a member's previous assignment. Names are in the order of
+Java's text.
 """
 
 from __future__ import annotations
@@ -28,43 +28,44 @@ from zkconsumer.core.consumer_protocol import MemberAssignment, MemberSubscripti
 from zkconsumer.model import TopicPartition, utf16_key
 
 GroupMembers = Mapping[str, MemberSubscription]
-"""The group's members by their ids, as the leader sees them."""
+"""The subscriptions of the group's members, by member id."""
 
 EAGER = (RebalanceProtocol.EAGER,)
 COOPERATIVE = (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
-"""What can be used incrementally can be used eagerly too, which is how a group moves to it (KIP-429)."""
+"""A cooperative strategy can also run eagerly: this is how a group changes over to it (KIP-429)."""
 
 
 class GroupAssignor(Protocol):
-    """A strategy as members offer it and as the leader uses it."""
+    """A strategy of a brokers' group. Members offer it; the leader uses it."""
 
     @property
     def name(self) -> str:
-        """The name that members vote for."""
+        """The name of the strategy in the members' votes."""
         ...  # pragma: no cover
 
     @property
     def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """How a member may behave under this strategy."""
+        """The rebalance protocols that work with this strategy."""
         ...  # pragma: no cover
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What a member tells its leader's strategy.
+        """Return a member's user data for the leader's strategy.
 
-        Arguments: the topics it subscribes to; what it was last assigned, and in which generation (-1: never).
+        Arguments: ``topics`` are the subscribed ones; ``previous`` is the last assignment, in ``generation`` (-1:
+        none).
         """
         ...  # pragma: no cover
 
     def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> Mapping[str, MemberAssignment]:
-        """What each member gets. Arguments: the number of partitions of each topic that exists; the members.
+        """Return the assignment of each member. Raises AssignmentError, MalformedMemberError.
 
-        Raises AssignmentError, MalformedMemberError.
+        Arguments: ``partitions`` has the number of partitions of each existing topic.
         """
         ...  # pragma: no cover
 
 
 class _FunctionAssignor:
-    """A strategy that is a function of members and partitions and needs no user data."""
+    """A strategy made of a function of members and partitions; it needs no user data."""
 
     def __init__(self, name: str, assign: Callable[[SubscribedMembers, Mapping[str, int]], MemberPartitions]) -> None:
         self.name = name
@@ -72,15 +73,15 @@ class _FunctionAssignor:
 
     @property
     def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """Only the eager one."""
+        """The eager protocol alone."""
         return EAGER
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Nothing."""
+        """Return None."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> dict[str, MemberAssignment]:
-        """What each member gets; raises nothing."""
+        """Return the assignment of each member; raises nothing."""
         found = self._assign({member: self._subscribed_member(said) for member, said in members.items()}, partitions)
         return {member: MemberAssignment(tuple(given)) for member, given in found.items()}
 
@@ -89,31 +90,31 @@ class _FunctionAssignor:
 
 
 class RangeGroupAssignor(_FunctionAssignor):
-    """Each topic for itself, in contiguous blocks: ``RangeAssignor``, the Java consumer's default."""
+    """``RangeAssignor``, the Java consumer's default: contiguous blocks, topic by topic."""
 
     def __init__(self) -> None:
         super().__init__("range", range_assignment)
 
 
 class RoundRobinGroupAssignor(_FunctionAssignor):
-    """All partitions dealt out in turn: ``RoundRobinAssignor``."""
+    """``RoundRobinAssignor``: all partitions in turn."""
 
     def __init__(self) -> None:
         super().__init__("roundrobin", roundrobin_assignment)
 
 
 class StickyGroupAssignor(_FunctionAssignor):
-    """Balanced first, then what moves least; everything is given up meanwhile: ``StickyAssignor``.
+    """``StickyAssignor``: balanced first, then with the fewest moves. Members give up everything meanwhile.
 
-    Its user data is what the member was last assigned, with the generation since 2.2. As there, user data that cannot
-    be read counts as none: a member then keeps nothing, and the group goes on.
+    Its user data is the member's last assignment, since 2.2 with the generation. As in Java, unreadable user data
+    counts as none: the member keeps nothing, and the group goes on.
     """
 
     def __init__(self) -> None:
         super().__init__("sticky", sticky)
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """What was assigned last; nothing before the first assignment."""
+        """Return the last assignment, None before the first."""
         return None if generation < 0 else byte_reader.partitions(previous) + byte_reader.int32(generation)
 
     def _subscribed_member(self, said: MemberSubscription) -> SubscribedMember:
@@ -122,10 +123,10 @@ class StickyGroupAssignor(_FunctionAssignor):
 
 
 class CooperativeStickyGroupAssignor(_FunctionAssignor):
-    """Sticky, and a partition that changes hands is first given up, then given: ``CooperativeStickyAssignor``.
+    """``CooperativeStickyAssignor``: sticky; a moving partition is first given up, then assigned.
 
-    What members hold is in their subscriptions. The generation stands there since version 2 and in the user data
-    before, where Java's class goes on writing it.
+    Subscriptions name the owned partitions, and from version 2 on their generation. Before, the generation was in the
+    user data, where Java's class still writes it.
     """
 
     def __init__(self) -> None:
@@ -133,11 +134,11 @@ class CooperativeStickyGroupAssignor(_FunctionAssignor):
 
     @property
     def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """Both."""
+        """Both protocols."""
         return COOPERATIVE
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """The generation of the last assignment, -1 before the first."""
+        """Return the generation of the last assignment, -1 before the first."""
         return byte_reader.int32(generation)
 
     def _subscribed_member(self, said: MemberSubscription) -> SubscribedMember:
@@ -148,7 +149,7 @@ class CooperativeStickyGroupAssignor(_FunctionAssignor):
 
 
 def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
-    """What a member of ``sticky`` was last assigned, and in which generation (-1: not told, as before 2.2)."""
+    """Decode user data of ``sticky``: the last assignment and its generation (-1: unknown, as before 2.2)."""
     if not data:
         return [], -1
     with suppress(ValueError):
@@ -159,16 +160,14 @@ def decode_sticky(data: bytes | None) -> tuple[list[TopicPartition], int]:
 
 
 def _generation_of(data: bytes) -> int:
-    """The generation in the user data of ``cooperative-sticky``: Java's is nothing else, librdkafka's is that of
-    ``sticky``.
-    """
+    """Return the generation in user data of ``cooperative-sticky``. Java writes just that; librdkafka as ``sticky``."""
     if len(data) == 4:
         return ByteReader(data).int32()
     return decode_sticky(data)[1]
 
 
 def range_assignment(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
-    """Each topic for itself, in contiguous blocks. ``partitions`` counts those of each topic."""
+    """Assign contiguous blocks, topic by topic. ``partitions`` has the number of partitions of each topic."""
     order = in_java_order(members)
     assignment: MemberPartitions = {consumer: [] for consumer in members}
     for topic in _topics(members, partitions):
@@ -179,7 +178,7 @@ def range_assignment(members: SubscribedMembers, partitions: Mapping[str, int]) 
 
 
 def roundrobin_assignment(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
-    """All partitions by topic and number, dealt out; who does not subscribe to a topic loses its turn."""
+    """Assign all partitions in turn, by topic and number. A member without the topic loses its turn."""
     order = in_java_order(members)
     wanted = {consumer: frozenset(member.topics) for consumer, member in members.items()}
     assignment: MemberPartitions = {consumer: [] for consumer in members}
@@ -194,6 +193,6 @@ def roundrobin_assignment(members: SubscribedMembers, partitions: Mapping[str, i
 
 
 def _topics(members: SubscribedMembers, partitions: Mapping[str, int]) -> list[str]:
-    """The topics that exist and that anybody subscribes to, in Java's order."""
+    """Return the existing subscribed topics, in the order of Java's text."""
     wanted = {topic for member in members.values() for topic in member.topics}
     return sorted((topic for topic in wanted if topic in partitions), key=utf16_key)

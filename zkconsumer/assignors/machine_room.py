@@ -1,6 +1,6 @@
 """RocketMQ's strategies for several machine rooms. Pure; any thread.
 
-A partition's room is the rack of its leader; a member's is the one it advertises.
+The room of a partition is the rack of its leader. The room of a member is the advertised one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 
 
 def _room_in(broker: str) -> str | None:
-    """The room in a name like ``room@broker``, None for any other; like Java's split, which drops empty ends."""
+    """Return the room in a name like ``room@broker``, or None. As in Java's split, empty ends do not count."""
     parts = broker.split("@")
     while parts and not parts[-1]:
         parts.pop()
@@ -23,9 +23,9 @@ def _room_in(broker: str) -> str | None:
 
 
 class MachineRoomAssignor:
-    """MACHINE_ROOM: only queues in certain rooms are consumed, by everybody; those elsewhere go to nobody.
+    """MACHINE_ROOM: all clients consume the queues in the given rooms; no client consumes the others.
 
-    Argument: ``rooms``. Contiguous blocks of equal size, what remains is dealt out from the end.
+    Clients get contiguous blocks of equal size. The remaining queues go to the first clients, one each.
     """
 
     wants_racks = True
@@ -35,9 +35,9 @@ class MachineRoomAssignor:
 
     @classmethod
     def from_config(cls, config: object) -> MachineRoomAssignor:
-        """The rooms of ``assignment.rooms``, as the property's text or as a collection.
+        """Make the strategy for ``assignment.rooms``, the property's text or a collection of rooms.
 
-        Raises ConfigException where there are none.
+        Raises ConfigException if there are none.
         """
         rooms = getattr(config, "assignment_rooms", None)
         if not rooms:
@@ -45,7 +45,7 @@ class MachineRoomAssignor:
         return cls(parse_rooms(rooms) if isinstance(rooms, str) else rooms)
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """The queues of the client at each position."""
+        """Return the queues of the client at each position."""
         kept = [queue for queue in queues if _room_in(queue.broker) in self._rooms]
         size, rest = divmod(len(kept), len(clients))
         dealt = len(clients) * size
@@ -57,15 +57,15 @@ class MachineRoomAssignor:
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what; raises nothing."""
+        """Return the assignment; raises nothing."""
         return assign_by_topic(self, members, partitions, lambda partition: f"{racks.get(partition, '')}@kafka")
 
 
 class MachineRoomNearbyAssignor:
-    """MACHINE_ROOM_NEARBY: queues go to clients of their own room; those of rooms without clients to all.
+    """MACHINE_ROOM_NEARBY: queues go to clients in their own room, and queues of rooms without clients to all clients.
 
-    Arguments: ``inner``, the strategy inside a room; ``room_of_queue`` and ``room_of_client``, which default to
-    "unknown" and are given by :meth:`assign` from racks and members.
+    Arguments: ``inner`` is the strategy inside a room. ``room_of_queue`` and ``room_of_client`` return None for an
+    unknown room; :meth:`assign` takes them from racks and members.
     """
 
     wants_racks = True
@@ -81,7 +81,7 @@ class MachineRoomNearbyAssignor:
         self._room_of_client = room_of_client
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """The queues of the client at each position. Raises AssignmentError where a room is unknown."""
+        """Return the queues of the client at each position. Raises AssignmentError for an unknown room."""
         by_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             by_room.setdefault(_known(self._room_of_queue(queue), f"mq {queue}"), []).append(queue)
@@ -111,7 +111,7 @@ class MachineRoomNearbyAssignor:
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what. Raises AssignmentError where a leader has no rack, or a member advertises no room."""
+        """Return the assignment. Raises AssignmentError for a leader without a rack, or a member without a room."""
         rooms: dict[str, str | None] = {
             thread: member.room
             for member in members.values()

@@ -1,4 +1,4 @@
-"""``range``: each topic for itself, in contiguous blocks. The original's default. Pure; any thread."""
+"""The strategy ``range``: contiguous blocks, topic by topic. The original's default. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def blocks(items: Sequence[T], shares: int) -> Iterator[Sequence[T]]:
-    """``items`` cut into ``shares`` contiguous blocks; the first ones get one more where it does not come out even."""
+    """Cut ``items`` into ``shares`` contiguous blocks of equal size. The first blocks get one more item if needed."""
     size, more = divmod(len(items), shares)
     start = 0
     for position in range(shares):
@@ -22,16 +22,16 @@ def blocks(items: Sequence[T], shares: int) -> Iterator[Sequence[T]]:
 
 
 class RangeAssignor:
-    """Of each topic, the first thread gets the first partitions, and so on; mirrors ``kafka.consumer.RangeAssignor``.
+    """Assigns each topic's partitions in blocks: the first ones to the first thread, and so on.
 
-    Threads beyond the number of partitions idle. Partition numbers count by position, so gaps do no harm. Since every
-    topic starts with the same threads, the skew of many small topics adds up.
+    More threads than partitions leave threads idle. Gaps in the partition numbers do no harm. Every topic starts with
+    the same threads, so the skew of many small topics adds up. Mirrors ``kafka.consumer.RangeAssignor``.
     """
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what; raises nothing."""
+        """Return the assignment; raises nothing."""
         return {
             TopicPartition(topic, number): thread
             for topic, threads in threads_by_topic(members).items()

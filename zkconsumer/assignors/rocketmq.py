@@ -1,8 +1,8 @@
-"""RocketMQ's strategies, first part: what they have in common, and the two averages. Pure; any thread.
+"""RocketMQ's strategies: their interface and the strategies ``average`` and ``average-by-circle``. Pure; any thread.
 
-There a strategy is asked topic by topic: (group, my client id, all queues, all client ids) -> my queues, queues and ids
-being sorted by the caller. Here our thread id is the client id, and a partition is the queue (topic, "", number); the
-broker's name is empty, or made of the rack where a strategy needs it, because leaders move and names with them.
+RocketMQ calls a strategy for one topic: (group, own client id, all queues, all client ids) -> own queues. The caller
+sorts queues and ids. Here a thread id is the client id, and a partition is the queue (topic, "", number). The broker's
+name is empty, or made of the leader's rack for strategies that need it: leaders move, and names would move with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 
 
 class MessageQueue(NamedTuple):
-    """A queue of RocketMQ; its text is what consistent hashing hashes."""
+    """A queue of RocketMQ. Consistent hashing hashes its text."""
 
     topic: str
     broker: str
@@ -27,20 +27,20 @@ class MessageQueue(NamedTuple):
 
 
 class QueueAllocator(Protocol):
-    """How queues are shared out among clients, position by position."""
+    """A strategy of RocketMQ, for all clients of one topic at once."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """The queues of the client at each position; both arguments are not empty, and in the caller's order."""
+        """Return the queues of the client at each position. Both arguments are sorted and not empty."""
         ...  # pragma: no cover
 
 
 def allocate(
     strategy: QueueAllocator, current: str, queues: Sequence[MessageQueue], clients: Sequence[str]
 ) -> list[MessageQueue]:
-    """The queues of client ``current``, as RocketMQ's strategies answer.
+    """Return the queues of client ``current``, as RocketMQ does.
 
-    A client that is not listed gets nothing; one that is listed twice gets the share of its first position. Raises
-    AssignmentError, with the original's words, where an argument is empty.
+    An unlisted client gets no queues. A client that is listed twice gets those of its first position. Raises
+    AssignmentError, in RocketMQ's words, for an empty argument.
     """
     if not current:
         raise AssignmentError("currentCID is empty")
@@ -57,9 +57,9 @@ def assign_by_topic(
     partitions: Partitions,
     broker: Callable[[TopicPartition], str] = lambda _: "",
 ) -> dict[TopicPartition, ThreadId]:
-    """A whole group's assignment by a strategy that is asked topic by topic.
+    """Return the assignment of a whole group by a strategy of RocketMQ.
 
-    ``broker`` gives the name that stands for a partition's broker.
+    ``broker`` returns the name of a partition's broker.
     """
     assignment: dict[TopicPartition, ThreadId] = {}
     for topic, threads in threads_by_topic(members).items():
@@ -73,41 +73,42 @@ def assign_by_topic(
 
 
 class AverageAssignor:
-    """RocketMQ's default (AVG): contiguous blocks, the first ones larger by one. The same blocks as ``range``."""
+    """RocketMQ's default (AVG): contiguous blocks, the first ones larger by one, as in ``range``."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """The queues of the client at each position."""
+        """Return the queues of the client at each position."""
         return [list(block) for block in blocks(queues, len(clients))]
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what; raises nothing."""
+        """Return the assignment; raises nothing."""
         return assign_by_topic(self, members, partitions)
 
 
 class AverageByCircleAssignor:
-    """RocketMQ's AVG_BY_CIRCLE: dealt out one by one, like cards."""
+    """RocketMQ's AVG_BY_CIRCLE: queues in turn, like cards."""
 
     def allocate_all(self, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[list[MessageQueue]]:
-        """The queues of the client at each position."""
+        """Return the queues of the client at each position."""
         return [list(queues[position :: len(clients)]) for position in range(len(clients))]
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what; raises nothing."""
+        """Return the assignment; raises nothing."""
         return assign_by_topic(self, members, partitions)
 
 
 def pop_queues(
     strategy: QueueAllocator, current: str, queues: Sequence[MessageQueue], clients: Sequence[str], extra: int
 ) -> list[MessageQueue]:
-    """The queues that a client may pop from, as RocketMQ 5's broker answers; queues are shared, not owned.
+    """Return the queues that a client may pop from, as RocketMQ 5's broker does. Clients share queues there.
 
-    ``extra`` is ``popShareQueueNum``: with that many further clients a queue is shared. Not positive, or as many as
-    there are others: every queue, by the number -1 ("any of this broker"). More clients than queues: one queue each,
-    cyclically. ``strategy`` is one of the averages. Raises AssignmentError as :func:`allocate` does.
+    ``extra`` is ``popShareQueueNum``, the number of further clients for each queue. If it is not positive, or at least
+    the number of other clients, a client gets all queues, with the number -1 ("any of this broker"). With more clients
+    than queues, each gets one queue, cyclically. ``strategy`` is one of the averages. Raises AssignmentError as
+    :func:`allocate` does.
     """
     if extra <= 0 or extra >= len(clients) - 1:
         return [queue._replace(number=-1) for queue in queues]

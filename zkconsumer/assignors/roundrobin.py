@@ -1,9 +1,9 @@
-"""``roundrobin``: all partitions of all topics, dealt out in the order of a hash. Pure; any thread.
+"""The strategy ``roundrobin``: all partitions of all topics in turn, in the order of a hash. Pure; any thread.
 
-Mirrors ``kafka.consumer.RoundRobinAssignor`` of 0.8.2 to 1.1.1. Its order is that of Java's hash of a partition's
-*text*, and that text changed in 1.0 with a logging commit (KAFKA-5822), from ``[topic,0]`` to ``topic-0``. Members that
-disagree about it want the same partitions and never settle, hence ``scala.compat.version``. Equal hashes come in the
-order of a Scala hash map there, which cannot be known from outside; here in the order of topic and number.
+Mirrors ``kafka.consumer.RoundRobinAssignor`` of 0.8.2 to 1.1.1. It sorts partitions by Java's hash of their *text*. A
+logging commit in 1.0 (KAFKA-5822) changed that text from ``[topic,0]`` to ``topic-0``. Members that hash different
+texts claim the same partitions and never settle; ``scala.compat.version`` prevents that. The original leaves equal
+hashes in the order of a Scala hash map, which no other member can know. Here topic and number decide.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from zkconsumer.model import ThreadId, TopicPartition, utf16_key
 
 
 class RoundRobinAssignor:
-    """Deals partitions to threads in turn; a thread that does not take part in a topic loses its turn.
+    """Assigns partitions to threads in turn. A thread without the partition's topic loses its turn.
 
-    Argument: ``scala_compat_version``, the release to agree with: below 1.0 the old text is hashed; below 0.10 a group
-    whose topics do not all have the very same threads is refused, as there (KAFKA-2434).
+    Argument: ``scala_compat_version`` is the release to agree with. Below 1.0 the old text is hashed. Below 0.10 all
+    topics must have the same threads, as in the original (KAFKA-2434).
     """
 
     def __init__(self, scala_compat_version: str = "1.1") -> None:
@@ -36,13 +36,13 @@ class RoundRobinAssignor:
 
     @classmethod
     def from_config(cls, config: object) -> RoundRobinAssignor:
-        """As the property ``scala.compat.version`` says."""
+        """Make the strategy for the release in ``scala.compat.version``."""
         return cls(getattr(config, "scala_compat_version", "1.1"))
 
     def assign(
         self, members: Members, partitions: Partitions, racks: Racks = NO_RACKS
     ) -> dict[TopicPartition, ThreadId]:
-        """Who shall own what. Raises AssignmentError where the old releases refuse."""
+        """Return the assignment. Raises AssignmentError for a group that releases below 0.10 refuse."""
         by_topic = threads_by_topic(members)
         if self._same_threads_only and len({tuple(threads) for threads in by_topic.values()}) > 1:
             raise AssignmentError(

@@ -1,17 +1,16 @@
-"""Sticky assignment, as Kafka's new consumer understands it, as a function. Pure; any thread.
+"""The Java consumer's sticky assignment, as a function. Pure; any thread.
 
-Invariants, which hold for every input and are what the tests check:
+Invariants for every input, which the tests check:
 
-* every partition of a topic that anybody subscribes to has exactly one owner, who subscribes to it;
-* balanced: nobody can give a partition to somebody who subscribes to it and has at least two fewer. With equal
-  subscriptions that means counts differ by at most one;
-* sticky: with equal subscriptions nothing moves that balance does not force to; nobody loses a partition while owning
-  less
-  than its fair share;
-* deterministic.
+* Complete: every partition of a subscribed topic has exactly one owner, which subscribes to the topic.
+* Balanced: no member could give a partition to a subscriber that has at least two partitions fewer. With equal
+  subscriptions the counts differ by at most one.
+* Sticky: with equal subscriptions no partition moves unless balance needs it, and no member loses a partition while it
+  owns less than its fair share.
+* Deterministic.
 
-Not mirrored: the order in which Kafka hands out what is free, so that two implementations must not be mixed in one
-group; the broker-led protocol does not need it, one member computes for all.
+Differs from Kafka: free partitions may be assigned in another order. That is safe, because in a brokers' group one
+member computes the assignment for all.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from zkconsumer.model import TopicPartition, utf16_key
 
 @dataclass(frozen=True, slots=True)
 class SubscribedMember:
-    """A member of a new consumer's group.
+    """A member of a brokers' group.
 
-    ``topics`` it subscribes to; ``owned``, what it owned in ``generation`` (-1: unknown); ``instance``, its
-    group.instance.id.
+    ``topics`` are the subscribed ones; ``owned`` are its partitions in ``generation`` (-1: unknown); ``instance`` is
+    its ``group.instance.id``.
     """
 
     topics: Sequence[str]
@@ -38,11 +37,11 @@ class SubscribedMember:
 
 SubscribedMembers = Mapping[str, SubscribedMember]
 MemberPartitions = dict[str, list[TopicPartition]]
-"""Every member with what it shall own; members without partitions have an empty list."""
+"""The partitions of every member. Members without partitions have an empty list."""
 
 
 def in_java_order(members: SubscribedMembers) -> list[str]:
-    """The member ids as the new consumer sorts them: static members first, by instance, then the others by id."""
+    """Return the member ids as the Java consumer sorts them: static members by instance, then the others by id."""
 
     def key(consumer: str) -> tuple[bool, bytes]:
         instance = members[consumer].instance
@@ -52,18 +51,18 @@ def in_java_order(members: SubscribedMembers) -> list[str]:
 
 
 def sticky(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
-    """Who shall own what, moving as little as balance allows. ``partitions`` counts those of each topic.
+    """Return the assignment that moves as few partitions as balance allows.
 
-    Of two members that claim the same partition the one with the higher generation had it; of equal generations,
-    neither.
+    ``partitions`` has the number of partitions of each topic. If two members claim a partition, the one with the higher
+    generation owned it; with equal generations, neither.
     """
     return _Balance(members, partitions).settled()
 
 
 def cooperative_sticky(members: SubscribedMembers, partitions: Mapping[str, int]) -> MemberPartitions:
-    """As :func:`sticky`, but a partition that changes hands is owned by nobody until its owner has let go of it.
+    """Return the assignment of :func:`sticky` without partitions that another member still owns.
 
-    The members rebalance once more then.
+    Their new owners get them in the next rebalance, after the old owners have given them up.
     """
     target = sticky(members, partitions)
     holders: dict[TopicPartition, set[str]] = {}
@@ -77,7 +76,7 @@ def cooperative_sticky(members: SubscribedMembers, partitions: Mapping[str, int]
 
 
 class _Balance:
-    """One computation: starts from what is owned, gives away what is free, then evens out."""
+    """One computation: start from the owned partitions, assign the free ones, then even out."""
 
     def __init__(self, members: SubscribedMembers, partitions: Mapping[str, int]) -> None:
         self._order = in_java_order(members)
@@ -127,7 +126,7 @@ class _Balance:
         return {consumer: sorted(owned) for consumer, owned in self._owned.items()}
 
     def _release_beyond_quota(self) -> None:
-        """With equal subscriptions the counts are known beforehand: who may keep one more is decided here, once."""
+        """Release partitions beyond each member's quota, which equal subscriptions fix beforehand."""
         if not self._order:
             return
         least, larger = divmod(len(self._all), len(self._order))
@@ -143,7 +142,7 @@ class _Balance:
         return min(self._takers[topic], key=lambda consumer: len(self._owned[consumer]))
 
     def _even_out(self) -> None:
-        """Moves partitions to poorer subscribers until none can move; each lessens the sum of squares, so it ends."""
+        """Move partitions to poorer subscribers while any can move. Each lessens the sum of squares, so it ends."""
         moved = True
         while moved:
             moved = False
@@ -155,8 +154,9 @@ class _Balance:
 
 
 def _topics_in_turn(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The first partition of each topic, then the second of each, and so on: who gives up the last of them gives up
-    some of each topic and not all of one, which might have all the messages.
+    """Return the first partition of each topic, then the second of each, and so on.
+
+    A member gives up the last ones: some of each topic, not all of one topic, which might have all the messages.
     """
     ranks: dict[str, int] = {}
     ranked: list[tuple[int, TopicPartition]] = []

@@ -1,12 +1,11 @@
 """The command line: ``zkconsumer <command> ...``.
 
-One file a command. A command is a module with ``NAME``, ``HELP`` (one line), ``DESCRIPTION``, ``add_arguments(parser)``
-and ``run(arguments) -> exit code``; add it to ``_COMMANDS`` and it is there. Command modules import at their top only
-what the package itself needs: what an extra brings is imported inside ``run``, so that the help works without it and a
-missing one becomes a ``MissingExtraError`` that names the extra.
+Each command is a module in ``_COMMANDS`` with ``NAME``, ``HELP`` (one line), ``DESCRIPTION``, ``add_arguments(parser)``
+and ``run(arguments) -> exit code``. It imports the modules of an extra inside ``run``. So the help works without the
+extra, and a missing extra becomes a ``MissingExtraError`` that names it.
 
-Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 3 "it is not there" where a command asks, others
-as a command's help says, 130 after Ctrl-C. Runs in the main thread.
+Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 after Ctrl-C, others as in the command's
+help. Runs in the main thread.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ __all__ = ["main"]
 
 
 class Command(Protocol):
-    """What a command's module provides."""
+    """The interface of a command's module."""
 
     NAME: str
     HELP: str
     DESCRIPTION: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the command's options, and subcommands if it has some."""
+        """Declare the command's options and subcommands."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Does it. Returns the exit code; a ZkConsumerError is shown as a message and becomes 1."""
+        """Run the command. Return the exit code. A ZkConsumerError is printed and becomes 1."""
 
 
 _COMMANDS: tuple[Command, ...] = (demo, dev, migrate)
@@ -67,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Argument: ``argv`` without the program's name (``sys.argv`` unless given).
+    """Run one command and return its exit code. ``argv`` is without the program's name (default: ``sys.argv``).
 
-    Returns: the exit code. Raises: SystemExit as argparse does, for ``--help``, ``--version`` and wrong usage.
+    Raises: SystemExit from argparse, for ``--help``, ``--version`` and wrong usage.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
@@ -85,6 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

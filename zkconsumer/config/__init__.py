@@ -1,14 +1,14 @@
-"""The configuration of a consumer: every property of the original connector and our own. Pure, but for reading a file.
+"""The configuration of a consumer: all properties of the original connector and of this package.
 
-:class:`ConsumerConfig` is immutable and may be used by any thread. It mirrors ``kafka.consumer.ConsumerConfig``: the
-same names, types and defaults. On purpose different: every limit is checked at construction, a bad group is not
-reported as a bad ``client.id``, and unknown names are compared with the known ones.
+Pure, except that it reads properties files. :class:`ConsumerConfig` is immutable, and any thread may use it. It mirrors
+``kafka.consumer.ConsumerConfig``: the same names, types and defaults. It differs on purpose: the constructor checks
+every limit, a bad group is not reported as a bad ``client.id``, and a warning for an unknown name suggests a known one.
 
-``keys`` knows what a property is, ``consumer`` holds the table of them, ``zookeeper`` reads ``zookeeper.connect``,
-``properties`` reads Java's files, ``table`` renders the documentation.
+``property_keys`` defines a property, and ``consumer_config`` declares them, with the ``..._properties`` of its parts.
+``addresses`` parses servers, ``java_properties`` parses Java's files, and ``property_table`` renders the documentation.
 """
 
 from zkconsumer.config.consumer_config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning
-from zkconsumer.config.property_table import markdown_table
+from zkconsumer.config.property_table import markdown_tables
 
-__all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning", "markdown_table"]
+__all__ = ["ConsumerConfig", "SuspectConfigWarning", "UnknownPropertyWarning", "markdown_tables"]

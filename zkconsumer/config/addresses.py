@@ -1,5 +1,8 @@
-"""The texts of ``broker.address.map``, ``registered=reachable,registered=reachable``, and of ``bootstrap.servers``,
-``host:port,host:port``. Pure; any thread.
+"""Parsers of the properties that hold addresses. Pure; any thread.
+
+* ``zookeeper.connect``: ``host1:port1,host2:port2/chroot``
+* ``bootstrap.servers``: ``host1:port1,host2:port2``
+* ``broker.address.map``: ``registered=reachable,registered=reachable``
 """
 
 from __future__ import annotations
@@ -12,19 +15,20 @@ from zkconsumer.errors import ConfigException
 _HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,=@]+)"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
 _ADDRESS = re.compile(rf"({_HOST})(?::([0-9]{{1,5}}))?")
-KEY = "zookeeper.connect"
-DEFAULT_PORT = 2181
+_CONNECT = "zookeeper.connect"
+_ZOOKEEPER_PORT = 2181
 _CONNECT_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/,@]+)(?::(?P<port>.*))?")
-_PARAMETER = re.compile(r"\?.*=")  # as in URLs; ZooKeeper takes none, so it would be a part of the chroot
+_PARAMETER = re.compile(r"\?.*=")  # as in URLs; ZooKeeper takes no parameters, so it would be part of the chroot
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def parse_address_map(text: str) -> dict[str, str]:
-    """Registered address -> the one at which to reach it; each is ``host:port`` or ``host`` alone, for any port.
+    """Parse a map from registered to reachable addresses, each ``host:port``, or ``host`` for any port.
 
-    A host alone as a target keeps the registered port. IPv6 hosts stand in brackets; host names are compared without
-    regard to case, so those of the keys come out in lower case. An empty text is an empty map.
-    Raises ValueError that quotes the part which is wrong, unless it may hold a password.
+    A reachable ``host`` keeps the registered port. IPv6 hosts stand in brackets. The registered names come out in lower
+    case, because case does not matter in host names. An empty text is an empty map.
+
+    Raises ValueError that quotes the wrong part, unless it may hold a password.
     """
     _refuse_credentials(text)
     mapping: dict[str, str] = {}
@@ -40,12 +44,12 @@ def parse_address_map(text: str) -> dict[str, str]:
 
 
 def format_address_map(mapping: dict[str, str]) -> str:
-    """The text for a map."""
+    """Return the text of a map."""
     return ",".join(f"{registered}={reachable}" for registered, reachable in mapping.items())
 
 
 def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """The (host, port) of each server of a list, IPv6 hosts without their brackets. Raises ValueError."""
+    """Parse a list of servers to pairs (host, port), IPv6 hosts without brackets. Raises ValueError."""
     _refuse_credentials(text)
     servers = []
     scheme = _SCHEME.search(text)
@@ -80,23 +84,26 @@ def _address(word: str) -> str:
 
 
 def parse_connect(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """Servers as (host, port) and the chroot, which is empty or begins with ``/``.
+    """Parse ``zookeeper.connect`` to servers (host, port) and the chroot, which is empty or begins with ``/``.
 
-    Blanks around a server are dropped, a missing port is 2181, an IPv6 address stands in brackets, and a lone ``/`` is
-    no chroot: all as ZooKeeper's own client has it.
-    Raises :class:`ConfigException` that quotes the part which is wrong, unless the text may hold a password.
+    As in ZooKeeper's own client, blanks around a server do not count, a missing port is 2181, an IPv6 address stands in
+    brackets, and ``/`` alone is no chroot.
+
+    Raises :class:`ConfigException` that quotes the wrong part, unless the text may hold a password.
     """
     scheme = _SCHEME.search(text)
     if scheme is not None:
-        # no more of it is quoted: such an address may hold a password
+        # quote no more of it: such an address may hold a password
         more = f"; {OWN_PROPERTIES}" if address_may_hold_credentials(text) else ""
-        raise ConfigException(KEY, f"is no URL: leave out {scheme[0]!r} and write host1:port1,host2:port2/chroot{more}")
+        raise ConfigException(
+            _CONNECT, f"is no URL: leave out {scheme[0]!r} and write host1:port1,host2:port2/chroot{more}"
+        )
     try:
         return _parse(text)
     except ConfigException:
         if not address_may_hold_credentials(text):
             raise
-    raise ConfigException(KEY, NOT_SHOWN)  # not inside the handler: the quoting error would be its context
+    raise ConfigException(_CONNECT, NOT_SHOWN)  # not inside the handler: the quoting error would be its context
 
 
 def _parse(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
@@ -106,22 +113,22 @@ def _parse(text: str) -> tuple[tuple[tuple[str, int], ...], str]:
 
 
 def format_connect(hosts: tuple[tuple[str, int], ...], chroot: str) -> str:
-    """The text for these servers and this chroot, in its shortest unambiguous form."""
+    """Return the shortest unambiguous text for these servers and this chroot."""
     return ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in hosts) + chroot
 
 
 def _host(server: str) -> tuple[str, int]:
     if not server:
-        raise ConfigException(KEY, "a server is missing; write host1:port1,host2:port2/chroot")
+        raise ConfigException(_CONNECT, "a server is missing; write host1:port1,host2:port2/chroot")
     match = _CONNECT_HOST.fullmatch(server)
     if match is None:
         advice = "; an IPv6 address needs brackets, as in [::1]:2181" if server.count(":") > 1 else ""
-        raise ConfigException(KEY, f"{server!r} is not host:port{advice}")
+        raise ConfigException(_CONNECT, f"{server!r} is not host:port{advice}")
     port = match["port"]
     if port is None:
-        return match["host"].strip("[]"), DEFAULT_PORT
+        return match["host"].strip("[]"), _ZOOKEEPER_PORT
     if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
-        raise ConfigException(KEY, f"the port in {server!r} must be a number from 1 to 65535")
+        raise ConfigException(_CONNECT, f"the port in {server!r} must be a number from 1 to 65535")
     return match["host"].strip("[]"), int(port)
 
 
@@ -129,14 +136,16 @@ def _chroot(chroot: str) -> str:
     if chroot in ("", "/"):
         return ""
     if "," in chroot:
-        raise ConfigException(KEY, f"the chroot stands once, after the last server; {chroot!r} contains a comma")
+        raise ConfigException(_CONNECT, f"the chroot stands once, after the last server; {chroot!r} contains a comma")
     if chroot.endswith("/"):
-        raise ConfigException(KEY, f"the chroot {chroot!r} must not end with '/'; write {chroot.rstrip('/') or '/'!r}")
+        raise ConfigException(
+            _CONNECT, f"the chroot {chroot!r} must not end with '/'; write {chroot.rstrip('/') or '/'!r}"
+        )
     for element in chroot[1:].split("/"):
         if element in ("", ".", ".."):
-            raise ConfigException(KEY, f"the chroot {chroot!r} has the element {element!r}, which is not a name")
+            raise ConfigException(_CONNECT, f"the chroot {chroot!r} has the element {element!r}, which is not a name")
     if _PARAMETER.search(chroot):
-        raise ConfigException(KEY, NOT_SHOWN)
+        raise ConfigException(_CONNECT, NOT_SHOWN)
     if _UNPRINTABLE.search(chroot):
-        raise ConfigException(KEY, f"the chroot {chroot!a} contains a control character")
+        raise ConfigException(_CONNECT, f"the chroot {chroot!a} contains a control character")
     return chroot

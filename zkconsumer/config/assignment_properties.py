@@ -1,6 +1,6 @@
-"""The properties of strategies, of the listener and of what a stream does at its end. Immutable; any thread.
+"""The properties of strategies, of the rebalance listener and of the end of streams. Immutable; any thread.
 
-None of them is the original's; those of strategies carry what RocketMQ's strategies are constructed with.
+The original has none of them. Those of the strategies hold the arguments of RocketMQ's strategies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from zkconsumer.model import TopicPartition
 
 
 def parse_rooms(value: str) -> tuple[str, ...]:
-    """The names in ``a,b``. Raises ValueError where there is none."""
+    """Parse the names of rooms in ``a,b``. Raises ValueError if there are none."""
     rooms = tuple(name.strip() for name in value.split(",") if name.strip())
     if not rooms:
         raise ValueError(f"must name at least one room, not {value!r}")
@@ -20,7 +20,7 @@ def parse_rooms(value: str) -> tuple[str, ...]:
 
 
 def parse_assignment_table(value: str) -> dict[str, tuple[TopicPartition, ...]]:
-    """Who owns what, from ``member=topic:0,topic:1; member=...`` with thread or consumer ids. Raises ValueError."""
+    """Parse an assignment like ``member=topic:0,topic:1; member=...``, by thread or consumer id. Raises ValueError."""
     table: dict[str, tuple[TopicPartition, ...]] = {}
     for entry in value.split(";"):
         if not entry.strip():
@@ -55,11 +55,11 @@ def _table(value: str) -> str:
 
 @dataclass(frozen=True, init=False, repr=False)
 class AssignmentConfig:
-    """The part of :class:`~zkconsumer.config.ConsumerConfig` that strategies, the listener and streams read."""
+    """The part of :class:`~zkconsumer.config.ConsumerConfig` for strategies, the rebalance listener and streams."""
 
     assignment_mixed_group: str = choice(
-        "where a strategy beyond the original's meets members that do not advertise it: ours fall back to `range`"
-        " together, or `refuse` and keep what they own",
+        "what members do if their strategy is not the original's and another member does not advertise it."
+        " `range`: all members of this package fall back to it together. `refuse`: they keep their partitions",
         {"range": "range", "refuse": "refuse"},
         default="range",
         ours=True,
@@ -83,14 +83,15 @@ class AssignmentConfig:
         "how long a rebalance waits for one call of the listener", least=1, default=3000, ours=True
     )
     consumer_timeout_action: str = choice(
-        "at `consumer.timeout.ms`: `raise` ConsumerTimeoutException, or `end` the loop; iterate on in either case",
+        "what a stream does at `consumer.timeout.ms`: `raise` ConsumerTimeoutException, or `end` the loop. You"
+        " can iterate on in either case",
         {"raise": "raise", "end": "end"},
         default="raise",
         ours=True,
     )
     consumed_max_per_second: int = integer(
-        "messages a second that this member hands out at the most, from all its streams together, against the burst"
-        " after a rebalance; 0: no limit",
+        "limit of the messages that this member hands out in a second, from all its streams together, against the"
+        " burst after a rebalance; 0: no limit",
         least=0,
         default=0,
         ours=True,

@@ -1,7 +1,7 @@
-"""The table of properties, and the object that holds their values in effect.
+"""The declared properties of a consumer, and the object with their values in effect.
 
-One declaration a property: the field's name with dots for underscores is the key, the rest says type, default, limits
-and note, and the table in README is rendered from it. Immutable, so any thread may read it.
+Each field declares one property. Its key is the field's name with dots for underscores; the rest is type, default,
+limits and note. The tables in the docs are rendered from it. Immutable, so any thread may read it.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ from zkconsumer.config.coordination_properties import (
 )
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.config.property_keys import (
+    ALIASES,
+    GIVEN_OTHERWISE,
     Key,
     Value,
     boolean,
     choice,
-    defaults_to,
+    closest_name,
     integer,
+    is_unused,
     keys_of,
     legal_name,
     node_name,
     not_empty,
+    same_as,
     text,
 )
 from zkconsumer.config.secrets import HIDDEN, is_secret, looks_secret
 from zkconsumer.config.security_properties import SecurityConfig, check_security
-from zkconsumer.config.unknown_properties import ALIASES, GIVEN_OTHERWISE, closest_name, is_unused
 from zkconsumer.errors import ConfigException
 
 _PACKAGE = __name__.partition(".")[0]
@@ -78,72 +81,70 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     )
     group_id: str = text("the group whose members share the partitions", check=node_name, required=True)
     zookeeper_session_timeout_ms: int = integer(
-        "how long a vanished member keeps what it owns; the servers may bound it", least=1, default=6000
+        "how long a vanished member keeps its partitions; the ZooKeeper servers may bound it", least=1, default=6000
     )
     zookeeper_connection_timeout_ms: int = integer(
-        "how long to wait for ZooKeeper at start", least=1, **defaults_to("zookeeper.session.timeout.ms")
+        "how long to wait for ZooKeeper at start", least=1, **same_as("zookeeper.session.timeout.ms")
     )
-    zookeeper_sync_time_ms: int = integer("only the default of `rebalance.backoff.ms`", least=0, default=2000)
+    zookeeper_sync_time_ms: int = integer("used only as the default of `rebalance.backoff.ms`", least=0, default=2000)
     consumer_id: str | None = text(
-        "what follows `<group.id>_` in the member's name; must differ between the members of a group",
+        "the member's name after `<group.id>_`; must differ between the members of a group",
         check=node_name,
         default_text="`<host>-<ms>-<8 hex digits>`",
     )
-    client_id: str = text(
-        "names the client in the brokers' logs and quotas", check=legal_name, **defaults_to("group.id")
-    )
+    client_id: str = text("names the client in the brokers' logs and quotas", check=legal_name, **same_as("group.id"))
     socket_timeout_ms: int = integer(
-        "limit of one exchange with a broker; at least `fetch.wait.max.ms`", least=1, default=30_000
+        "limit of one request to a broker and its answer; at least `fetch.wait.max.ms`", least=1, default=30_000
     )
     socket_receive_buffer_bytes: int = integer(
-        "of a connection to a broker; 0 or -1 leaves it to the system", least=-1, default=64 * 1024
+        "receive buffer of a connection to a broker; 0 or -1 leaves the size to the system", least=-1, default=64 * 1024
     )
     fetch_message_max_bytes: int = integer(
-        "per partition and fetch; must hold the largest message", least=1, default=1024 * 1024
+        "size of one fetch of one partition; must hold the largest message", least=1, default=1024 * 1024
     )
     num_consumer_fetchers: int = integer("fetcher threads per broker", least=1, default=1)
-    fetch_min_bytes: int = integer("a broker answers when it has this much", least=0, default=1)
+    fetch_min_bytes: int = integer("a broker answers a fetch as soon as it has this much", least=0, default=1)
     fetch_max_bytes: int = integer(
-        "of a whole fetch answer; the original never used it", least=1, default=50 * 1024 * 1024
+        "size of a whole fetch answer; the original never used it", least=1, default=50 * 1024 * 1024
     )
-    fetch_wait_max_ms: int = integer("or when this time is over", least=0, default=100)
+    fetch_wait_max_ms: int = integer("a broker answers a fetch after this time at the latest", least=0, default=100)
     queued_max_message_chunks: int = integer(
-        "fetched chunks waiting per stream; more where they take less than 4 MB each", least=1, default=2
+        "fetched chunks that wait in each stream; more if they take less than 4 MB each", least=1, default=2
     )
     auto_commit_enable: bool = boolean(
-        "commit consumed offsets in the background; also given as `enable.auto.commit`", default=True
+        "commit consumed offsets in the background; may also be written `enable.auto.commit`", default=True
     )
-    auto_commit_interval_ms: int = integer("how often", least=1, default=60_000)
+    auto_commit_interval_ms: int = integer("time between two automatic commits", least=1, default=60_000)
     auto_offset_reset: str = choice(
-        "where to start without a valid offset: `smallest` (also `earliest`) or `largest` (also `latest`)",
+        "the start without a valid offset: `smallest` (also `earliest`) or `largest` (also `latest`)",
         {"smallest": "smallest", "largest": "largest", "earliest": "smallest", "latest": "largest"},
         default="largest",
     )
     consumer_timeout_ms: int = integer(
-        "a stream without a message for so long raises ConsumerTimeoutException; negative waits for ever", default=-1
+        "a stream without a message for this long raises ConsumerTimeoutException; negative waits for ever", default=-1
     )
     rebalance_max_retries: int = integer(
-        "with the next one, how long joining may take at the start; later we try for ever",
+        "times `rebalance.backoff.ms`: how long joining may take at the start. Later the member tries for ever",
         least=1,
         advice="it counts all attempts, also the first",
         default=4,
     )
     rebalance_backoff_ms: int = integer(
-        "the longest pause between two attempts", least=0, **defaults_to("zookeeper.sync.time.ms")
+        "the longest pause between two attempts", least=0, **same_as("zookeeper.sync.time.ms")
     )
     refresh_leader_backoff_ms: int = integer(
-        "before asking for leaders again, and after a failed fetch", least=0, default=200
+        "pause before leaders are asked for again, and after a failed fetch", least=0, default=200
     )
     partition_assignment_strategy: str = text(
-        "`range`, `roundrobin`, or one that a plug-in brings; the same in the whole group. With"
+        "`range`, `roundrobin`, or a strategy of a plug-in; the same in the whole group. With"
         " `group.coordination=kafka` one or several of `range`, `roundrobin`, `sticky`, `cooperative-sticky` and"
-        " `zkconsumer`, the most wanted first: `a,b`",
+        " `zkconsumer`, the preferred one first: `a,b`",
         check=not_empty,
         default="range",
     )
     exclude_internal_topics: bool = boolean("a filter never matches Kafka's own topics", default=True)
     offsets_storage: str = choice(
-        "where offsets are kept: `zookeeper` or `kafka`, in any case",
+        "the store of offsets: `zookeeper` or `kafka`, in upper or lower case",
         {"zookeeper": "zookeeper", "kafka": "kafka"},
         any_case=True,
         derive=lambda values: values["group.coordination"],
@@ -157,63 +158,66 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         ),
         default_text="`true` if `offsets.storage` is `kafka` and `group.coordination` is not; with `group.migration`",
     )
-    offsets_channel_backoff_ms: int = integer("between tries to reach the offset coordinator", least=0, default=1000)
+    offsets_channel_backoff_ms: int = integer(
+        "pause between tries to reach the offset coordinator", least=0, default=1000
+    )
     offsets_channel_socket_timeout_ms: int = integer(
-        "limit of one exchange with the offset coordinator", least=1, default=10_000
+        "limit of one request to the offset coordinator and its answer", least=1, default=10_000
     )
     offsets_commit_max_retries: int = integer("further tries of a failed commit", least=0, default=5)
 
     consumed_on: str = choice(
-        "when a message counts as consumed: `next`, when the one after it is asked for, or `return`, when it is handed"
-        " out (the original's way, which loses messages in a crash)",
+        "when a message counts as consumed. `next`: when the next one is asked for. `return`: when it is handed"
+        " out, as in the original, which loses messages in a crash",
         {"next": "next", "return": "return"},
         default="next",
         ours=True,
     )
     message_model: str = choice(
-        "`clustering`: the members of a group share the partitions; `broadcasting`: each takes all of them, with"
-        " offsets of its own, kept under its `consumer.id`. In any case",
+        "`clustering`: the members of a group share the partitions. `broadcasting`: each takes all of them, with"
+        " its own offsets under its `consumer.id`. Upper or lower case",
         {"clustering": "clustering", "broadcasting": "broadcasting"},
         any_case=True,
         default="clustering",
         ours=True,
     )
     rebalance_quiet_ms: int = integer(
-        "changes of the group within so long are one rebalance", least=0, default=50, ours=True
+        "changes of the group within this time are one rebalance", least=0, default=50, ours=True
     )
     rebalance_drain_timeout_ms: int = integer(
         "how long a rebalance waits for the message in a reader's hands", least=0, default=1000, ours=True
     )
     rebalance_interval_ms: int = integer(
-        "how often the group is looked at although nothing was reported", least=1, default=20_000, ours=True
+        "how often a member looks at the group although no watch reported a change", least=1, default=20_000, ours=True
     )
     offset_conflict: str = choice(
-        "what to do where somebody else wrote the offset of a partition we own: `adopt` reads it and goes on from"
-        " there, `overwrite` commits ours over it, `raise` makes the stream raise OffsetConflictError until a seek."
-        " Kafka keeps no version with an offset and refuses no write: there a reset is seen before the timer's commit"
-        " and within `rebalance.interval.ms`, while an explicit commit, or the last one, writes over it unseen",
+        "what to do about an offset that another process wrote for a partition of this member. `adopt`: go on"
+        " from there. `overwrite`: commit over it. `raise`: the stream raises OffsetConflictError until a seek."
+        " With offsets in Kafka, which refuses no write, a reset is found before the timer's commit and within"
+        " `rebalance.interval.ms`; an explicit commit, or the last one, overwrites it unseen",
         {"adopt": "adopt", "overwrite": "overwrite", "raise": "raise"},
         default="adopt",
         ours=True,
     )
     offsets_refresh_interval_ms: int = integer(
-        "write a committed offset again when it is unchanged for so long, so that monitors can tell an idle member from"
-        " a stopped one; -1 does not. Offsets in Kafka are written again at least every ten minutes anyway, also"
-        " without `auto.commit.enable`, since brokers forget them; none that somebody else wrote is written over",
+        "write a committed offset again if it is unchanged for this long, so that monitors can tell an idle"
+        " member from a stopped one; -1: never. Offsets in Kafka are written again at least every ten minutes,"
+        " also without `auto.commit.enable`, because brokers forget them. An offset that another process wrote is"
+        " not overwritten",
         least=-1,
         default=-1,
         ours=True,
     )
     queued_max_bytes: int = integer(
-        "fetched and waiting, of all streams together", least=1, default=64 * 1024 * 1024, ours=True
+        "memory for fetched and waiting data of all streams together", least=1, default=64 * 1024 * 1024, ours=True
     )
     batch_expanded_max_bytes: int = integer(
-        "of one compressed batch when it is decompressed; a larger one counts as corrupt, at its offset",
+        "size of one compressed batch after decompression; a larger one counts as corrupt, at its offset",
         least=1,
         ours=True,
-        **defaults_to("queued.max.bytes"),
+        **same_as("queued.max.bytes"),
     )
-    check_crcs: bool = boolean("check the checksum of what is fetched", default=True, ours=True)
+    check_crcs: bool = boolean("verify the checksum of fetched data", default=True, ours=True)
     isolation_level: str = choice(
         "`read_committed` leaves out messages of aborted transactions",
         {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"},
@@ -221,30 +225,30 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         ours=True,
     )
     broker_address_map: str = text(
-        "where to reach brokers that registered addresses of another network: `registered=reachable`, separated by"
-        " commas, each `host:port` or a `host` for any port",
+        "reachable addresses of brokers that registered addresses of another network: `registered=reachable`,"
+        " separated by commas, each `host:port` or a `host` for any port",
         check=lambda value: format_address_map(parse_address_map(value)),
         default="",
         default_text="none",
         ours=True,
     )
     corrupt_message_policy: str = choice(
-        "what a stream does where messages cannot be read: `raise`, at each ask until `stream.skip()` is called, or"
-        " `skip`, which logs and counts them",
+        "what a stream does about unreadable messages. `raise`: raises each time until `stream.skip()`. `skip`:"
+        " logs and counts them",
         {"raise": "raise", "skip": "skip"},
         default="raise",
         ours=True,
     )
     log_truncation_policy: str = choice(
-        "what to do where a partition's log lost what was read of it, or its topic was made anew: `rewind` goes back to"
-        " the first offset that differs (not known: to the log's start), `raise` makes the stream raise"
-        " LogTruncatedError until a seek. `auto.offset.reset` decides neither",
+        "what to do if a log lost messages that were read, or its topic was created anew. `rewind`: go back to"
+        " the first offset that differs (if unknown: to the log's start). `raise`: the stream raises"
+        " LogTruncatedError until a seek. `auto.offset.reset` does not matter here",
         {"rewind": "rewind", "raise": "raise"},
         default="rewind",
         ours=True,
     )
     scala_compat_version: str = choice(
-        "which release of the original to agree with where releases differ, as in `roundrobin`",
+        "the release of the original to agree with, if releases differ, as in `roundrobin`",
         {version: version for version in ("0.8.2", "0.9", "0.10", "0.11", "1.0", "1.1")},
         default="1.1",
         ours=True,
@@ -257,8 +261,8 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
     def from_file(cls, path: str | Path) -> Self:
         r"""Read a Java .properties file, in ISO-8859-1 with ``\uXXXX`` escapes as Java has them.
 
-        Raises OSError where it cannot be read, and :class:`ConfigException` as the constructor does; for a broken
-        escape that names the file in place of a property.
+        Raises OSError if it cannot be read, and :class:`ConfigException` as the constructor does. The error for a
+        broken escape names the file in place of a property.
         """
         content = Path(path).read_bytes().decode("iso-8859-1")
         try:
@@ -270,7 +274,7 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         return config
 
     def replace(self, mapping: Mapping[str, Value] | None = None, /, **keywords: Value) -> Self:
-        """A copy with other values; None takes a value back to its default. Defaults that follow others follow anew.
+        """Return a copy with other values; None restores a default. Derived defaults are derived again.
 
         Raises and warns as the constructor does.
         """
@@ -290,14 +294,14 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         return {name: value for name, value in values if value is not None}
 
     def masked(self) -> dict[str, str | int | bool]:
-        """The values in effect as :meth:`as_dict`, with ``***`` for secrets: for logs."""
+        """Return the values as :meth:`as_dict` does, for logs: with ``***`` for secrets."""
         return {name: HIDDEN if is_secret(name) else value for name, value in self.as_dict().items()}
 
     @property
     def unused(self) -> Mapping[str, Value]:
-        """Properties that were given and have no effect: unknown ones, and those of the original without a use here.
+        """Given properties without effect: unknown ones, and those of the original without a use here.
 
-        The values are as given: a misspelt password is among them.
+        The values are as given, so a misspelt password is among them.
         """
         known = keys_of(type(self))
         given: dict[str, Value] = self.__dict__["_given"]
@@ -305,14 +309,12 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
 
     @property
     def zookeeper_hosts(self) -> tuple[tuple[str, int], ...]:
-        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets; none where it is not
-        given.
-        """
+        """The servers of ``zookeeper.connect`` as (host, port), IPv6 addresses without brackets; empty without it."""
         return parse_connect(self.zookeeper_connect)[0] if self.zookeeper_connect else ()
 
     @property
     def bootstrap_addresses(self) -> tuple[tuple[str, int], ...]:
-        """The servers of ``bootstrap.servers`` as (host, port), IPv6 addresses without brackets; none without it."""
+        """The servers of ``bootstrap.servers`` as (host, port), IPv6 addresses without brackets; empty without it."""
         return parse_servers(self.bootstrap_servers) if self.bootstrap_servers else ()
 
     @property
@@ -322,22 +324,22 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
 
     @property
     def broker_addresses(self) -> Mapping[str, str]:
-        """``broker.address.map`` as a mapping from a registered address to the one to use."""
+        """``broker.address.map`` as a mapping from registered to reachable addresses."""
         return MappingProxyType(parse_address_map(self.broker_address_map))
 
     @property
     def zookeeper_chroot(self) -> str:
-        """The chroot of ``zookeeper.connect``, empty if there is none, else beginning with ``/`` and not ending so."""
+        """The chroot of ``zookeeper.connect``: empty, or a path that begins with ``/`` and does not end with it."""
         return parse_connect(self.zookeeper_connect)[1] if self.zookeeper_connect else ""
 
     def __repr__(self) -> str:
-        # Only what was given, so that it can be read; the rest is the default.
+        # only the given values, so that users can read it
         given = ((name, value) for name, value in self.__dict__["_given"].items() if value is not None)
         shown = (f"{name!r}: {(HIDDEN if self._hides(name, value) else value)!r}" for name, value in given)
         return f"{type(self).__name__}({{{', '.join(shown)}}})"
 
     def _hides(self, name: str, value: Value) -> bool:
-        """Return whether a value must not be shown; an unknown property is judged by its value too."""
+        """Return whether a value must not be shown. For an unknown property its value counts too."""
         keys = keys_of(type(self))
         return is_secret(name) or (name not in keys and looks_secret(name, value, keys))
 
@@ -354,13 +356,13 @@ class ConsumerConfig(SecurityConfig, AssignmentConfig, CoordinationConfig):
         suspicion = _suspect_timing(values)
         if suspicion:
             warnings.warn(suspicion, SuspectConfigWarning, stacklevel=level)
-        for name, value in values.items():  # frozen: this is the only place that sets
+        for name, value in values.items():  # frozen: no other place sets fields
             object.__setattr__(self, name.replace(".", "_"), value)
         object.__setattr__(self, "_given", {name: values.get(name, value) for name, value in given.items()})
 
 
 def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value]) -> dict[str, Value]:
-    """Both ways of naming in one, by dotted name. Raises :class:`ConfigException` where they contradict each other."""
+    """Return dotted names and keywords as one mapping. Raises :class:`ConfigException` if they contradict."""
     if not isinstance(mapping, Mapping):
         raise TypeError(f"the properties must be a mapping, not {type(mapping).__name__}")
     keys = keys_of(ConsumerConfig)
@@ -381,7 +383,7 @@ def _merged_arguments(mapping: Mapping[str, Value], keywords: Mapping[str, Value
 
 
 def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[str, Value]:
-    """The same by the names of the table. Raises :class:`ConfigException` as :func:`_merged_arguments`."""
+    """Return the values under their proper names. Raises :class:`ConfigException` as :func:`_merged_arguments`."""
     for alias, name in ALIASES.items():
         if alias not in given:
             continue
@@ -396,7 +398,7 @@ def _without_aliases(given: dict[str, Value], keys: Mapping[str, Key]) -> dict[s
 
 
 def _effective_values(given: Mapping[str, Value]) -> dict[str, Value]:
-    """The values in effect, in the table's order."""
+    """Return the values in effect, in the order of declaration."""
     values: dict[str, Value] = {}
     for name, key in keys_of(ConsumerConfig).items():
         value = given.get(name)
@@ -451,7 +453,7 @@ def _suspect_timing(values: Mapping[str, Any]) -> str | None:
 
 
 def _callers_stack_level() -> int:
-    """By how many frames a warning of the caller's must look up to point at the user's own line, not at the package."""
+    """Return the stack level with which a warning of the caller names the user's line, not one of this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back

@@ -1,9 +1,11 @@
-"""The properties of groups that the brokers coordinate, and what contradicts them. Immutable; any thread.
+"""The properties of groups that the brokers coordinate, and their contradictions. Immutable; any thread.
 
-Names and defaults are those of the Java consumer (3.x), but for ``heartbeat.interval.ms``: a member that hears of a
-leave three seconds late lets the leaver's partitions lie for so long, and to ask ten times as often costs a sixth of a
-percent of a core. They mean nothing while ZooKeeper coordinates; given there all the same, they are reported, since
-files that were written for the one consumer end up with the other.
+Names and defaults are those of the Java consumer (3.x), except for ``heartbeat.interval.ms``. A member that hears of a
+leave three seconds late lets the partitions of the left member lie for three seconds. Ten times as many heartbeats cost
+a sixth of a percent of a core.
+
+These properties have no effect while ZooKeeper coordinates the group. Then a warning names them, because files for one
+consumer end up with the other.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _ONLY_BY_BROKERS = {
     "max.poll.interval.ms": None,
     "group.instance.id": "consumer.id",
 }
-"""The keys of brokers' groups, and the nearest one for each where ZooKeeper coordinates."""
+"""The properties of brokers' groups, each with the nearest one of groups in ZooKeeper."""
 
 
 def _servers(value: str) -> str:
@@ -34,52 +36,54 @@ def _servers(value: str) -> str:
 
 @dataclass(frozen=True, init=False, repr=False)
 class CoordinationConfig:
-    """The part of :class:`~zkconsumer.config.ConsumerConfig` that says who coordinates the group, and how."""
+    """The part of :class:`~zkconsumer.config.ConsumerConfig` for the group's coordinator."""
 
     group_coordination: str = choice(
-        "who coordinates the group: `zookeeper`, with Scala members, or `kafka`, the brokers' own coordinator, with the"
-        " Java consumer and librdkafka. In any case",
+        "the coordinator of the group. `zookeeper`: with Scala members. `kafka`: the brokers' own coordinator,"
+        " with the Java consumer and librdkafka. Upper or lower case",
         {"zookeeper": "zookeeper", "kafka": BY_BROKERS},
         any_case=True,
         default="zookeeper",
         ours=True,
     )
     group_migration: bool = boolean(
-        "with `group.coordination=kafka`, while a group moves from ZooKeeper or back: the member is in both. ZooKeeper"
-        " coordinates while it has members without this, the brokers where it has none; offsets are kept in both",
+        "with `group.coordination=kafka`, while a group moves from ZooKeeper or back: the member is in both."
+        " ZooKeeper coordinates while any member lacks this property, else the brokers; offsets are kept in both",
         default=False,
         ours=True,
     )
     bootstrap_servers: str | None = text(
-        "`host1:port1,host2:port2`: brokers that are asked for all others; without it they are read from ZooKeeper",
+        "`host1:port1,host2:port2`: the first brokers to ask for all others; without it the member reads them"
+        " from ZooKeeper",
         check=_servers,
         default_text="none",
         ours=True,
     )
     session_timeout_ms: int = integer(
-        "how long a vanished member keeps what it owns; brokers bound it by `group.min.session.timeout.ms` and"
+        "how long a vanished member keeps its partitions; brokers bound it by `group.min.session.timeout.ms` and"
         " `group.max.session.timeout.ms`",
         least=1,
         default=45_000,
         ours=True,
     )
     heartbeat_interval_ms: int = integer(
-        "how often a member asks its coordinator whether the group changed: how soon it hears of it, and so how long a"
-        " rebalance takes; the Java consumer's is 3000",
+        "time between two heartbeats. A member hears of a change with its next heartbeat, so this decides how"
+        " long a rebalance takes; the Java consumer's is 3000",
         least=1,
         default=300,
         ours=True,
     )
     max_poll_interval_ms: int = integer(
-        "a reader that has not come back to its stream for so long, while there is something to read, makes the member"
-        " leave the group until it does (not with `group.migration`); also how long a rebalance waits for this member",
+        "if a reader stays away from its stream for this long, while there is something to read, the member"
+        " leaves the group until the reader is back (not with `group.migration`). Also how long a rebalance waits"
+        " for this member",
         least=1,
         default=300_000,
         ours=True,
     )
     group_instance_id: str | None = text(
-        "a name that stays over restarts: what the member owns is kept for it for `session.timeout.ms`, also when it"
-        " shuts down. Brokers from 2.3 on",
+        "a name that stays the same over restarts. The member's partitions are kept for it for"
+        " `session.timeout.ms`, also when it shuts down. Brokers from 2.3 on",
         check=not_empty,
         default_text="none",
         ours=True,
@@ -87,7 +91,7 @@ class CoordinationConfig:
 
 
 def check_coordination(values: Mapping[str, Any], given: Mapping[str, object]) -> None:
-    """Raises :class:`ConfigException` for what cannot be meant together."""
+    """Check the properties of coordination against each other. Raises :class:`ConfigException`."""
     if values["group.coordination"] != BY_BROKERS:
         if given.get("zookeeper.connect") is None:
             reason = (
@@ -139,7 +143,7 @@ def _check_migration(values: Mapping[str, Any]) -> None:
 
 
 def ineffective_properties(given: Mapping[str, object], values: Mapping[str, Any]) -> Iterator[str]:
-    """What to say of properties that are given and mean nothing, as ZooKeeper coordinates."""
+    """Return warnings for given properties that have no effect, because ZooKeeper coordinates the group."""
     if values["group.coordination"] == BY_BROKERS:
         return
     keys = keys_of(CoordinationConfig)

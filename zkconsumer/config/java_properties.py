@@ -1,25 +1,24 @@
-r"""Java's .properties text, as ``java.util.Properties`` reads and writes it. Pure; any thread.
+r"""Java's .properties files, as ``java.util.Properties`` reads them. Pure; any thread.
 
-The original connector took its configuration from such files, and every quirk of theirs is in somebody's file: three
-separators, comments that a backslash does not continue, a backslash that vanishes before an ordinary character. Where a
-key stands twice the later one counts, as in Java. Files are ISO-8859-1; other characters are written ``\uXXXX``.
+The original connector is configured by such files, so every quirk of the format is in some user's file: three
+separators, comments that a backslash does not continue, a backslash that vanishes before an ordinary character. As in
+Java, the later one of two equal keys counts. Files are ISO-8859-1; other characters are written ``\uXXXX``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _HEX = re.compile("[0-9A-Fa-f]{4}")
-_UNESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    r"""The properties in ``text``, which is a file's content decoded as ISO-8859-1.
+    r"""Parse the properties in ``text``, a file's content decoded as ISO-8859-1.
 
-    Raises ValueError, naming the line, for a ``\u`` that four hexadecimal digits do not follow.
+    Raises ValueError that names the line, for a ``\u`` without four hexadecimal digits.
     """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -31,18 +30,13 @@ def parse_properties(text: str) -> dict[str, str]:
     return properties
 
 
-def format_properties(properties: Mapping[str, str]) -> str:
-    """``properties`` as the text of a file, one line each, in ASCII only; :func:`parse_properties` reads it back."""
-    return "".join(f"{_escape(key, ' =:#!')}={_escape_value(value)}\n" for key, value in properties.items())
-
-
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations joined, comments and empty ones left out; each with its first line's number."""
+    """Yield each property's line with its number. Continuations are joined; comments and empty lines are left out."""
     pending, began = "", 0
     for number, line in enumerate(re.split("\r\n|\r|\n", text), 1):
         stripped = line.lstrip(_BLANKS)
         if not pending:
-            # Also after a continuation that has brought nothing yet: Java still takes the next line for a new one.
+            # also after an empty continuation: Java still takes the next line for a new one
             if not stripped or stripped[0] in "#!":
                 continue
             began = number
@@ -57,7 +51,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value, still escaped: the key ends at the first bare ``=``, ``:`` or blank."""
+    """Split a line into key and value, still escaped. The key ends at the first bare ``=``, ``:`` or blank."""
     at = 0
     while at < len(line) and line[at] not in "=:" + _BLANKS:
         at += 2 if line[at] == "\\" else 1
@@ -87,26 +81,5 @@ def _unescape(text: str) -> str:
         else:
             units.append(_ESCAPES.get(escaped, escaped))
             at += 2
-    # Java's characters are UTF-16 units: two escapes in a row may be one character.
+    # Java's characters are UTF-16 units, so two escapes in a row may be one character
     return "".join(units).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _escape(text: str, special: str) -> str:
-    escaped = []
-    for character in text:
-        if character in _UNESCAPED:
-            escaped.append(_UNESCAPED[character])
-        elif character in special:
-            escaped.append("\\" + character)
-        elif " " <= character <= "~":
-            escaped.append(character)
-        else:
-            units = character.encode("utf-16-be", "surrogatepass").hex().upper()
-            escaped.extend(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-    return "".join(escaped)
-
-
-def _escape_value(value: str) -> str:
-    # Only blanks at the beginning would be lost in reading.
-    bare = value.lstrip(" ")
-    return "\\ " * (len(value) - len(bare)) + _escape(bare, "")

@@ -1,15 +1,18 @@
-"""What a property is: its name, type, default, limits and note, and how a value given for it is read. Pure; any thread.
+"""The definition of a property: its type, default, limits and note, and the conversion of its values. Pure; any thread.
 
-Conversions are those of the original (1.x): blanks around a value are dropped, integers fit 32 bits, booleans are
-exactly ``true`` or ``false``. Values may also come as Python's own int and bool. What the original let pass and then
-failed on later, or never, is refused here with the key named.
+Conversions are those of the original (1.x): blanks around a value do not count, integers fit 32 bits, booleans are
+exactly ``true`` or ``false``. Values may also be Python's int and bool. Values that the original accepts, and then
+fails with later or never, are refused here with the name of the property.
+
+For unknown names the module knows those without a use here, and suggests the name that the user probably means.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +28,8 @@ _LEGAL_NAME = re.compile("[a-zA-Z0-9._-]*")
 class Key:
     """One property.
 
-    ``read`` turns a given value into the one in effect and raises ValueError with the reason where it cannot.
-    The default is ``default``, or what ``derive`` makes of the other values, described by ``default_text``.
+    ``read`` converts a given value to the value in effect, or raises ValueError with the reason. The default is
+    ``default``, or the result of ``derive`` for the values of the properties before it; ``default_text`` describes it.
     """
 
     kind: str
@@ -39,7 +42,7 @@ class Key:
     ours: bool = False
 
     def convert(self, name: str, value: object) -> Value:
-        """The value in effect for ``value``. Raises :class:`ConfigException` naming the key."""
+        """Return the value in effect for ``value``. Raises :class:`ConfigException` that names the property."""
         try:
             return self.read(value.strip() if isinstance(value, str) else value)
         except ValueError as error:
@@ -52,7 +55,7 @@ class Key:
 
 
 def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any) -> Any:
-    """A field for a text; ``check`` returns its normal form or raises ValueError."""
+    """Declare a property with a text. ``check`` returns its normal form or raises ValueError."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -63,7 +66,7 @@ def text(note: str, *, check: Callable[[str], str] | None = None, **details: Any
 
 
 def choice(note: str, choices: Mapping[str, str], *, any_case: bool = False, **details: Any) -> Any:
-    """A field for one of a few words; ``choices`` maps what may be written to the normal form."""
+    """Declare a property with one of a few words. ``choices`` maps each accepted word to its normal form."""
     listed = " or ".join(repr(word) for word in dict.fromkeys(choices.values()))
 
     def check(value: str) -> str:
@@ -76,7 +79,7 @@ def choice(note: str, choices: Mapping[str, str], *, any_case: bool = False, **d
 
 
 def integer(note: str, *, least: int = _INT32_MIN, advice: str = "", **details: Any) -> Any:
-    """A field for a 32-bit integer of at least ``least``; ``advice`` says what to do instead of going below."""
+    """Declare a property with a 32-bit integer of at least ``least``. The error for a smaller one gives ``advice``."""
 
     def read(value: object) -> int:
         if isinstance(value, str):
@@ -95,7 +98,7 @@ def integer(note: str, *, least: int = _INT32_MIN, advice: str = "", **details: 
 
 
 def boolean(note: str, **details: Any) -> Any:
-    """A field for true or false."""
+    """Declare a property that is true or false."""
 
     def read(value: object) -> bool:
         if isinstance(value, bool):
@@ -107,13 +110,13 @@ def boolean(note: str, **details: Any) -> Any:
     return _field(Key(kind="bool", read=read, note=note, **details))
 
 
-def defaults_to(name: str) -> dict[str, Any]:
-    """Details of a field whose default is the value of another, which stands before it."""
+def same_as(name: str) -> dict[str, Any]:
+    """Return the details of a property whose default is the value of an earlier property."""
     return {"derive": lambda values: values[name], "default_text": f"`{name}`"}
 
 
 def legal_name(value: str) -> str:
-    """A text that the original takes as group, client or consumer id. Raises ValueError."""
+    """Check that the original accepts this group, client or consumer id. Raises ValueError."""
     if not _LEGAL_NAME.fullmatch(value):
         bad = next(c for c in value if not _LEGAL_NAME.fullmatch(c))
         raise ValueError(f"{value!r} contains {bad!r}; legal are ASCII letters, digits, '.', '_' and '-'")
@@ -121,7 +124,7 @@ def legal_name(value: str) -> str:
 
 
 def node_name(value: str) -> str:
-    """A legal name that can also be the name of a node in ZooKeeper by itself. Raises ValueError."""
+    """Check a legal name that is also a node's name in ZooKeeper. Raises ValueError."""
     if not value:
         raise ValueError("must not be empty")
     if value in (".", ".."):
@@ -130,16 +133,76 @@ def node_name(value: str) -> str:
 
 
 def not_empty(value: str) -> str:
-    """A text of at least one character. Raises ValueError."""
+    """Check that a text is not empty. Raises ValueError."""
     if not value:
         raise ValueError("must not be empty")
     return value
 
 
 def keys_of(config: type) -> dict[str, Key]:
-    """The properties that the fields of ``config`` declare, by dotted name, in order."""
+    """Return the properties that the fields of ``config`` declare, by dotted name, in order."""
     return {field.name.replace("_", "."): field.metadata["key"] for field in dataclasses.fields(config)}
 
 
 def _field(key: Key) -> Any:
     return dataclasses.field(metadata={"key": key})
+
+
+# ---- unknown properties
+
+_UNUSED = re.compile(
+    r"kafka\.metrics\..*|kafka\.csv\.metrics\..*|mirror\.topics\..*|mirror\.consumer\.numthreads"
+    r"|zookeeper\.clientCnxnSocket"
+)
+"""Correct names in files of the original without a use here: its metric reporters, its mirror tool, and the class by
+which Java speaks TLS to ZooKeeper."""
+
+ALIASES = {"enable.auto.commit": "auto.commit.enable"}
+"""Names of Kafka's newer consumer that this package accepts, with its own names."""
+
+GIVEN_OTHERWISE = {
+    "key.deserializer": "give key_decoder=... to the method that creates streams",
+    "value.deserializer": "give value_decoder=... to the method that creates streams",
+    "max.poll.records": "a stream hands out one message at a time, or batches(max_rows=...)",
+}
+"""Properties of Kafka's newer consumer, with their replacement here."""
+
+# the names of the same properties in Kafka's newer consumer, and in the connector before 0.8
+_OTHER_NAMES = {
+    "autocommit.enable": "auto.commit.enable",
+    "autocommit.interval.ms": "auto.commit.interval.ms",
+    "autooffset.reset": "auto.offset.reset",
+    "backoff.increment.ms": "rebalance.backoff.ms",
+    "enable.auto.commit": "auto.commit.enable",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "fetch.size": "fetch.message.max.bytes",
+    "groupid": "group.id",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    "metadata.broker.list": "zookeeper.connect",
+    "queuedchunks.max": "queued.max.message.chunks",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "rebalance.retries.max": "rebalance.max.retries",
+    "request.timeout.ms": "socket.timeout.ms",
+    "retry.backoff.ms": "refresh.leader.backoff.ms",
+    "zk.connect": "zookeeper.connect",
+    "zk.connectiontimeout.ms": "zookeeper.connection.timeout.ms",
+    "zk.sessiontimeout.ms": "zookeeper.session.timeout.ms",
+    "zk.synctime.ms": "zookeeper.sync.time.ms",
+}
+
+
+def is_unused(name: str) -> bool:
+    """Return whether the original knows the property ``name``, and this package has no use for it."""
+    return _UNUSED.fullmatch(name) is not None
+
+
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known property that the user probably means by ``name``, or None."""
+    dotted = name.strip().lower().replace("_", ".").replace("-", ".")
+    names = {key.lower(): key for key in known}
+    if dotted in names:
+        return names[dotted]
+    if dotted in _OTHER_NAMES:
+        return _OTHER_NAMES[dotted]
+    close = difflib.get_close_matches(dotted, names, n=1, cutoff=0.6)
+    return names[close[0]] if close else None

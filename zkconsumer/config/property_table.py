@@ -8,22 +8,18 @@ from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 
 
-def markdown_table() -> str:
-    """All properties as Markdown tables: the original's, our own, coordination's, security's; ends with a newline."""
+def markdown_tables() -> dict[str, str]:
+    """Return the properties as Markdown tables, one for each part: original, own, coordination and security."""
     rows = keys_of(ConsumerConfig)
     security, coordination = keys_of(SecurityConfig), keys_of(CoordinationConfig)
     parts = {
-        "The original's": [name for name, key in rows.items() if not key.ours],
-        "Ours": [name for name, key in rows.items() if key.ours and name not in {*security, *coordination}],
-        "Who coordinates the group, with the Java consumer's names and, but for the heartbeat, defaults": list(
-            coordination
-        ),
-        "Security": list(security),
+        "original": [name for name, key in rows.items() if not key.ours],
+        "own": [name for name, key in rows.items() if key.ours and name not in {*security, *coordination}],
+        "coordination": list(coordination),
+        "security": list(security),
     }
     head = "| key | type | default | note |\n|---|---|---|---|\n"
-    return "\n".join(
-        f"{title}:\n\n{head}{''.join(_row(name, rows[name]) for name in names)}" for title, names in parts.items()
-    )
+    return {part: head + "".join(_row(name, rows[name]) for name in names) for part, names in parts.items()}
 
 
 def _row(name: str, key: Key) -> str:

@@ -1,4 +1,4 @@
-"""Which names and values of properties must not be shown in logs and errors. Pure; any thread."""
+"""Secrets: the names and values of properties that logs and errors must not show. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 HIDDEN = "***"
 
 OWN_PROPERTIES = "credentials have properties of their own, such as zookeeper.digest.username or sasl.username"
-"""Where credentials belong."""
+"""Advice for credentials in the wrong place."""
 NOT_SHOWN = (
     "has a value of the wrong form, not shown because it may hold a password; an address is host:port, and "
     + OWN_PROPERTIES

@@ -1,8 +1,8 @@
-"""The properties of both securities: how we reach ZooKeeper and the brokers, and who we say we are.
+"""The properties of TLS and of logins, to ZooKeeper and to the brokers. Immutable; any thread.
 
-Names are Kafka's and ZooKeeper's own where there are any (a broker's for its connection to ZooKeeper, a Java client's
-for Kafka), librdkafka's where Python users know those better (``ssl.ca.location``, ``sasl.username``), and in that
-style for the rest. The original itself knows none of them but through Java's JAAS file. Immutable; any thread.
+Names are those of Kafka and ZooKeeper if they have one: a broker's for its connection to ZooKeeper, a Java client's for
+Kafka. They are librdkafka's if Python users know those better (``ssl.ca.location``, ``sasl.username``), and in its
+style otherwise. The original has none of them; it takes logins from Java's JAAS file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Credentials(NamedTuple):
-    """A name and its password, which no text of this object shows."""
+    """A user name and its password, which the text of this object never shows."""
 
     username: str
     password: str
@@ -48,9 +48,9 @@ class JaasEntry(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """``<module> required name="value" ...;`` in parts.
+    """Parse ``sasl.jaas.config``: a login in the form of Java clients, ``<module> required name="value" ...;``.
 
-    Raises ValueError, without any of the text in its message, since that holds a password.
+    Raises ValueError, which never quotes the text, because it holds a password.
     """
     entry = _ENTRY.match(text)
     if entry is None:
@@ -68,7 +68,7 @@ def parse_jaas(text: str) -> JaasEntry:
 
 
 def validated_jaas(text: str) -> str:
-    """The text as it is, if it can be read. Raises ValueError."""
+    """Return the text unchanged if it can be parsed. Raises ValueError."""
     parse_jaas(text)
     return text
 
@@ -78,7 +78,7 @@ class SecurityConfig:
     """The security part of :class:`~zkconsumer.config.ConsumerConfig`."""
 
     security_protocol: str = choice(
-        "which of a broker's listeners to use: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, in any case",
+        "a broker's listener to use: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`, in upper or lower case",
         {name.lower(): name for name in _PROTOCOLS},
         any_case=True,
         default="PLAINTEXT",
@@ -95,7 +95,7 @@ class SecurityConfig:
     )
     ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
     ssl_certificate_location: str | None = text(
-        "PEM file of our own certificate and its chain, where brokers ask for one",
+        "PEM file of our certificate and its chain, if brokers ask for one",
         check=not_empty,
         default_text="unset",
         ours=True,
@@ -103,13 +103,13 @@ class SecurityConfig:
     ssl_key_location: str | None = text(
         "PEM file of its private key", check=not_empty, default_text="`ssl.certificate.location`", ours=True
     )
-    ssl_key_password: str | None = text("of the private key", default_text="unset", ours=True)
+    ssl_key_password: str | None = text("password of the private key", default_text="unset", ours=True)
     ssl_keystore_location: str | None = text(
         "PEM file of certificate, chain and private key together", check=not_empty, default_text="unset", ours=True
     )
     ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
     ssl_endpoint_identification_algorithm: str = choice(
-        "`https`: a broker's certificate must name its host; empty: any name will do",
+        "`https`: a broker's certificate must name its host. Empty: any name is accepted",
         _HOST_CHECK,
         any_case=True,
         default="https",
@@ -150,15 +150,15 @@ class SecurityConfig:
     )
     zookeeper_ssl_truststore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
     zookeeper_ssl_keystore_location: str | None = text(
-        "PEM file of our certificate, its chain and private key, where ZooKeeper asks for one (it does by default)",
+        "PEM file of our certificate, its chain and private key, if ZooKeeper asks for one (by default it does)",
         check=not_empty,
         default_text="unset",
         ours=True,
     )
     zookeeper_ssl_keystore_type: str = choice("only `PEM`", _PEM, any_case=True, default="PEM", ours=True)
-    zookeeper_ssl_keystore_password: str | None = text("of the private key", default_text="unset", ours=True)
+    zookeeper_ssl_keystore_password: str | None = text("password of the private key", default_text="unset", ours=True)
     zookeeper_ssl_endpoint_identification_algorithm: str = choice(
-        "`https`: a server's certificate must name its host; empty: any name will do",
+        "`https`: a server's certificate must name its host. Empty: any name is accepted",
         _HOST_CHECK,
         any_case=True,
         default="https",
@@ -167,11 +167,11 @@ class SecurityConfig:
     zookeeper_digest_username: str | None = text(
         "log in with ZooKeeper's scheme `digest`", check=not_empty, default_text="unset", ours=True
     )
-    zookeeper_digest_password: str | None = text("its password", default_text="unset", ours=True)
+    zookeeper_digest_password: str | None = text("the password for it", default_text="unset", ours=True)
     zookeeper_sasl_username: str | None = text(
         "log in by SASL `DIGEST-MD5`", check=not_empty, default_text="unset", ours=True
     )
-    zookeeper_sasl_password: str | None = text("its password", default_text="unset", ours=True)
+    zookeeper_sasl_password: str | None = text("the password for it", default_text="unset", ours=True)
     zookeeper_sasl_mechanism: str | None = choice(
         "`DIGEST-MD5` or `GSSAPI`",
         {"digest-md5": "DIGEST-MD5", "gssapi": "GSSAPI"},
@@ -184,24 +184,24 @@ class SecurityConfig:
         "for `GSSAPI`: the servers' service", check=not_empty, default="zookeeper", ours=True
     )
     zookeeper_set_acl: bool = boolean(
-        "only whoever logged in as we did may change our owner and offset nodes; others read them",
+        "only members with the same login may change this group's owner and offset nodes; others can read them",
         default=False,
         ours=True,
     )
 
     @property
     def uses_tls(self) -> bool:
-        """Whether brokers are spoken to in TLS."""
+        """Whether connections to brokers use TLS."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether brokers want a login."""
+        """Whether connections to brokers need a login."""
         return self.security_protocol.startswith("SASL_")
 
     @property
     def sasl_credentials(self) -> Credentials | None:
-        """Name and password for the brokers, from ``sasl.username`` and ``sasl.password`` or ``sasl.jaas.config``."""
+        """User name and password for the brokers: of ``sasl.username`` and its password, or ``sasl.jaas.config``."""
         return _credentials(self.sasl_username, self.sasl_password, self.sasl_jaas_config)
 
 
@@ -213,7 +213,7 @@ def _credentials(username: str | None, password: str | None, jaas: str | None) -
 
 
 def check_security(values: Mapping[str, Any]) -> None:
-    """See that what belongs together is given together. Raises :class:`ConfigException`."""
+    """Check the properties of security against each other. Raises :class:`ConfigException`."""
     _check_brokers(values)
     _check_zookeeper(values)
 

@@ -1,13 +1,14 @@
-"""How long to wait before something that failed is tried again."""
+"""Pauses between the attempts of something that fails."""
 
 from __future__ import annotations
 
-_DOUBLINGS = 16
-"""More of them would not fit into a float in the end, and no pause here is so much longer than the first."""
+_DOUBLINGS = 16  # more could overflow a float, and no longest pause is so many times the first
 
 
 def backoff(failures: int, first: float, longest: float) -> float:
-    """The seconds to wait after so many failures in a row, from 1 on: ``first``, then twice as long each time, up to
-    ``longest``. Without jitter: how much of it there may be, and whether to either side, only the caller knows.
+    """Return the seconds to wait after ``failures`` failures in a row (at least 1).
+
+    The pause is ``first``, and doubles with each failure up to ``longest``. It has no jitter, because only the caller
+    knows how much is allowed and in which direction.
     """
     return min(longest, first * 2.0 ** min(failures - 1, _DOUBLINGS))

@@ -1,7 +1,7 @@
-"""The plain fields of Kafka's messages: integers, texts, bytes and arrays, read with distrust. Pure; any thread.
+"""Reader and writers of the plain fields in Kafka's messages: integers, strings, bytes and arrays. Pure; any thread.
 
-Only what members of a group send each other through their coordinator is read here; it comes from foreign programs, so
-every length is held against what is left before anything is made of it.
+The bytes may come from other members of the group, and so from foreign programs. The reader compares every length with
+the remaining bytes before it allocates anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INT32 = Struct(">i")
 
 
 class ByteReader:
-    """Reads fields one after the other; ValueError where the bytes end too early or make no sense."""
+    """Reads fields one after the other. Raises ValueError for bytes that end too early or make no sense."""
 
     __slots__ = ("_at", "_data")
 
@@ -29,50 +29,50 @@ class ByteReader:
 
     @property
     def left(self) -> int:
-        """How many bytes have not been read."""
+        """Number of unread bytes."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Read ``size`` bytes."""
         if size < 0 or size > self.left:
             raise ValueError(f"{size} bytes are announced at byte {self._at}, {self.left} are there")
         self._at += size
         return self._data[self._at - size : self._at]
 
     def int16(self) -> int:
-        """A signed number of two bytes."""
+        """Read a signed integer of two bytes."""
         return int(_INT16.unpack(self.take(2))[0])
 
     def int32(self) -> int:
-        """A signed number of four bytes."""
+        """Read a signed integer of four bytes."""
         return int(_INT32.unpack(self.take(4))[0])
 
     def nullable_string(self) -> str | None:
-        """A text, or None."""
+        """Read a string, or None."""
         size = self.int16()
         return None if size == -1 else self.take(size).decode()
 
     def string(self) -> str:
-        """A text."""
+        """Read a string."""
         found = self.nullable_string()
         if found is None:
             raise ValueError(f"no text at byte {self._at - 2}")
         return found
 
     def nullable_bytes(self) -> bytes | None:
-        """A byte string, or None."""
+        """Read bytes, or None."""
         size = self.int32()
         return None if size == -1 else self.take(size)
 
     def array(self, one: Callable[[], T]) -> list[T]:
-        """What ``one`` reads, as often as is announced."""
+        """Read an array, each entry by a call of ``one``."""
         count = self.int32()
-        if count < 0 or count > self.left:  # every entry takes a byte at least
+        if count < 0 or count > self.left:  # every entry takes at least one byte
             raise ValueError(f"{count} entries are announced at byte {self._at - 4}, {self.left} bytes are there")
         return [one() for _ in range(count)]
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions, grouped by topic."""
+        """Read partitions, grouped by topic."""
         return [tp for topic in self.array(self._topic) for tp in topic]
 
     def _topic(self) -> list[TopicPartition]:
@@ -84,17 +84,17 @@ class ByteReader:
 
 
 def int16(value: int) -> bytes:
-    """A signed number of two bytes."""
+    """Encode a signed integer of two bytes."""
     return _INT16.pack(value)
 
 
 def int32(value: int) -> bytes:
-    """A signed number of four bytes."""
+    """Encode a signed integer of four bytes."""
     return _INT32.pack(value)
 
 
 def string(value: str | None) -> bytes:
-    """A text, or None."""
+    """Encode a string, or None."""
     if value is None:
         return int16(-1)
     data = value.encode()
@@ -102,18 +102,18 @@ def string(value: str | None) -> bytes:
 
 
 def nullable_bytes(value: bytes | None) -> bytes:
-    """A byte string, or None."""
+    """Encode bytes, or None."""
     return int32(-1) if value is None else int32(len(value)) + value
 
 
 def array(entries: Iterable[bytes]) -> bytes:
-    """Entries that are bytes already."""
+    """Encode an array of entries that are already encoded."""
     written = list(entries)
     return int32(len(written)) + b"".join(written)
 
 
 def partitions(wanted: Iterable[TopicPartition]) -> bytes:
-    """Partitions, grouped by topic; topics in the order in which they first appear."""
+    """Encode partitions, grouped by topic. Topics keep the order of their first partitions."""
     topics: dict[str, list[int]] = {}
     for topic, number in wanted:
         topics.setdefault(topic, []).append(number)

@@ -1,16 +1,19 @@
-"""The consumers' protocol: what members and their leader write into JoinGroup and SyncGroup. Pure; any thread.
+"""Subscriptions and assignments in the bytes of JoinGroup and SyncGroup. Pure; any thread.
 
-The broker passes these bytes on unread. They are those of the Java consumer, so that Java, librdkafka and other members
-can be in one group with ours: subscriptions and assignments of versions 0 (0.9 on), 1 (2.4, the partitions still
-owned), 2 (3.1, the generation in which they are) and 3 (3.5, the rack). Each version only adds to the one before, so a
-later one is read as the highest known. Mirrors ``ConsumerProtocol``; differs in that unreadable bytes of one member are
-an error that names the member, where Java's leader fails with a buffer's underflow.
+The broker passes these bytes on unread. They have the format of the Java consumer, so that Java, librdkafka and other
+members can share a group with ours:
+
+* version 0 (Kafka 0.9): topics and user data
+* version 1 (2.4): also the partitions that the member still owns
+* version 2 (3.1): also the generation of these
+* version 3 (3.5): also the rack
+
+Each version only adds fields, so a later version is read as the highest known one. Mirrors ``ConsumerProtocol``.
+Differs on purpose: the error for unreadable bytes names the member, while Java's leader fails with a buffer underflow.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -21,14 +24,14 @@ from zkconsumer.errors import MalformedMemberError
 from zkconsumer.model import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
-"""The type of a consumers' group; a coordinator admits no others to it."""
+"""The protocol type of a group of consumers. A coordinator admits no other type to it."""
 
 HIGHEST = 3
-"""The latest version that we write and read."""
+"""The highest version that this package reads and writes."""
 
 
 class RebalanceProtocol(Enum):
-    """How a member rebalances: it gives up everything before it joins, or only what it is told to (KIP-429)."""
+    """Eager members give up all partitions before they join; cooperative ones only those they must (KIP-429)."""
 
     EAGER = 0
     COOPERATIVE = 1
@@ -36,11 +39,11 @@ class RebalanceProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What a member tells the leader.
+    """A member's subscription, as the leader reads it.
 
-    ``topics`` it subscribes to; ``user_data`` is its strategy's; ``owned`` is what it holds while it joins, as of
-    ``generation`` (-1: none, or not told); its ``rack``. ``instance``, its group.instance.id, comes with the answer to
-    JoinGroup and is not in the bytes.
+    ``user_data`` belongs to the strategy. ``owned`` are the partitions that the member keeps while it joins, as of
+    ``generation`` (-1: none, or unknown). ``instance`` is its ``group.instance.id``, which comes with the JoinGroup
+    response and is not in the bytes.
     """
 
     topics: tuple[str, ...]
@@ -53,14 +56,14 @@ class MemberSubscription:
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What the leader tells a member; ``user_data`` is the strategy's."""
+    """The leader's assignment for one member; ``user_data`` belongs to the strategy."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader learns of it: its subscription still as bytes."""
+    """A member in the JoinGroup response of the leader, with its subscription as bytes."""
 
     member_id: str
     metadata: bytes
@@ -68,7 +71,7 @@ class JoinedMember(NamedTuple):
 
 
 def encode_subscription(subscription: MemberSubscription, version: int = HIGHEST) -> bytes:
-    """The bytes of a subscription; what the version cannot say is left out."""
+    """Encode a subscription, without the fields that the version does not have."""
     data = byte_reader.int16(version)
     data += byte_reader.array(map(byte_reader.string, subscription.topics)) + byte_reader.nullable_bytes(
         subscription.user_data
@@ -83,7 +86,10 @@ def encode_subscription(subscription: MemberSubscription, version: int = HIGHEST
 
 
 def decode_subscription(data: bytes, member: str, instance: str | None = None) -> MemberSubscription:
-    """A member's subscription. Arguments: ``member`` and ``instance``, its ids. Raises MalformedMemberError."""
+    """Decode a member's subscription. Raises MalformedMemberError.
+
+    Arguments: ``member`` is the member id, ``instance`` its ``group.instance.id``.
+    """
     try:
         reader = ByteReader(data)
         version = _version(reader)
@@ -98,7 +104,7 @@ def decode_subscription(data: bytes, member: str, instance: str | None = None) -
 
 
 def encode_assignment(assignment: MemberAssignment, version: int = HIGHEST) -> bytes:
-    """The bytes of an assignment, which are the same in all versions."""
+    """Encode an assignment. The bytes are the same in all versions."""
     return (
         byte_reader.int16(version)
         + byte_reader.partitions(assignment.partitions)
@@ -107,9 +113,9 @@ def encode_assignment(assignment: MemberAssignment, version: int = HIGHEST) -> b
 
 
 def decode_assignment(data: bytes, member: str) -> MemberAssignment:
-    """A member's assignment. No bytes at all, as a member gets that its leader left out, are no partitions.
+    """Decode an assignment. Empty bytes, for a member that its leader left out, mean no partitions.
 
-    Arguments: ``member`` is its id. Raises MalformedMemberError.
+    Arguments: ``member`` names the sender in errors. Raises MalformedMemberError.
     """
     if not data:
         return MemberAssignment()
@@ -127,15 +133,3 @@ def _version(reader: ByteReader) -> int:
     if version < 0:
         raise ValueError(f"version {version}")
     return version
-
-
-def elect(votes: Iterable[Sequence[str]]) -> str | None:
-    """The strategy that a coordinator picks: of those that all members know, the one that most prefer.
-
-    Arguments: each member's strategies, the preferred one first. Of equally many votes the one that was named first
-    wins, where the broker's choice is a hash map's. Returns None where the members have none in common.
-    """
-    ballots = [list(ballot) for ballot in votes]
-    common = set.intersection(*map(set, ballots)) if ballots else set()
-    counted = Counter(next(name for name in ballot if name in common) for ballot in ballots if common)
-    return counted.most_common(1)[0][0] if counted else None

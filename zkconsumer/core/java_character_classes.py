@@ -1,9 +1,8 @@
-"""Character sets with the meaning of java.util.regex, written for the ``regex`` package. Pure; any thread.
+"""Character sets with their meaning in java.util.regex, written for the ``regex`` package. Pure; any thread.
 
-A set is a text in brackets in the syntax of the package's VERSION1, where sets nest, so that union, intersection and
-complement are plain concatenation. Case is resolved here, letter by letter: Java folds ASCII only, unless told (?u),
-and the package's own IGNORECASE knows no such thing. Names of properties are Java's, upper and lower case as Java wants
-them.
+A set is a text in brackets, in the syntax of the package's VERSION1. Sets nest there, so that union, intersection and
+complement are plain concatenation. Case is resolved here, letter by letter: Java folds only ASCII without (?u), and the
+package's IGNORECASE has no such mode. Names of properties are Java's, in the case that Java wants.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ UNICODE_SHORTHAND = MappingProxyType(
 )
 
 _CATEGORIES = re.compile("C[nfocs]?|L[ulmto]?|M[nec]?|N[dlo]?|Z[slp]?|P[dsecoif]?|S[mcko]?")
+_CASED_CATEGORIES = r"[\p{Lu}\p{Ll}\p{Lt}]"
+_CASED_PROPERTIES = r"[\p{Lowercase}\p{Uppercase}\p{Lt}]"
 
-_POSIX_ASCII: Mapping[str, str] = {
+# the POSIX classes of ASCII, Java's own categories, and the methods of java.lang.Character, by exact name
+_NAMED: Mapping[str, str] = {
     "ASCII": r"[\x00-\x7f]",
     "Alnum": "[a-zA-Z0-9]",
     "Alpha": "[a-zA-Z]",
@@ -44,7 +46,42 @@ _POSIX_ASCII: Mapping[str, str] = {
     "Space": r"[ \t\n\x0b\f\r]",
     "Upper": "[A-Z]",
     "XDigit": "[0-9a-fA-F]",
+    "LC": _CASED_CATEGORIES,
+    "LD": r"[\p{L}\p{Nd}]",
+    "L1": r"[\x00-\xff]",
+    "all": r"[\x00-\U0010ffff]",
+    "javaLowerCase": r"[\p{Lowercase}]",
+    "javaUpperCase": r"[\p{Uppercase}]",
+    "javaAlphabetic": r"[\p{Alphabetic}]",
+    "javaIdeographic": r"[\p{Ideographic}]",
+    "javaTitleCase": r"[\p{Lt}]",
+    "javaDigit": r"[\p{Nd}]",
+    "javaDefined": r"[^\p{Cn}]",
+    "javaLetter": r"[\p{L}]",
+    "javaLetterOrDigit": r"[\p{L}\p{Nd}]",
+    "javaSpaceChar": r"[\p{Z}]",
+    "javaWhitespace": r"[[\p{Z}\t\n\x0b\f\r\x1c-\x1f]&&[^\xa0\u2007\u202f]]",
+    "javaISOControl": r"[\x00-\x1f\x7f-\x9f]",
 }
+
+_UNTRANSLATABLE = frozenset(
+    f"java{method}"
+    for method in (
+        "JavaIdentifierStart",
+        "JavaIdentifierPart",
+        "UnicodeIdentifierStart",
+        "UnicodeIdentifierPart",
+        "IdentifierIgnorable",
+        "Mirrored",
+    )
+)
+
+_NAMED_FOLDED: Mapping[str, str] = {
+    **dict.fromkeys(("Lu", "Ll", "Lt"), _CASED_CATEGORIES),
+    **dict.fromkeys(("Lower", "Upper"), _NAMED["Alpha"]),
+    **dict.fromkeys(("javaLowerCase", "javaUpperCase", "javaTitleCase"), _CASED_PROPERTIES),
+}
+"""The same under (?i): lower, upper and title case are one set, in Java since 15."""
 
 _GRAPH = r"[^\p{White_Space}\p{Cc}\p{Cs}\p{Cn}]"
 _POSIX_UNICODE: Mapping[str, str] = {
@@ -62,95 +99,69 @@ _POSIX_UNICODE: Mapping[str, str] = {
     "PRINT": rf"[[{_GRAPH}\p{{Zs}}]&&[^\p{{Cc}}]]",
 }
 
-_JAVA: Mapping[str, str] = {
-    "LowerCase": r"[\p{Lowercase}]",
-    "UpperCase": r"[\p{Uppercase}]",
-    "Alphabetic": r"[\p{Alphabetic}]",
-    "Ideographic": r"[\p{Ideographic}]",
-    "TitleCase": r"[\p{Lt}]",
-    "Digit": r"[\p{Nd}]",
-    "Defined": r"[^\p{Cn}]",
-    "Letter": r"[\p{L}]",
-    "LetterOrDigit": r"[\p{L}\p{Nd}]",
-    "SpaceChar": r"[\p{Z}]",
-    "Whitespace": r"[[\p{Z}\t\n\x0b\f\r\x1c-\x1f]&&[^\xa0\u2007\u202f]]",
-    "ISOControl": r"[\x00-\x1f\x7f-\x9f]",
-}
-
 _BINARY: Mapping[str, str] = {
     "ALPHABETIC": r"[\p{Alphabetic}]",
     "ASSIGNED": r"[^\p{Cn}]",
     "CONTROL": r"[\p{Cc}]",
-    "HEXDIGIT": r"[\p{Nd}\p{Hex_Digit}]",
     "IDEOGRAPHIC": r"[\p{Ideographic}]",
-    "JOINCONTROL": r"[\p{Join_Control}]",
     "LETTER": r"[\p{L}]",
     "LOWERCASE": r"[\p{Lowercase}]",
-    "NONCHARACTERCODEPOINT": r"[\p{Noncharacter_Code_Point}]",
     "TITLECASE": r"[\p{Lt}]",
     "PUNCTUATION": r"[\p{P}]",
     "UPPERCASE": r"[\p{Uppercase}]",
-    "WHITESPACE": r"[\p{White_Space}]",
-    "WHITE_SPACE": r"[\p{White_Space}]",
-    "HEX_DIGIT": r"[\p{Nd}\p{Hex_Digit}]",
-    "JOIN_CONTROL": r"[\p{Join_Control}]",
-    "NONCHARACTER_CODE_POINT": r"[\p{Noncharacter_Code_Point}]",
     "WORD": UNICODE_SHORTHAND["w"],
+    **dict.fromkeys(("HEXDIGIT", "HEX_DIGIT"), r"[\p{Nd}\p{Hex_Digit}]"),
+    **dict.fromkeys(("JOINCONTROL", "JOIN_CONTROL"), r"[\p{Join_Control}]"),
+    **dict.fromkeys(("NONCHARACTERCODEPOINT", "NONCHARACTER_CODE_POINT"), r"[\p{Noncharacter_Code_Point}]"),
+    **dict.fromkeys(("WHITESPACE", "WHITE_SPACE"), r"[\p{White_Space}]"),
 }
 
-_CASED_CATEGORIES = r"[\p{Lu}\p{Ll}\p{Lt}]"
-_CASED_PROPERTIES = r"[\p{Lowercase}\p{Uppercase}\p{Lt}]"
-
+_CASED_NAMES = frozenset({"LOWER", "UPPER", "LOWERCASE", "UPPERCASE", "TITLECASE"})
 
 _FOLDED_BEYOND_LATIN_1 = frozenset(map(ord, "IiSsKk\xb5\xc5\xe5\xff"))
 
 
 class UnknownProperty(Exception):
-    """Java knows no such property; the argument says which."""
+    """Java has no such property; the argument is text for the user."""
 
 
 class UntranslatableProperty(Exception):
-    """Java knows the property, the ``regex`` package does not."""
+    """Java has the property, but the ``regex`` package does not."""
 
 
 def union(sets: Iterable[str]) -> str:
-    """The set of what any of ``sets`` holds; at least one is needed."""
+    """Return the union of at least one set."""
     listed = list(sets)
     return listed[0] if len(listed) == 1 else f"[{''.join(listed)}]"
 
 
 def intersection(left: str, right: str) -> str:
-    """The set of what both hold."""
+    """Return the intersection of two sets."""
     return f"[{left}&&{right}]"
 
 
 def complement(one: str) -> str:
-    """The set of what ``one`` does not hold."""
+    """Return the complement of a set."""
     return f"[^{one}]"
 
 
 def char(code: int) -> str:
-    """One character, written so that it means itself, inside and outside of sets."""
+    """Return a character as text that means the character itself, inside and outside of sets."""
     if chr(code).isascii() and chr(code).isalnum():
         return chr(code)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def single(code: int, *, fold: bool, fold_unicode: bool) -> str:
-    """The set of one character and, where asked, of those that Java takes as equal without regard to case."""
-    return char_range(code, code, fold=fold, fold_unicode=fold_unicode)
-
-
 def is_table_entry(code: int, *, fold_unicode: bool) -> bool:
     """Return whether Java keeps a character of a class in its table for Latin-1.
 
-    ``fold_unicode`` is (?iu): then characters whose other case lies beyond Latin-1 are not in the table.
+    With ``fold_unicode``, (?iu), the table has no characters whose other case is beyond Latin-1.
     """
     return code < 0x100 and not (fold_unicode and code in _FOLDED_BEYOND_LATIN_1)
 
 
 def char_range(first: int, last: int, *, fold: bool, fold_unicode: bool) -> str:
-    """The set of a range of characters, extended by case where asked."""
+    """Return the set of a range of characters, with their other case under ``fold`` (?i) and ``fold_unicode`` (?u)."""
     items = [char(first) if first == last else f"{char(first)}-{char(last)}"]
     if fold and fold_unicode:
         items += [char(code) for code in _unicode_equals(first, last)]
@@ -160,7 +171,7 @@ def char_range(first: int, last: int, *, fold: bool, fold_unicode: bool) -> str:
 
 
 def _simple(text: str, code: int) -> int:
-    """Java maps character by character: one whose full mapping is longer is its own, but for the dotted I."""
+    """Return one character's other case. Java keeps a character with a longer mapping, except for the dotted I."""
     return ord(text) if len(text) == 1 else ord("i") if text == "i\u0307" else code
 
 
@@ -174,9 +185,7 @@ def _unicode_equals(first: int, last: int) -> list[int]:
 
 @cache
 def _cased() -> tuple[tuple[int, int, int], ...]:
-    """(upper case, lower case of that, code) of every character that has case; a third of a second, once, and only for
-    (?iu).
-    """
+    """Return (upper case, its lower case, code) of all cased characters. Takes a third of a second, once, for (?iu)."""
     found = []
     for code in range(0x1E944):
         upper = _simple(chr(code).upper(), code)
@@ -187,39 +196,40 @@ def _cased() -> tuple[tuple[int, int, int], ...]:
 
 
 def java_property(name: str, *, unicode_classes: bool, fold: bool) -> str:
-    r"""The set of ``\p{name}``.
+    r"""Return the set of ``\p{name}``.
 
-    ``unicode_classes`` is the flag (?U), ``fold`` is (?i): it makes lower, upper and title case one, in Java since 15.
-    Raises UnknownProperty, or UntranslatableProperty for one that is Java's own.
+    ``unicode_classes`` is the flag (?U). ``fold`` is (?i): it makes lower, upper and title case one, in Java since 15.
+    Raises UnknownProperty, and UntranslatableProperty for a property that exists only in Java.
     """
     key, equals, value = name.partition("=")
+    kind = key.lower()
     found: str | None = None
     if equals:
-        kind = key.lower()
         if kind in ("sc", "script"):
             found = _known(f"sc={value}")
         elif kind in ("blk", "block"):
             found = _known(f"blk={value}")
         elif kind in ("gc", "general_category"):
-            found = _by_name(value, fold)
+            found = _by_exact_name(value, fold)
     elif name.startswith("In"):
         found = _known(f"blk={name[2:]}")
     elif name.startswith("Is"):
+        name_only = name[2:]
         found = (
-            _binary(name[2:], fold)
-            or _posix_unicode(name[2:], fold)
-            or _by_name(name[2:], fold)
-            or _known(f"sc={name[2:]}")
+            _by_any_case(_BINARY, name_only, fold)
+            or _by_any_case(_POSIX_UNICODE, name_only, fold)
+            or _by_exact_name(name_only, fold)
+            or _known(f"sc={name_only}")
         )
     else:
-        found = (_posix_unicode(name, fold) if unicode_classes else None) or _by_name(name, fold)
+        found = (_by_any_case(_POSIX_UNICODE, name, fold) if unicode_classes else None) or _by_exact_name(name, fold)
     if found is None:
         raise UnknownProperty(f"unknown character property {{{name}}}")
     return found
 
 
 def _known(query: str) -> str | None:
-    """A property by the package's own tables, None where they have no such block or script."""
+    """Return a block or script of the ``regex`` package, None if it has no such one."""
     if not query.partition("=")[2].replace("_", "").replace("-", "").isalnum():
         return None
     try:
@@ -229,46 +239,17 @@ def _known(query: str) -> str | None:
     return rf"[\p{{{query}}}]"
 
 
-def _binary(name: str, fold: bool) -> str | None:
+def _by_any_case(table: Mapping[str, str], name: str, fold: bool) -> str | None:
     key = name.upper()
-    if fold and key in ("LOWERCASE", "UPPERCASE", "TITLECASE"):
-        return _CASED_PROPERTIES
-    return _BINARY.get(key)
+    return _CASED_PROPERTIES if fold and key in table and key in _CASED_NAMES else table.get(key)
 
 
-def _posix_unicode(name: str, fold: bool) -> str | None:
-    key = name.upper()
-    if fold and key in ("LOWER", "UPPER"):
-        return _CASED_PROPERTIES
-    return _POSIX_UNICODE.get(key)
-
-
-def _by_name(name: str, fold: bool) -> str | None:
-    """General categories, ASCII classes and Java's own methods, by exact name."""
-    if fold and name in ("Lu", "Ll", "Lt"):
-        return _CASED_CATEGORIES
-    if fold and name in ("Lower", "Upper"):
-        return _POSIX_ASCII["Alpha"]
+def _by_exact_name(name: str, fold: bool) -> str | None:
+    """Return the set of a general category, an ASCII class or one of Java's methods, by its exact name."""
+    if fold and name in _NAMED_FOLDED:
+        return _NAMED_FOLDED[name]
     if _CATEGORIES.fullmatch(name):
         return rf"[\p{{{name}}}]"
-    special = {"LC": _CASED_CATEGORIES, "LD": r"[\p{L}\p{Nd}]", "L1": r"[\x00-\xff]", "all": r"[\x00-\U0010ffff]"}
-    if name in special:
-        return special[name]
-    if name.startswith("java"):
-        return _java_method(name[4:], fold)
-    return _POSIX_ASCII.get(name)
-
-
-def _java_method(name: str, fold: bool) -> str | None:
-    if fold and name in ("LowerCase", "UpperCase", "TitleCase"):
-        return _CASED_PROPERTIES
-    if name in (
-        "JavaIdentifierStart",
-        "JavaIdentifierPart",
-        "UnicodeIdentifierStart",
-        "UnicodeIdentifierPart",
-        "IdentifierIgnorable",
-        "Mirrored",
-    ):
-        raise UntranslatableProperty(f"the character property {{java{name}}} exists in Java only")
-    return _JAVA.get(name)
+    if name in _UNTRANSLATABLE:
+        raise UntranslatableProperty(f"the character property {{{name}}} exists in Java only")
+    return _NAMED.get(name)

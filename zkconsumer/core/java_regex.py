@@ -1,14 +1,19 @@
-r"""Java's regular expressions, translated for the ``regex`` package. Pure; any thread.
+r"""Translator of Java's regular expressions for the ``regex`` package. Pure; any thread.
 
-All members of a group must expand an expression to the same topics, and Scala members do so with java.util.regex.
-Python's syntax looks alike and means other things: \w, \d, \s and letter case are ASCII in Java, "." stops at five line
-ends, "$" looks past a last one, \z is the end, (?P<n>) does not exist, [a&&[^b]] is an intersection, and so on. So the
-expression is read by Java's grammar and written anew in the few constructs that both share; flags, letter case and
-character classes are resolved on the way, nothing is left to the defaults of the package.
+All members of a group must expand an expression to the same topics, and Scala members use java.util.regex. Python's
+syntax looks alike but means other things. In Java \w, \d, \s and letter case are ASCII, "." stops at five line ends,
+"$" looks past a last line end, \z is the end, (?P<n>) does not exist, and [a&&[^b]] is an intersection. So the parser
+reads the expression by Java's grammar, and writes it anew in the few constructs that both share. It resolves flags,
+letter case and character classes on the way. Nothing depends on defaults of the package.
 
-The model is Java 9 to 18 (in 8, [^a&&b] negates only the first operand; from 19 on, \b knows ASCII only).
-Refused as untranslatable: references to groups under (?i), \b{g}, the few classes that exist in Java only, and an
-intersection without a right side where Java itself fails with it, as in [\d_&&].
+The model is Java 9 to 18. (In 8, [^a&&b] negates only the first operand; from 19 on, \b is ASCII only.)
+
+Refused as untranslatable:
+
+* references to groups under (?i)
+* \b{g}
+* the few classes that exist only in Java
+* an intersection without a right side, if Java itself fails with it, as in [\d_&&]
 """
 
 from __future__ import annotations
@@ -32,12 +37,12 @@ __all__ = ["InvalidTopicFilterError", "UntranslatableTopicFilterError", "transla
 
 _MAX_REPETITIONS = (1 << 31) - 1
 _MAX_NAME = 4096
-"""No topic's name is that long (249 since 0.8.1), so larger counts need not be told apart; the package spells them out.
-"""
+"""The largest count of a repetition, which the package spells out. Topic names are shorter (249 since 0.8.1),
+so all larger counts mean the same."""
 MAX_EXPRESSION = 32 * 1024
-"""Characters of an expression. A longer one, in another member's registration, would keep everybody busy."""
+"""The limit on an expression, in characters. A longer one in one registration would keep all members busy."""
 MAX_SPELLED_OUT = 128 * 1024
-"""Characters of the translation, with all repetitions spelled out as the package does: 16 kB can come to gigabytes."""
+"""The limit on a translation, in characters, repetitions spelled out: 16 kB could become gigabytes."""
 _LINE_END = rf"(?:\r\n|[{LINE_ENDS}])"
 _BETWEEN_CR_LF = r"(?<=\r)(?=\n)"
 _WORD = r"[\p{L}\p{Nd}_]"
@@ -46,11 +51,11 @@ _MARK_OF_WORD = r"(?=\p{Mn})(?<=[\p{L}\p{Nd}]\p{Mn}*)"
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A translated piece.
+    """A translated part of the expression.
 
-    ``shortest`` is the least length of what it matches. ``longest`` is the greatest, None where Java finds no obvious
-    one, which it demands of look-behinds. ``fixed`` is Java's "deterministic": a group that is not loses its bound when
-    repeated. ``extra`` is what repetitions add to the length of ``text`` when they are spelled out.
+    ``shortest`` and ``longest`` are the lengths of its shortest and longest match. ``longest`` is None if Java finds no
+    obvious maximum, which look-behinds need. ``fixed`` is Java's "deterministic": a group that is not fixed loses its
+    maximum when it is repeated. ``extra`` is the growth of ``text`` when its repetitions are spelled out.
     """
 
     text: str
@@ -61,22 +66,21 @@ class _Node:
 
     @property
     def size(self) -> int:
-        """Characters, spelled out."""
+        """The length of the text in characters, repetitions spelled out."""
         return len(self.text) + self.extra
 
 
 def translate(expression: str) -> str:
-    """The expression as a pattern for ``regex.compile(..., regex.VERSION1)``; it matches from the start to the very
-    end.
+    """Return the expression as a pattern for ``regex.compile(..., regex.VERSION1)`` that matches whole names.
 
-    Raises InvalidTopicFilterError where Java refuses it, UntranslatableTopicFilterError where the package cannot
-    express it, or it is too large.
+    Raises InvalidTopicFilterError for an expression that Java refuses, and UntranslatableTopicFilterError for one that
+    the package cannot express or that is too large.
     """
     return translate_with_size(expression)[0]
 
 
 def translate_with_size(expression: str) -> tuple[str, int]:
-    """As :func:`translate`, with the number of characters that the pattern has when repetitions are spelled out."""
+    """Translate as :func:`translate`. Also return the pattern's length in characters, repetitions spelled out."""
     if len(expression) > MAX_EXPRESSION:
         reason = f"an expression of {len(expression)} characters is larger than {MAX_EXPRESSION}"
         raise UntranslatableTopicFilterError(expression, MAX_EXPRESSION, reason)
@@ -85,7 +89,7 @@ def translate_with_size(expression: str) -> tuple[str, int]:
 
 
 class _Parser(RegexLexer):
-    """Recursive descent by the grammar of java.util.regex.Pattern; one object reads one expression once."""
+    """Recursive descent by the grammar of java.util.regex.Pattern. One object reads one expression once."""
 
     def __init__(self, expression: str) -> None:
         super().__init__(expression)
@@ -147,29 +151,29 @@ class _Parser(RegexLexer):
         if char == "[":
             return _Node(self._class(), 1, 1)
         if char == "{":
-            return _Node("(?:)", 0, 0)  # what is repeated is the empty text; without a number the repetition fails
+            return _Node("(?:)", 0, 0)  # a repetition of the empty text; without a number it fails
         if char == "\\":
             return self._escape()
         token = self._raw()
         self._at += 1
         if char == ".":
-            stops = "" if self._flags.s else r"\n" if self._flags.d else LINE_ENDS
+            stops = "" if "s" in self._flags else r"\n" if "d" in self._flags else LINE_ENDS
             return _Node(f"[^{stops}]" if stops else r"[\x00-\U0010ffff]", 1, 1)
         if char == "^":
             return _Node(self._caret(), 0, 0)
         if char == "$":
-            return _Node(self._dollar(self._flags.m), 0, 0)
+            return _Node(self._dollar("m" in self._flags), 0, 0)
         return _Node(self._single(ord(token.char)), 1, 1)
 
     def _caret(self) -> str:
-        if not self._flags.m:
+        if "m" not in self._flags:
             return r"\A"
-        if self._flags.d:
+        if "d" in self._flags:
             return r"(?:(?!\Z)(?:\A|(?<=\n)))"
         return rf"(?:(?!\Z)(?:\A|(?<=[{LINE_ENDS}])(?!{_BETWEEN_CR_LF})))"
 
     def _dollar(self, multiline: bool) -> str:
-        if self._flags.d:
+        if "d" in self._flags:
             return r"(?:(?=\n|\Z))" if multiline else r"(?:(?=\n?\Z))"
         after = rf"(?=[{LINE_ENDS}]|\Z)" if multiline else rf"(?={_LINE_END}?\Z)"
         return rf"(?:{after}(?!{_BETWEEN_CR_LF}))"
@@ -183,13 +187,13 @@ class _Parser(RegexLexer):
         low, high = bounds
         kind = "?" if self._take("?") else "+" if self._take("+") else ""
         if atom.fixed and atom.shortest != atom.longest and not (is_group and bounds == (0, 1)):
-            atom = replace(atom, text=f"(?>{atom.text})")  # as in Java, a repeated line break keeps what it took
+            atom = replace(atom, text=f"(?>{atom.text})")  # as in Java, a repeated line break never gives back a part
         text = _repeated(atom, low, high, kind)
         longest = None if high is None or atom.longest is None else atom.longest * high
         if longest is not None and longest > _MAX_REPETITIONS:
             longest = None
         if is_group and kind != "+" and not atom.fixed and bounds != (0, 1):
-            longest = None  # Java repeats such a group in a loop of which it knows no bound
+            longest = None  # Java repeats such a group in a loop without a known maximum
         times = min(_MAX_NAME, low if high is None else high)
         extra = atom.size * max(0, times - 1) + atom.extra
         return _Node(text, atom.shortest * low, longest, fixed=atom.fixed and low == high, extra=extra)
@@ -231,7 +235,7 @@ class _Parser(RegexLexer):
     # --- groups ---
 
     def _group(self) -> _Node | None:
-        """A group, or None for flags that hold for the rest of the enclosing group."""
+        """Read a group. Return None for flags that hold for the rest of the enclosing group."""
         start = self._position()
         self._at += 1
         saved = self._flags
@@ -294,8 +298,8 @@ class _Parser(RegexLexer):
             if char == "-" and on:
                 on = False
             elif char and char in "idmsuxU":
-                changes = {char: on} | ({"u": on} if char == "U" else {})
-                self._flags = replace(self._flags, **changes)
+                changed = {"U", "u"} if char == "U" else {char}
+                self._flags = self._flags | changed if on else self._flags - changed
             else:
                 return
             self._at += 1
@@ -303,43 +307,31 @@ class _Parser(RegexLexer):
     # --- escapes ---
 
     def _escape(self) -> _Node:
-        """What follows a backslash outside of a class."""
+        """Read an escape outside of a class."""
         start = self._position()
-        token = self._raw(1)
-        if token is END:
+        char = self._raw(1).char
+        if self._raw(1) is END:
             self._fail("a backslash ends the expression", start)
-        simple = self._assertion(token.char)
-        if simple is not None:
-            self._at += 2
-            return _Node(simple, 0, 0)
-        if token.char == "b":
-            self._at += 2
-            if self._raw().char == "{" and self._raw(1).char == "g":
-                self._cannot("grapheme boundaries cannot be translated", start)
-            return _Node(self._boundary(), 0, 0)
-        if token.char == "B":
-            self._at += 2
-            return _Node(f"(?!{self._boundary()})", 0, 0)
-        if token.char == "R":
-            self._at += 2
-            return _Node(rf"(?:\r\n|{classes.VERTICAL})", 1, 2)
-        if token.char == "X":
-            self._at += 2
-            return _Node(r"\X", 1, None, fixed=False)
-        if token.char == "k" or token.char in "123456789":
+        if char == "k" or char in "123456789":
             return self._reference(start)
-        found = self._class_escape(in_range=False)
-        return _Node(found if isinstance(found, str) else self._single(found), 1, 1)
-
-    def _assertion(self, char: str) -> str | None:
-        if char in ("A", "G"):
-            return r"\A"
-        if char == "z":
-            return r"\Z"
-        return self._dollar(multiline=False) if char == "Z" else None
+        if char not in "AGzZbBRX":
+            found = self._class_escape(in_range=False)
+            return _Node(found if isinstance(found, str) else self._single(found), 1, 1)
+        self._at += 2
+        if char == "R":
+            return _Node(rf"(?:\r\n|{classes.VERTICAL})", 1, 2)
+        if char == "X":
+            return _Node(r"\X", 1, None, fixed=False)
+        if char == "b" and self._raw().char == "{" and self._raw(1).char == "g":
+            self._cannot("grapheme boundaries cannot be translated", start)
+        if char in "bB":
+            return _Node(self._boundary() if char == "b" else f"(?!{self._boundary()})", 0, 0)
+        if char == "Z":
+            return _Node(self._dollar(multiline=False), 0, 0)
+        return _Node(r"\Z" if char == "z" else r"\A", 0, 0)
 
     def _boundary(self) -> str:
-        if self._flags.U:
+        if "U" in self._flags:
             word = classes.UNICODE_SHORTHAND["w"]
             return rf"(?:(?<={word})(?!{word})|(?<!{word})(?={word}))"
         left = rf"(?:(?<={_WORD})|(?<=[\p{{L}}\p{{Nd}}]\p{{Mn}}+))"
@@ -365,7 +357,7 @@ class _Parser(RegexLexer):
             while is_digit(self._raw()) and number * 10 + int(self._raw().char) <= self._groups:
                 number = number * 10 + int(self._raw().char)
                 self._at += 1
-        if self._flags.i:
+        if "i" in self._flags:
             self._cannot("a reference to a group without regard to case cannot be translated", start)
         self._references.append(number)
         return _Node(f"(?:\\{number})", 0, None)

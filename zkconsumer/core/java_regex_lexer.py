@@ -1,14 +1,13 @@
 r"""Characters, escapes and character classes of Java's expressions. Pure; any thread.
 
-The lower half of :mod:`zkconsumer.core.java_regex`: reads the expression token by token, under the flags that hold at
-the place, and turns whatever stands for one character, or for a set of them, into a set for the ``regex`` package.
+The lower half of :mod:`zkconsumer.core.java_regex`. The lexer reads the expression token by token, under the flags in
+force there. It turns each text that stands for one character, or for a set, into a set for the ``regex`` package.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from zkconsumer.core import java_character_classes as classes
@@ -17,14 +16,14 @@ from zkconsumer.errors import ConfigException
 
 MAX_NESTING = 100
 MOST_SHOWN = 200
-"""Characters of an expression that an error shows."""
+"""The number of characters of an expression that an error shows."""
 _SPACES = frozenset(" \t\n\x0b\f\r")
 _HEXADECIMAL = "0123456789abcdefABCDEF"
 _CONTROL = {"t": 9, "n": 10, "f": 12, "r": 13, "a": 7, "e": 27}
 
 
 class InvalidTopicFilterError(ConfigException):
-    """Java refuses the expression: ``expression``, ``position`` (from 0) and ``reason`` say which, where and why."""
+    """Java refuses an ``expression`` at ``position`` (from 0); the message says why."""
 
     def __init__(self, expression: str, position: int, reason: str) -> None:
         shown = expression if len(expression) <= MOST_SHOWN else f"{expression[:MOST_SHOWN]}..."
@@ -34,11 +33,11 @@ class InvalidTopicFilterError(ConfigException):
 
 
 class UntranslatableTopicFilterError(InvalidTopicFilterError):
-    """An expression that Java accepts, but whose meaning cannot be had here."""
+    """An expression that Java accepts, but that cannot be translated."""
 
 
 class Token(NamedTuple):
-    r"""One character of the expression; ``quoted`` ones, between \Q and \E, never mean anything but themselves."""
+    r"""One character of the expression. A ``quoted`` one, between \Q and \E, always means itself."""
 
     char: str
     quoted: bool
@@ -48,17 +47,8 @@ class Token(NamedTuple):
 END = Token("", True, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Flags:
-    """The flags that hold at one place of the expression, by Java's letters."""
-
-    i: bool = False  # CASE_INSENSITIVE
-    d: bool = False  # UNIX_LINES
-    m: bool = False  # MULTILINE
-    s: bool = False  # DOTALL
-    u: bool = False  # UNICODE_CASE
-    x: bool = False  # COMMENTS
-    U: bool = False  # UNICODE_CHARACTER_CLASS
+Flags = frozenset[str]
+"""The flags in force at one place, by Java's letters: i, d, m, s, u, x and U."""
 
 
 def _tokens(expression: str) -> list[Token]:
@@ -81,13 +71,13 @@ def _tokens(expression: str) -> list[Token]:
 
 
 class RegexLexer:
-    """Reads characters, escapes and classes; one object reads one expression once."""
+    """Reads characters, escapes and classes. One object reads one expression once."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._tokens = _tokens(expression)
         self._at = 0
-        self._flags = Flags()
+        self._flags: Flags = frozenset()
         self._nesting = 0
 
     # --- reading ---
@@ -106,8 +96,8 @@ class RegexLexer:
         return self._tokens[index] if index < len(self._tokens) else END
 
     def _skip_comments(self) -> None:
-        """Under (?x) blanks and comments vanish wherever a character is looked for, in classes too."""
-        while self._flags.x and not self._raw().quoted:
+        """Skip blanks and comments under (?x), wherever a character may stand, also in classes."""
+        while "x" in self._flags and not self._raw().quoted:
             if self._raw().char in _SPACES:
                 self._at += 1
             elif self._raw().char == "#":
@@ -119,7 +109,7 @@ class RegexLexer:
                 return
 
     def _peek(self) -> str:
-        """The next character where it may have a meaning; "" for a quoted one and at the end."""
+        """Return the next character if it may have a meaning; "" for a quoted one and at the end."""
         self._skip_comments()
         token = self._raw()
         return "" if token.quoted else token.char
@@ -131,12 +121,26 @@ class RegexLexer:
         return False
 
     def _single(self, code: int) -> str:
-        return classes.single(code, fold=self._flags.i, fold_unicode=self._flags.u)
+        return self._range(code, code)
+
+    def _range(self, first: int, last: int) -> str:
+        return classes.char_range(first, last, fold="i" in self._flags, fold_unicode="u" in self._flags)
+
+    def _until_brace(self, start: int, unclosed: str) -> str:
+        """Return the text up to the next closing brace, which is read too."""
+        name = ""
+        while self._raw().char != "}":
+            if self._raw() is END:
+                self._fail(unclosed, start)
+            name += self._raw().char
+            self._at += 1
+        self._at += 1
+        return name
 
     # --- escapes ---
 
     def _class_escape(self, *, in_range: bool) -> str | int:
-        """An escape that stands for a set (its text) or for one character (its code); the backslash is next."""
+        """Read an escape, from its backslash on. Return a set (text) or one character (code)."""
         start = self._position()
         self._at += 1
         token = self._raw()
@@ -144,7 +148,7 @@ class RegexLexer:
         if not char:
             self._fail("a backslash ends the expression", start)
         self._at += 1
-        shorthand = classes.UNICODE_SHORTHAND if self._flags.U else classes.ASCII_SHORTHAND
+        shorthand = classes.UNICODE_SHORTHAND if "U" in self._flags else classes.ASCII_SHORTHAND
         if char.lower() in shorthand:
             found = shorthand[char.lower()]
             return found if char.islower() else classes.complement(found)
@@ -173,18 +177,12 @@ class RegexLexer:
     def _property(self, start: int, *, negated: bool) -> str:
         if self._peek() == "{":
             self._at += 1
-            name = ""
-            while self._raw().char != "}":
-                if self._raw() is END:
-                    self._fail("unclosed character family", start)
-                name += self._raw().char
-                self._at += 1
-            self._at += 1
+            name = self._until_brace(start, "unclosed character family")
         else:
             name = self._raw().char
             self._at += 1
         try:
-            found = classes.java_property(name, unicode_classes=self._flags.U, fold=self._flags.i)
+            found = classes.java_property(name, unicode_classes="U" in self._flags, fold="i" in self._flags)
         except UnknownProperty as error:
             self._fail(str(error), start)
         except UntranslatableProperty as error:
@@ -213,26 +211,24 @@ class RegexLexer:
                 self._fail("illegal hexadecimal escape sequence", start)
             self._at += 1
             return int(digits, 16)
-        digits = self._digits(_HEXADECIMAL, 2)
-        if len(digits) != 2:
-            self._fail("illegal hexadecimal escape sequence", start)
-        return int(digits, 16)
+        return self._hexadecimal(2, "illegal hexadecimal escape sequence", start)
 
     def _utf16(self, start: int) -> int:
-        unit = self._utf16_unit(start)
+        illegal = "illegal Unicode escape sequence"
+        unit = self._hexadecimal(4, illegal, start)
         if 0xD800 <= unit < 0xDC00 and self._raw().char == "\\" and self._raw(1).char == "u":
             mark = self._at
             self._at += 2
-            low = self._utf16_unit(start)
+            low = self._hexadecimal(4, illegal, start)
             if 0xDC00 <= low < 0xE000:
                 return 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
             self._at = mark
         return unit
 
-    def _utf16_unit(self, start: int) -> int:
-        digits = self._digits(_HEXADECIMAL, 4)
-        if len(digits) != 4:
-            self._fail("illegal Unicode escape sequence", start)
+    def _hexadecimal(self, count: int, illegal: str, start: int) -> int:
+        digits = self._digits(_HEXADECIMAL, count)
+        if len(digits) != count:
+            self._fail(illegal, start)
         return int(digits, 16)
 
     def _control(self, start: int) -> int:
@@ -246,13 +242,7 @@ class RegexLexer:
         if self._raw().char != "{":
             self._fail("illegal character name escape sequence", start)
         self._at += 1
-        name = ""
-        while self._raw().char != "}":
-            if self._raw() is END:
-                self._fail("unclosed character name escape sequence", start)
-            name += self._raw().char
-            self._at += 1
-        self._at += 1
+        name = self._until_brace(start, "unclosed character name escape sequence")
         try:
             return ord(unicodedata.lookup(name))
         except (KeyError, TypeError):
@@ -261,7 +251,7 @@ class RegexLexer:
     # --- classes ---
 
     def _class(self, *, consume: bool = True) -> str:
-        """A class from its bracket on, or (``consume`` false) the right side of && up to the bracket that ends it."""
+        """Read a class from its bracket on. With ``consume`` false, read the right side of && up to the bracket."""
         start = self._position()
         self._nesting += 1
         if self._nesting > MAX_NESTING:
@@ -291,9 +281,9 @@ class RegexLexer:
                 self._class_item(members)
 
     def _second_ampersand(self) -> bool:
-        """Return whether & is followed by another, which is then next; blanks between them vanish under (?x).
+        """Return whether another & follows this one, and move on to it. Under (?x) blanks may stand between them.
 
-        Java forgets a lone & that stands before such blanks, and takes the character behind them for itself.
+        Java drops a single & before such blanks, and goes on with the character after them.
         """
         start = self._at
         self._at += 1
@@ -305,7 +295,7 @@ class RegexLexer:
         return found
 
     def _intersect(self, members: _Members) -> None:
-        """Read the right side of &&, up to the bracket or the & that follows; the second & is next."""
+        """Read the right side of && from its second & on, up to the next bracket or &."""
         start = self._position()
         self._at += 1
         right: list[str] = []
@@ -321,7 +311,7 @@ class RegexLexer:
             self._cannot("&& without a right side: Java to 18 fails with it, and later ones refuse it", start)
 
     def _class_item(self, members: _Members) -> None:
-        """Read one character, range, or escape inside a class."""
+        """Read one character, range or escape inside a class."""
         start = self._position()
         first = self._class_character(start=True)
         if isinstance(first, str):
@@ -334,8 +324,8 @@ class RegexLexer:
             last = self._class_character(start=False)
             if isinstance(last, str) or last < first:
                 self._fail("illegal character range", start)
-            members.add(classes.char_range(first, last, fold=self._flags.i, fold_unicode=self._flags.u))
-        elif classes.is_table_entry(first, fold_unicode=self._flags.i and self._flags.u):
+            members.add(self._range(first, last))
+        elif classes.is_table_entry(first, fold_unicode=self._flags >= {"i", "u"}):
             members.add_to_table(self._single(first))
         else:
             members.add(self._single(first))
@@ -351,14 +341,14 @@ class RegexLexer:
 
 
 class _Members:
-    """The members of one character class, combined in the order in which java.util.regex combines them.
+    """The members of one character class, combined as java.util.regex does it.
 
-    Java puts single characters below 256 into one table for each class, and everything else into a predicate. An
-    intersection takes the table in, and a later union adds the whole table again, with characters that came before.
-    An intersection without a right side takes the last member that is not in the table.
+    Java has one table for each class, with its single characters below 256, and a predicate for all other members. An
+    intersection takes in the table. A later union adds the whole table again, with the characters from before. An
+    intersection without a right side uses the last member outside the table.
     """
 
-    _TABLE = "\0"  # stands for the table, which may still grow; no set contains this character
+    _TABLE = "\0"  # placeholder of the table, which may still grow; no set contains this character
 
     def __init__(self) -> None:
         self._table: list[str] = []
@@ -369,7 +359,7 @@ class _Members:
 
     @property
     def any(self) -> bool:
-        """Whether the class has a member, without which a closing bracket is a member itself."""
+        """Whether the class has a member. Without one, a closing bracket is a member itself."""
         return self._table_waits or bool(self._sets)
 
     def add(self, one: str) -> None:
@@ -378,13 +368,13 @@ class _Members:
         self._last = one
 
     def add_to_table(self, one: str) -> None:
-        """Add a character that Java keeps in the table."""
+        """Add a character of Java's table."""
         self._table.append(one)
         self._table_waits = True
         self._last = None
 
     def intersect(self, right: list[str]) -> bool:
-        """Keep what the union of ``right`` holds too. Return False where Java finds nothing to intersect with."""
+        """Intersect with the union of ``right``. Return False if Java finds nothing to intersect with."""
         if self._table_waits:
             if not self._sets:
                 self._last = self._TABLE
@@ -399,7 +389,7 @@ class _Members:
         return True
 
     def text(self) -> str:
-        """Return the set; the class must have a member."""
+        """Return the set of the class, which has at least one member."""
         if self._table_waits:
             self._sets.append(self._TABLE)
         found = classes.union(self._sets)
@@ -407,5 +397,5 @@ class _Members:
 
 
 def is_digit(token: Token) -> bool:
-    """Whether the token is a decimal digit that may have a meaning."""
+    """Return whether the token is a decimal digit that may have a meaning."""
     return not token.quoted and token.char.isascii() and token.char.isdigit()

@@ -1,12 +1,12 @@
-"""Leader epochs of a partition's log: what was read in which epoch, and where another log first differs from it. Pure.
+"""Leader epochs of a partition: the epochs of the offsets read so far, and the first offset of a different log. Pure.
 
-Each leader of a partition has an epoch, a number that only grows, and each batch of format 2 carries the epoch in which
-it was written. Two logs that hold the same epoch at the same offset are equal up to there. So a log that was truncated,
-or that belongs to a topic made anew, shows by its epochs also where it has grown longer than it was.
+Each leader of a partition has an epoch, a number that only grows. Each batch of format 2 carries the epoch of its
+leader. Two logs with the same epoch at the same offset are equal up to that offset. So a truncated log differs in its
+epochs, even if it is longer by now, and so does the log of a topic that was created anew.
 
-Source: KIP-101, KIP-279, KIP-320. Differs from KIP-320's consumer: an answer that names an earlier epoch is compared
-with what was read of that epoch, and a log that never saw the epoch is read from its start, whatever
-``auto.offset.reset``.
+Source: KIP-101, KIP-279, KIP-320. Differs from KIP-320's consumer in two points. A response with an earlier epoch is
+compared with the offsets read in that epoch. And a log that never had the epoch is read from its start, whatever
+``auto.offset.reset`` is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 NO_EPOCH = -1
 KEPT_EPOCHS = 16
-"""Epochs that are remembered of a position. One more leader forgets the first."""
+"""Number of epochs that a position remembers. One more leader drops the oldest."""
 
 Epochs = tuple[tuple[int, int], ...]
-"""(first offset read in it, epoch), oldest first."""
+"""Pairs of (first offset read in the epoch, epoch), oldest first."""
 
 
 class EpochEnd(NamedTuple):
-    """A leader's answer to the question where an epoch ends.
+    """A leader's response to a request for the end of an epoch.
 
-    ``offset`` is the first one behind it, -1 where the log knows no such epoch and none after it. ``epoch`` is the last
-    one that the log has up to the epoch asked for, -1 where the broker does not say.
+    ``offset`` is the first one after the epoch, or -1 if the log has neither this epoch nor a later one. ``epoch`` is
+    the log's last one up to the requested epoch, or -1 if the broker does not say.
     """
 
     offset: int
@@ -33,12 +33,12 @@ class EpochEnd(NamedTuple):
 
 
 def epoch_before(epochs: Epochs, offset: int) -> int:
-    """Return the epoch in which the message before ``offset`` was read, NO_EPOCH where that is not known."""
+    """Return the epoch of the message before ``offset``, NO_EPOCH if it is unknown."""
     return next((epoch for start, epoch in reversed(epochs) if start < offset), NO_EPOCH)
 
 
 def with_epochs(epochs: Epochs, read: Epochs) -> Epochs:
-    """Return ``epochs`` with what was ``read`` behind them."""
+    """Return ``epochs`` followed by the epochs in ``read``."""
     found = list(epochs)
     for start, epoch in read:
         if epoch >= 0 and (not found or epoch != found[-1][1]):
@@ -47,15 +47,15 @@ def with_epochs(epochs: Epochs, read: Epochs) -> Epochs:
 
 
 def cut_at(epochs: Epochs, offset: int) -> Epochs:
-    """Return what of ``epochs`` lies before ``offset``."""
+    """Return the epochs that begin before ``offset``."""
     return tuple(entry for entry in epochs if entry[0] < offset)
 
 
 def completed(asked: int, end: EpochEnd, before: EpochEnd) -> EpochEnd:
-    """Return the answer for the epoch ``asked`` with the epoch that version 0 of the request does not name.
+    """Return the response for the epoch ``asked``, with the epoch that version 0 of the response lacks.
 
-    Arguments: ``before`` is the answer for the epoch before it. Where both end at one offset the log has nothing of the
-    one asked for. It may have less than ``asked - 1`` then, which shows when that is compared in its turn.
+    Arguments: ``before`` is the response for the epoch before it. If both end at the same offset, the log has nothing
+    of the epoch ``asked``. It may lack ``asked - 1`` too: a later comparison of that epoch shows it.
     """
     if end.epoch > NO_EPOCH or end.offset < 0:
         return end
@@ -63,11 +63,13 @@ def completed(asked: int, end: EpochEnd, before: EpochEnd) -> EpochEnd:
 
 
 def first_divergence(reached: int, epochs: Epochs, end: EpochEnd, *, later_epochs: bool, log_start: int) -> int | None:
-    """Return the first offset at which a log differs from what was read up to ``reached``, None where none does.
+    """Return the first offset before ``reached`` at which the log differs from the messages read, or None.
 
-    Arguments: ``end`` is the answer for the epoch before ``reached``; ``later_epochs`` says whether the log has a later
-    epoch than that; ``log_start`` is its first offset. A log that ends too early in its newest epoch was not truncated,
-    since truncation begins an epoch: its topic was made anew, and all of it differs.
+    A log that ends too early in its newest epoch was not truncated, because a truncation begins a new epoch. Its topic
+    was created anew, so the whole log differs.
+
+    Arguments: ``end`` is the response for the epoch before ``reached``. ``later_epochs`` is true if the log has a later
+    epoch than that. ``log_start`` is the first offset of the log.
     """
     asked = epoch_before(epochs, reached)
     if end.offset < 0:

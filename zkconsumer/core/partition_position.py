@@ -1,22 +1,23 @@
-"""Where one owned partition stands: what was fetched, what the application has finished, what is committed.
+"""The offsets of one owned partition: fetched, consumed and committed.
 
-A :class:`PartitionPosition` belongs to one ownership: a partition that leaves and comes back gets a new one, so
-whatever still refers to the old one (an answer under way, a queued chunk, a message in the user's hands) can be told
-apart and dropped.
+A :class:`PartitionPosition` belongs to one ownership. A partition that is released and claimed again gets a new
+position, so that late responses, queued chunks and messages of the old one can be recognised and dropped.
 
-Written without a lock by exactly one thread per field: ``fetched`` and ``log_end`` by the fetcher, ``consumed``,
-``held_until`` and ``fetch_from`` by the thread that iterates the stream, ``committed`` by the committer, ``revoked``
-(only ever set) by the group's thread, and by the one that shuts down. ``paused``, ``halted`` and ``successor`` are
-written under the lock of the stream's queue.
+Threads: no lock; each field has exactly one writer.
 
-The pair (``held``, ``halted``) is the hand-over protocol: the stream announces the message it is about to hand out
-*before* it looks at ``halted``, the group's thread sets ``revoked`` and with it ``halted`` *before* it looks whether a
-message is held. One of the two always sees the other. That a message is held is told by ``consumed`` itself, so that
-finishing the last message of a batch is one write: were it two, who waits for the message to be let go could commit in
-between, and it would be consumed again.
+* the fetcher: ``fetched``, ``log_end``, ``epochs``
+* the thread that iterates the stream: ``consumed``, ``held_until``, ``batch_until``, ``fetch_from``
+* the committer: ``committed``
+* the group thread, and the thread that shuts down: ``revoked``, which is only ever set
+* any thread, under the lock of the stream's queue: ``paused``, ``halted``, ``successor``
 
-Mirrors the original's ``PartitionTopicInfo``. It counts a message as consumed when it is handed out and so loses it
-in a crash.
+``held`` and ``halted`` make the hand-over protocol. The stream announces the next message (``held_until``) *before* it
+looks at ``halted``. The group thread sets ``revoked``, and with it ``halted``, *before* it looks at ``held``. So one of
+the two always sees the other. ``held`` follows from ``consumed``, so that one write finishes the last message of a
+batch. With two writes the group thread could commit between them, and the message would be consumed again.
+
+Mirrors the original's ``PartitionTopicInfo``. The original counts a message as consumed when it is handed out, and so
+loses it in a crash.
 """
 
 from __future__ import annotations
@@ -25,22 +26,26 @@ from zkconsumer.core.leader_epochs import Epochs
 from zkconsumer.model import ThreadId, TopicPartition
 
 NOTHING_HELD = -1
-"""``held_until`` while no message is in the user's hands."""
+"""``held_until`` while the user has no message in hand."""
 
 
 class PartitionPosition:
-    """Offsets of one owned partition; every one is "next to ...".
+    """The offsets of one owned partition. Every offset is "next to ...".
 
-    ``consumed`` is the first offset the application has not finished, None until the start position is known;
-    ``paused`` says that the application wants none of it for now; ``halted`` that it is revoked or paused, which is
-    what the hand-out path looks at; ``held_until`` is the end of the batch that is being handed out, ``batch_until``
-    the end of the rows in the user's hands where these are more than one message (columns), else never beyond
-    ``consumed``; ``fetched`` is the next offset to ask the broker for; ``fetch_from`` where the fetcher shall go on
-    instead, None where it shall not; ``committed`` what was last written or read; ``log_end`` the end of what may be
-    handed out: the high watermark, or, with ``isolation.level=read_committed``, the last stable offset (-1: unknown);
-    ``epochs`` the leader epochs in which it was fetched, written by the fetcher; ``from_start`` says that the topic was
-    made anew, so that nothing of its log was read yet; ``successor`` is the position at which the partition goes on in
-    the same stream, if it does.
+    * ``fetched``: the next offset to request from the broker
+    * ``fetch_from``: the offset at which the fetcher must go on instead, or None
+    * ``consumed``: the first offset that the application has not finished; None until the start is known
+    * ``held_until``: the end of the batch that the stream is handing out
+    * ``batch_until``: the end of the rows in the user's hands, if these are several messages (columns); otherwise never
+      greater than ``consumed``
+    * ``committed``: the offset that was last written to or read from the store
+    * ``log_end``: the end of the messages that may be handed out: the high watermark, or the last stable offset with
+      ``isolation.level=read_committed``; -1 if unknown
+    * ``epochs``: the leader epochs of the fetched messages
+    * ``from_start``: true if the topic was created anew, so that nothing of its log has been read
+    * ``paused``: true while the application wants no messages of the partition
+    * ``halted``: true if the partition is revoked or paused; the hand-out path looks at this
+    * ``successor``: the position at which the same stream goes on with the partition, if it does
     """
 
     __slots__ = (
@@ -84,9 +89,7 @@ class PartitionPosition:
 
     @property
     def revoked(self) -> bool:
-        """Whether this position has ended: the partition is no longer ours, or goes on at another one. Only ever
-        set.
-        """
+        """Whether this position has ended: the partition was released, or goes on at another position."""
         return self._revoked
 
     @revoked.setter
@@ -96,25 +99,26 @@ class PartitionPosition:
             self.halted = True
 
     def begin(self, offset: int) -> None:
-        """The start position was resolved by ``auto.offset.reset`` and is stored: fetching may begin there."""
+        """Begin at an offset that ``auto.offset.reset`` chose and that is already stored."""
         self.consumed = offset
         self.committed = offset
         self.fetched = offset
 
     def start_at(self, offset: int) -> None:
-        """Begin here, whatever is committed: fetching may begin, and the next commit writes this if it is another."""
+        """Begin at this offset, whatever is committed. The next commit writes it if the committed one differs."""
         self.consumed = offset
         self.fetched = offset
 
     @property
     def held(self) -> bool:
-        """Whether the message at ``consumed``, or rows from there on, are in the user's hands."""
+        """Whether the user has the message at ``consumed`` in hand, or rows that begin there."""
         consumed = self.consumed
         return consumed is not None and consumed < self.held_until
 
     def finished(self, *, including_held: bool) -> int | None:
-        """The offset to commit: the first one not finished, or the one after what is in the user's hands if that shall
-        count as finished.
+        """Return the offset to commit, None if the start is unknown.
+
+        ``including_held`` counts the message or rows in the user's hands as finished.
         """
         consumed = self.consumed
         if including_held and consumed is not None and consumed < self.held_until:
@@ -123,7 +127,7 @@ class PartitionPosition:
 
     @property
     def lag(self) -> int:
-        """Messages between what is finished and the log's end; never negative (KAFKA-2678); -1 where unknown."""
+        """Messages from ``consumed`` to the log's end, never a negative count (KAFKA-2678); -1 if unknown."""
         if self.log_end < 0 or self.consumed is None:
             return -1
         return max(0, self.log_end - self.consumed)

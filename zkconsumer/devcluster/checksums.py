@@ -1,7 +1,7 @@
-"""Digests of jars: pinned in ``checksums.txt`` for the versions that this package names, published beside others.
+"""The digests of jars: pinned in ``checksums.txt`` for this package's versions, published by the repository for others.
 
-No jar of Maven runs before it was compared with one of them, whether it was just fetched or lay in the cache. Functions
-only, callable from any thread.
+No jar from Maven runs before it was compared with its digest, whether it was just fetched or was in the cache.
+Functions only, callable from any thread.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.errors import JarResolutionError
-from zkconsumer.devcluster.repository_settings import mirror
-from zkconsumer.devcluster.trust_store import system_bundle
+from zkconsumer.devcluster.maven_access import mirror, system_bundle
 
 RECORD = "checksums"
-"""The file beside fetched jars that are not pinned: what the repository published for them."""
+"""The name of the file beside fetched jars with the published digests of those that are not pinned."""
 
 _PUBLISHED = {"sha512": 128, "sha1": 40}  # by preference; every artifact of Maven Central has the second
 _FETCHERS = 8
@@ -59,7 +58,7 @@ def render(checksums: Mapping[str, Checksum]) -> str:
 
 
 def expected(directory: Path) -> Mapping[str, Checksum] | None:
-    """Return what the jars of a cached directory must be, by file name; None where that is not known for all."""
+    """Return the digests of the jars in a cached directory, by file name. None if the digest of one is unknown."""
     record = directory / RECORD
     recorded = _parse(record.read_text("ascii", errors="replace")) if record.is_file() else {}
     known = {**recorded, **pinned()}
@@ -68,7 +67,7 @@ def expected(directory: Path) -> Mapping[str, Checksum] | None:
 
 
 def verify(directory: Path, checksums: Mapping[str, Checksum]) -> None:
-    """Compare files with their digests; a file that this process has compared before is not read again.
+    """Compare files with their digests. A file that this process has compared before is not read again.
 
     Raises: JarResolutionError, which names the first file that differs.
     """
@@ -85,7 +84,7 @@ def verify(directory: Path, checksums: Mapping[str, Checksum]) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, algorithm: str, identity: tuple[int, ...]) -> str:
-    """Return the digest of a file; ``identity`` tells its contents apart."""
+    """Return the digest of a file. A change of the file changes ``identity``, the key of the cache."""
     del identity
     return _digest_of(path, algorithm)
 
@@ -98,9 +97,9 @@ def _digest_of(path: Path, algorithm: str) -> str:
 def published(files: Mapping[str, Path], deadline: Deadline) -> dict[str, Checksum]:
     """Return the digests of fetched files, by their path in the repository ("org/slf4j/.../slf4j-api-1.7.36.jar").
 
-    A mirror is asked what it publishes. Without one Ivy has just compared the files with what Maven Central publishes,
-    so they are taken as they are; from then on the cache is held to that.
-    Raises: JarResolutionError where a mirror publishes nothing for one, or cannot be asked.
+    A mirror is asked for its published digests. Without a mirror, Ivy has just compared the files with Maven Central's
+    digests, so the files' own digests are returned. Later uses of the cache are compared with these.
+    Raises: JarResolutionError if a mirror has no digest for a file, or cannot be asked.
     """
     wanted, base = list(files), mirror()
     if base is None:

@@ -1,7 +1,7 @@
-"""ZooKeeper and Kafka together: the cluster that tests, the demo and ``zkconsumer dev`` run on.
+"""The embedded cluster: ZooKeeper and Kafka together, for tests, the demo and ``zkconsumer dev``.
 
-``DevCluster`` is used by one thread at a time, except that ``create_topic`` and ``delete_topic`` may be called by any
-(each has a session of its own). It starts no thread.
+One thread at a time may use ``DevCluster``. ``create_topic`` and ``delete_topic`` may be called by any thread, because
+each call has its own session. It starts no thread.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from zkconsumer.deadline import Deadline
+from zkconsumer.devcluster.jars import Progress
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, EmbeddedKafka, kafka_jars
-from zkconsumer.devcluster.progress import Progress
 from zkconsumer.devcluster.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S, as_deadline
 from zkconsumer.devcluster.zookeeper_server import DEFAULT_TICK_MS, EmbeddedZooKeeper, zookeeper_jars
 from zkconsumer.zookeeper.cluster_admin import Admin
@@ -30,7 +30,7 @@ class DevCluster:
             cluster.create_topic("flights", 8)
             print(cluster.zookeeper_connect, cluster.bootstrap_servers)
 
-    Every process ends with the ``with`` block, and also when this process crashes or is killed.
+    All servers end with the ``with`` block, and also when this process crashes or is killed.
     """
 
     def __init__(
@@ -48,12 +48,17 @@ class DevCluster:
         broker_port: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Arguments: ``directory`` for data and logs, kept at the end (a temporary one, removed, unless given);
-        ``zookeeper_version`` (the one inside PySpark unless given); ``brokers`` how many, with ids from 0;
-        ``broker_properties`` and ``zookeeper_properties`` beside and over ours; ``tick_ms`` of ZooKeeper: sessions may
-        be 2 to 20 ticks long; ``chroot`` such as "/kafka", made by the broker; ``progress`` told of downloads.
-        ``zookeeper_port`` and ``broker_port`` where free ones will not do (further brokers take the ports after it).
-        Raises: ValueError.
+        """Make a cluster that is not started. Raises: ValueError.
+
+        Arguments:
+        - ``directory``: for data and logs, kept at the end (default: a temporary one, removed at the end).
+        - ``kafka_version``: from 0.8.2 to 3.9. ``zookeeper_version``: default PySpark's own.
+        - ``brokers``: the number of brokers. Their ids begin with 0.
+        - ``broker_properties``, ``zookeeper_properties``: override ours.
+        - ``tick_ms``: ZooKeeper's tick. A session timeout is 2 to 20 ticks.
+        - ``chroot``: such as "/kafka"; the broker makes it.
+        - ``zookeeper_port``, ``broker_port``: default free ones. Further brokers take the ports after ``broker_port``.
+        - ``progress``: called with short texts during downloads.
         """
         if brokers < 1:
             raise ValueError("a cluster needs at least one broker")
@@ -95,25 +100,25 @@ class DevCluster:
 
     @property
     def directory(self) -> Path:
-        """Where everything of the cluster is. Raises: RuntimeError before ``start``."""
+        """The directory of all data and logs. Raises: RuntimeError before ``start``."""
         if self._directory is None:
             raise RuntimeError("the cluster is not started")
         return self._directory
 
     @property
     def zookeeper_connect(self) -> str:
-        """As in ``zookeeper.connect``, with the chroot. Raises: RuntimeError before ``start``."""
+        """The value for ``zookeeper.connect``, with the chroot. Raises: RuntimeError before ``start``."""
         return self.zookeeper.connect + self._chroot
 
     @property
     def bootstrap_servers(self) -> str:
-        """As in ``bootstrap.servers``."""
+        """The value for ``bootstrap.servers``."""
         return ",".join(broker.address for broker in self._brokers)
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts what does not run yet and returns once all of it serves. Fetching the jars, the first time, is not
-        counted into ``deadline`` (seconds).
+        """Start the servers that do not run, and return once all of them serve.
 
+        ``deadline`` (seconds) does not include the first download of the jars.
         Raises: ServerStartError with the tail of a log, JavaNotFoundError, JarResolutionError, MissingExtraError.
         """
         zookeeper_jars(self._zookeeper_version, self._progress)
@@ -147,7 +152,7 @@ class DevCluster:
 
     @property
     def _doomed(self) -> Path | None:
-        """What must not outlive us."""
+        """The directory that must not outlive this process, or None."""
         return self._directory if self._given_directory is None else None
 
     def _make_brokers(self) -> tuple[EmbeddedKafka, ...]:
@@ -169,9 +174,9 @@ class DevCluster:
         return self._brokers
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops every process and removes a temporary directory. May be called again; ``start`` makes a new cluster."""
+        """Stop every server and remove a temporary directory. May be called again; ``start`` makes a new cluster."""
         deadline = as_deadline(deadline)
-        with contextlib.ExitStack() as last:  # each step happens even if the one before it failed
+        with contextlib.ExitStack() as last:  # a failed step does not prevent the others
             if self._directory is not None and self._given_directory is None:
                 last.callback(shutil.rmtree, self._directory, ignore_errors=True)
             if self._zookeeper is not None:
@@ -195,16 +200,16 @@ class DevCluster:
         replication: int = 1,
         assignment: Mapping[int, list[int]] | None = None,
     ) -> None:
-        """Creates a topic and waits for its leaders. See ``zkconsumer.zookeeper.cluster_admin.Admin.create_topic``."""
+        """Create a topic and wait for its leaders. See ``zkconsumer.zookeeper.cluster_admin.Admin.create_topic``."""
         with Admin(self.zookeeper_connect) as admin:
             admin.create_topic(name, partitions, config=config, replication=replication, assignment=assignment)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Enlarges a topic to ``total`` partitions and waits for their leaders."""
+        """Enlarge a topic to ``total`` partitions and wait for their leaders."""
         with Admin(self.zookeeper_connect) as admin:
             admin.add_partitions(name, total)
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic and waits until it is gone."""
+        """Delete a topic and wait until it is gone."""
         with Admin(self.zookeeper_connect) as admin:
             admin.delete_topic(name)

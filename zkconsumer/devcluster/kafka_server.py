@@ -1,7 +1,7 @@
 """A real Kafka broker in ZooKeeper mode on the loopback interface, of any version from 0.8.2 to 3.9.
 
-Used by one thread at a time. A broker counts as ready when it is registered in ZooKeeper under its port and accepts
-connections there: that is all a client of its generation could know.
+One thread at a time may use it. A broker is ready when it is registered in ZooKeeper with its port and accepts
+connections there. An old client can see no more than that.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from typing import Self
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster.errors import ServerStartError
-from zkconsumer.devcluster.jars import resolve
+from zkconsumer.devcluster.jars import Progress, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK, accepts
-from zkconsumer.devcluster.progress import Progress
-from zkconsumer.devcluster.server_logs import log4j_options, write_properties
-from zkconsumer.devcluster.server_process import START_TIMEOUT_S, ServerProcess, as_deadline
+from zkconsumer.devcluster.server_process import (
+    START_TIMEOUT_S,
+    ServerProcess,
+    as_deadline,
+    log4j_options,
+    write_properties,
+)
 from zkconsumer.zookeeper.cluster_admin import Admin
 
 DEFAULT_KAFKA = "3.9.1"
@@ -31,10 +35,10 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def kafka_coordinates(version: str) -> list[str]:
-    """The Maven coordinates of a broker and of a logging back end that fits its age.
+    """Return the Maven coordinates of a broker and of a logging back end that fits its version.
 
-    The Scala version is the newest that every release of that range was published for. Raises: ValueError for a
-    version that is no release in ZooKeeper mode.
+    The Scala version is the newest for which every release of that range exists. Raises: ValueError for a version
+    without a supported ZooKeeper mode.
     """
     try:
         release = _release(version)
@@ -43,20 +47,20 @@ def kafka_coordinates(version: str) -> list[str]:
     if not (0, 8, 2) <= release < (4,):
         raise ValueError(f"Kafka {version} has no ZooKeeper mode that is supported here (0.8.2 to 3.9)")
     scala = "2.11" if release < (1,) else "2.12" if release < (2, 5) else "2.13"
-    # these releases use a class that Java has not brought along since 11
+    # these releases use a class that Java no longer contains since 11
     more = ["javax.xml.bind:jaxb-api:2.3.1"] if (0, 10) <= release < (1, 1) else []
     return [f"org.apache.kafka:kafka_{scala}:{version}", "org.slf4j:slf4j-reload4j:1.7.36", *more]
 
 
 def kafka_jars(version: str = DEFAULT_KAFKA, progress: Progress | None = None) -> list[Path]:
-    """The class path of a broker, and of the Scala consumer up to 1.1. Fetched once."""
-    # Releases before 3.2 bring log4j 1 itself, of which reload4j is the maintained copy: only one may be there.
+    """Return the class path of a broker, which up to 1.1 contains the Scala consumer. Fetched once."""
+    # Releases before 3.2 depend on log4j 1. reload4j is its maintained copy, and only one of them may be present.
     exclude = ("log4j:log4j", "org.slf4j:slf4j-log4j12") if _release(version) < (3, 2) else ()
     return resolve(*kafka_coordinates(version), exclude=exclude, progress=progress)
 
 
 class EmbeddedKafka(ServerProcess):
-    """One broker. See ``ServerProcess`` for starting, stopping and injecting faults."""
+    """One broker. See ``ServerProcess`` for its start, stop and faults."""
 
     kind = "kafka"
 
@@ -73,11 +77,11 @@ class EmbeddedKafka(ServerProcess):
         keep: bool | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Arguments: ``zookeeper_connect`` with or without a chroot (the broker makes it); ``properties`` of
-        ``server.properties`` beside and over ours; ``directory`` for its data (temporary unless given).
+        """Arguments: ``zookeeper_connect`` with or without a chroot, which the broker makes; ``properties`` for
+        ``server.properties``, which override ours; ``directory`` for its data (temporary unless given).
         """
         super().__init__(directory, port=port, keep=keep)
-        kafka_coordinates(version)  # a bad version is the caller's mistake now, not at the start
+        kafka_coordinates(version)  # a wrong version fails here, and not at the start
         self.zookeeper_connect = zookeeper_connect
         self.broker_id = broker_id
         self.version = version
@@ -109,7 +113,7 @@ class EmbeddedKafka(ServerProcess):
             "delete.topic.enable": "true",
             "default.replication.factor": 1,
             "offsets.topic.replication.factor": 1,
-            "offsets.topic.num.partitions": 3,  # fifty, the default, would be the slowest part of a first group
+            "offsets.topic.num.partitions": 3,  # the default of fifty would slow the first group down
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 3,
@@ -140,14 +144,14 @@ class EmbeddedKafka(ServerProcess):
         ]
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the broker, unless it runs, and returns once it is registered and accepts connections.
+        """Start the broker unless it runs, and return once it is registered and accepts connections.
 
         Raises: ServerStartError with the tail of the log, RegistryUnavailableError, JavaNotFoundError,
         JarResolutionError, MissingExtraError.
         """
         if self.running:
             return self
-        kafka_jars(self.version, self._progress)  # not within the deadline: the first time this takes a minute
+        kafka_jars(self.version, self._progress)  # outside the deadline: the first time this takes a minute
         deadline = as_deadline(deadline)
         self._admin = Admin(self.zookeeper_connect)
         try:
@@ -157,8 +161,8 @@ class EmbeddedKafka(ServerProcess):
             self._admin.close()
 
     def _before_start(self, deadline: Deadline) -> None:
-        # A broker that was killed stays registered until its session ends, and a new one of the same id refuses to
-        # start beside the old node.
+        # A killed broker stays registered until its session ends. A new broker with the same id refuses to start
+        # while the old node exists.
         if not self._admin.wait_until_unregistered(self.broker_id, Deadline(deadline.bounded(_GONE_TIMEOUT_S))):
             raise ServerStartError(f"broker id {self.broker_id} is registered by another broker")
 

@@ -1,16 +1,16 @@
-"""Runs one server and ends it when its owner is gone, however the owner went.
+"""The launcher of one server process: it runs the server, and ends it when the owner exits, crashes or is killed.
 
-Responsible for exactly one child: it is started, its process id reported, signals passed on, and its whole process
-group killed once the owner's end of our standard input closes. A pipe closes by itself when its owner exits, crashes
-or is killed with SIGKILL, so no handler in the owner has to run. Started as a plain file
-(``python -I -S launcher.py``), standard library only: it costs a few MB and milliseconds for each server.
+It starts one child, reports its process id and passes signals on. It kills the child's process group once the owner's
+end of standard input closes. The kernel closes that pipe when the owner exits, crashes or is killed with SIGKILL, so no
+handler in the owner has to run. The launcher runs as a plain file (``python -I -S launcher.py``) with the standard
+library only, so it costs a few MB and milliseconds for each server.
 
-Why not ``PR_SET_PDEATHSIG`` from the owner alone: it is Linux only, and it fires when the *thread* that forked ends,
-which for an owner that starts servers from a worker thread is far too early. This process has one thread, so here
-the same call is sound and is used, where it exists, for the case that the launcher itself is killed.
+``PR_SET_PDEATHSIG`` in the owner would not do. It exists on Linux only, and it fires when the forking *thread* ends. An
+owner may start servers from a worker thread, which ends far too early. This process has one thread, so here the call is
+sound. It kills the child if the launcher itself is killed.
 
-Protocol: each request is one byte on standard input (``T`` SIGTERM, ``K`` SIGKILL, ``S`` SIGSTOP, ``C`` SIGCONT) and
-is answered with one line once the signal was sent. The first line written is the child's process id.
+Protocol: each request is one byte on standard input (``T`` SIGTERM, ``K`` SIGKILL, ``S`` SIGSTOP, ``C`` SIGCONT). The
+answer is one line, written once the signal was sent. The first line of output is the child's process id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWNER_CHECK_S = 0.5
 
 
 def _die_with_launcher() -> None:
-    """Between fork and exec of the child, on Linux: be killed when the launcher is."""
+    """Ask Linux to kill this process when the launcher ends. Runs between the child's fork and exec."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
@@ -42,13 +42,13 @@ def _start(command: list[str], log: str, output: int | None) -> subprocess.Popen
             stdin=subprocess.DEVNULL,
             stdout=file if output is None else output,
             stderr=file,
-            start_new_session=True,  # so that a Ctrl-C meant for the owner does not reach the server first
+            start_new_session=True,  # otherwise a Ctrl-C for the owner would reach the server first
             preexec_fn=_die_with_launcher if sys.platform == "linux" else None,
         )
 
 
 def _say(line: str) -> None:
-    """Answers the owner; an owner that is gone has no use for answers and is noticed by its closed pipe."""
+    """Answer the owner. A failure is ignored, because the closed pipe tells that the owner is gone."""
     try:
         os.write(1, line.encode() + b"\n")
     except OSError:
@@ -56,7 +56,7 @@ def _say(line: str) -> None:
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
-    if child.returncode is None:  # not reaped yet, so the id cannot have been given to another process
+    if child.returncode is None:  # not reaped yet, so no other process can have this id
         try:
             os.killpg(child.pid, number)
         except ProcessLookupError:
@@ -64,7 +64,7 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
-    """Passes signals on until the child ends (True) or the owner does (False)."""
+    """Pass signals on. Return True when the child ends, False when the owner does."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -74,7 +74,7 @@ def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
         selector.register(woken, selectors.EVENT_READ)
         while child.poll() is None:
             ready = [key.fd for key, _ in selector.select(_OWNER_CHECK_S)]
-            # What the owner forked may hold the pipe open after the owner's death: being orphaned says it too.
+            # A process that the owner forked may hold the pipe open after the owner's death. A new parent shows it too.
             if os.getppid() != owner:
                 return False
             if woken in ready:
@@ -90,7 +90,7 @@ def _serve(child: subprocess.Popen[bytes], owner: int) -> bool:
 
 
 def main() -> int:
-    """Runs the command given after the options. Returns its exit code, or 143 when the owner was gone."""
+    """Run the command after the options. Return its exit code, or 143 if the owner is gone."""
     parser = argparse.ArgumentParser(description="run a server that ends with its owner")
     parser.add_argument("--owner", type=int, required=True, help="process id of the owner")
     parser.add_argument("--log", required=True, help="file that gets the server's output")
@@ -103,21 +103,20 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     child = _start(arguments.command, arguments.log, arguments.output)
     if arguments.output is not None:
-        os.close(arguments.output)  # so that its reader sees the end when the child ends
+        os.close(arguments.output)  # otherwise its reader would not see the child's end
     owned = True
     try:
         _say(str(child.pid))
         owned = _serve(child, arguments.owner)
-    except KeyboardInterrupt:  # SIGTERM, see above: somebody ends the server, the owner may still want its data
+    except KeyboardInterrupt:  # SIGTERM, see above: the server is to end, and the owner may still want its data
         pass
     finally:
         _signal_group(child, signal.SIGKILL)
         child.wait()
         if not owned:
             for directory in arguments.remove:
-                shutil.rmtree(
-                    directory, ignore_errors=True
-                )  # of a cluster's directory each server's launcher does this
+                # the launchers of all servers in a cluster remove the same directory
+                shutil.rmtree(directory, ignore_errors=True)
     return child.returncode if owned else 143
 
 

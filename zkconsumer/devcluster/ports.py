@@ -1,7 +1,7 @@
-"""Choosing free ports on the loopback interface.
+"""The choice of free ports on the loopback interface.
 
-A chosen port can be taken by somebody else before the server binds it; nothing but the server's own bind decides. So
-the choice only makes that unlikely and whoever starts a server tries again (``process.ServerProcess``).
+Another program can take a chosen port before the server binds it. The choice makes that unlikely, and
+``ServerProcess`` tries again with another port.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRIES = 200
 
 
 def _first_ephemeral_port() -> int:
-    """Ports from here on are given to outgoing connections, so one could be gone when a server is restarted on it."""
+    """Return the first port of outgoing connections. Such a port could be taken when a server restarts on it."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -25,7 +25,7 @@ def _first_ephemeral_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could bind the port right now."""
+    """Return whether a server could bind the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -36,7 +36,7 @@ def is_free(port: int) -> bool:
 
 
 def accepts(port: int, timeout: float = 1.0) -> bool:
-    """Whether something listens on the port. Argument ``timeout`` in seconds."""
+    """Return whether a program listens on the port. ``timeout`` is in seconds."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout):
             return True
@@ -45,10 +45,7 @@ def accepts(port: int, timeout: float = 1.0) -> bool:
 
 
 def free_port() -> int:
-    """A port that is free now, outside the range that outgoing connections use where that leaves room.
-
-    Raises: OSError where none is found.
-    """
+    """Return a port that is free now, if possible outside the range of outgoing connections. Raises OSError."""
     highest = min(_HIGHEST, _first_ephemeral_port())
     if highest - _LOWEST >= 1000:
         for _ in range(_TRIES):

@@ -1,7 +1,7 @@
-"""One server process: started, waited for, signalled, stopped, and gone when we are.
+"""A server process: its start, readiness, signals, stop, and the files that configure its logging.
 
-``ServerProcess`` is the base of the ZooKeeper and the Kafka server. It is used by one thread at a time; it starts no
-thread. The child runs under ``launcher.py``, which ends it when this process ends in whatever way.
+``ServerProcess`` is the base of the ZooKeeper and the Kafka server. One thread at a time may use it; it starts no
+thread. The child runs under ``launcher.py``, which ends it when this process exits, crashes or is killed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Self
@@ -34,23 +34,39 @@ _POLL_S = 0.03
 _PORT_TRIES = 5
 _TAIL_LINES = 25
 _BIND_FAILED = re.compile(r"Address already in use|BindException|Socket server failed to bind")
+_BACKSLASH = 92
+_LOG4J_1 = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %p %m (%c)%n
+"""
+_LOG4J_2 = """\
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c)%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
 
 
 def as_deadline(deadline: Deadline | float) -> Deadline:
-    """Seconds from now, or a deadline that is already running."""
+    """Return a deadline so many seconds from now. A running deadline is returned as it is."""
     return deadline if isinstance(deadline, Deadline) else Deadline(deadline)
 
 
 class Launched:
-    """A running launcher and the child it watches over."""
+    """A running launcher and its child."""
 
     def __init__(
         self, command: Sequence[str], log: Path, *, remove: Sequence[Path] = (), output: int | None = None
     ) -> None:
-        """Starts ``command``.
+        """Start ``command``.
 
-        Arguments: ``log`` gets what it writes, but standard output goes to the descriptor ``output`` if given;
-        ``remove`` are directories that the launcher removes should we die. Raises: OSError.
+        Arguments: ``log`` gets its output, except that standard output goes to the descriptor ``output`` if given.
+        The launcher removes the directories ``remove`` if this process dies. Raises: OSError.
         """
         arguments = [sys.executable, "-I", "-S", launcher.__file__, "--owner", str(os.getpid()), "--log", str(log)]
         for directory in remove:
@@ -90,11 +106,11 @@ class Launched:
 
     @property
     def running(self) -> bool:
-        """Whether the child still runs (a suspended one does)."""
+        """Whether the child exists. A suspended child does."""
         return self._launcher.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Sends TERM, KILL, STOP or CONT to the child's process group; nothing happens to one that has ended."""
+        """Send TERM, KILL, STOP or CONT to the child's process group, unless it has ended."""
         (request,) = (key for key, value in launcher.SIGNALS.items() if value == number)
         assert self._launcher.stdin is not None
         if self._launcher.stdin.closed:
@@ -104,7 +120,7 @@ class Launched:
             self._answer(_LAUNCH_TIMEOUT_S)
 
     def wait(self, timeout: float) -> bool:
-        """Whether the child ended within ``timeout`` seconds."""
+        """Wait for the child's end. Return whether it came within ``timeout`` seconds."""
         try:
             self._launcher.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -116,10 +132,10 @@ class Launched:
 
 
 class ServerProcess:
-    """Base of the embedded servers. Subclasses say how to configure, to start and to recognise readiness.
+    """The base of the embedded servers. A subclass provides the configuration and the test for readiness.
 
-    A stopped or killed server can be started again: it keeps its port and its data. ``close()`` (or leaving ``with``)
-    stops it and removes its directory, unless the caller named one.
+    A stopped or killed server keeps its port and its data, and can be started again. ``close()``, or the end of the
+    ``with`` block, stops it and removes its directory, unless the caller named one.
     """
 
     kind = "server"
@@ -128,7 +144,7 @@ class ServerProcess:
         self, directory: Path | str | None = None, *, port: int | None = None, keep: bool | None = None
     ) -> None:
         """Arguments: ``directory`` for data, configuration and log (a temporary one unless given); ``port`` (a free one
-        unless given); ``keep`` the directory at the end (unless it is a temporary one). No I/O happens here.
+        unless given); ``keep``, whether to keep the directory at the end (default: if it was given). No I/O.
         """
         self._given_directory = Path(directory).absolute() if directory is not None else None
         self._keep = keep if keep is not None else directory is not None
@@ -137,26 +153,26 @@ class ServerProcess:
         self._port_is_fixed = port is not None
         self._process: Launched | None = None
         self.removed_after_crash: Path | None = None
-        """A directory that is to be removed if this process ends without ``close``; its own one unless set or kept."""
+        """The directory to remove if this process ends without ``close``. Default: its own, unless it is kept."""
 
-    # what subclasses provide
+    # provided by subclasses
 
     def _configure(self, directory: Path, port: int) -> Sequence[str]:
-        """Writes the configuration and returns the command."""
+        """Write the configuration and return the command."""
         raise NotImplementedError
 
     def _is_ready(self, deadline: Deadline) -> bool:
-        """Asks the server once whether it serves."""
+        """Return whether the server is ready. Asks it once."""
         raise NotImplementedError
 
     def _before_start(self, deadline: Deadline) -> None:
-        """Waits for what must be gone or there before a start."""
+        """Wait for the conditions of a start."""
 
-    # what callers use
+    # for callers
 
     @property
     def directory(self) -> Path:
-        """Where data, configuration and log are. Raises: RuntimeError before the first start."""
+        """The directory of data, configuration and log. Raises: RuntimeError before the first start."""
         if self._directory is None:
             raise RuntimeError(f"the {self.kind} was never started")
         return self._directory
@@ -170,28 +186,28 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server, None while it does not run."""
+        """The process id of the server, None if it does not run."""
         return self._process.pid if self._process is not None and self._process.running else None
 
     @property
     def running(self) -> bool:
-        """Whether the process exists; a suspended one does."""
+        """Whether the process exists. A suspended process does."""
         return self.pid is not None
 
     @property
     def log(self) -> Path:
-        """The file that gets everything the server says."""
+        """The file with the server's output."""
         return self.directory / "server.log"
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
-        """The last lines of the log."""
+        """Return the last lines of the log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except FileNotFoundError:
             return ""
 
     def start(self, deadline: Deadline | float = START_TIMEOUT_S) -> Self:
-        """Starts the server and returns once it serves; does nothing to one that runs.
+        """Start the server unless it runs, and return once it is ready.
 
         Raises: ServerStartError with the tail of the log, JavaNotFoundError, JarResolutionError, MissingExtraError.
         """
@@ -213,7 +229,7 @@ class ServerProcess:
         raise ServerStartError(f"the {self.kind} found no free port in {_PORT_TRIES} tries:\n{self.log_tail()}")
 
     def _start_once(self, port: int, deadline: Deadline) -> bool:
-        """Returns False when another process took the port first."""
+        """Start the server on a port. Return False if another process took the port first."""
         command = self._configure(self.directory, port)
         written = self.log.stat().st_size if self.log.exists() else 0
         doomed = self.removed_after_crash or (None if self._keep else self.directory)
@@ -251,16 +267,16 @@ class ServerProcess:
         self._process = None
 
     def stop(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Ends the server: SIGTERM, and SIGKILL after the deadline. Port and data are kept for another start."""
+        """End the server: SIGTERM, then SIGKILL after the deadline. Port and data stay for another start."""
         if self._process is not None:
-            self._process.send(signal.SIGCONT)  # a suspended process would not act on SIGTERM
+            self._process.send(signal.SIGCONT)  # a suspended process would not react to SIGTERM
             self._process.send(signal.SIGTERM)
             if not self._process.wait(as_deadline(deadline).bounded(STOP_TIMEOUT_S)):
                 self.kill()
             self._ended()
 
     def kill(self) -> None:
-        """Ends the server with SIGKILL, as a crash would. Raises: ServerStopError if it is there nevertheless."""
+        """End the server with SIGKILL, as a crash does. Raises: ServerStopError if it survives."""
         if self._process is not None:
             self._process.send(signal.SIGKILL)
             if not self._process.wait(_KILL_TIMEOUT_S):
@@ -268,11 +284,11 @@ class ServerProcess:
             self._ended()
 
     def suspend(self) -> None:
-        """Freezes the server (SIGSTOP): connections stay, nothing answers. Raises: RuntimeError if it does not run."""
+        """Suspend the server (SIGSTOP). Connections stay, without answers. Raises: RuntimeError if it does not run."""
         self._require_running().send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a suspended server go on (SIGCONT). Raises: RuntimeError if it does not run."""
+        """Resume a suspended server (SIGCONT). Raises: RuntimeError if it does not run."""
         self._require_running().send(signal.SIGCONT)
 
     def _require_running(self) -> Launched:
@@ -281,7 +297,7 @@ class ServerProcess:
         return self._process
 
     def close(self, deadline: Deadline | float = STOP_TIMEOUT_S) -> None:
-        """Stops the server and removes its directory unless that is to be kept. May be called again."""
+        """Stop the server and remove its directory, unless it is kept. May be called again."""
         self.stop(deadline)
         atexit.unregister(self._close_at_exit)
         if self._directory is not None and not self._keep:
@@ -289,7 +305,7 @@ class ServerProcess:
             self._directory = None
 
     def _close_at_exit(self, owner: int) -> None:
-        if os.getpid() == owner:  # a forked child that exits must not take its parent's servers along
+        if os.getpid() == owner:  # otherwise the exit of a forked child would end its parent's servers
             self.close()
 
     def __enter__(self) -> Self:
@@ -297,3 +313,31 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def log4j_options(directory: Path, levels: Mapping[str, str]) -> list[str]:
+    """Write the configuration files of log4j 1 and 2, and return the JVM options that name them.
+
+    Arguments: ``levels`` of single loggers, by name. A server has one of the two log4j, which ignores the other's file.
+    """
+    one, two = directory / "log4j.properties", directory / "log4j2.properties"
+    one.write_text(_LOG4J_1 + "".join(f"log4j.logger.{name}={level}\n" for name, level in levels.items()))
+    two.write_text(
+        _LOG4J_2
+        + "".join(
+            f"logger.l{number}.name = {name}\nlogger.l{number}.level = {level.lower()}\n"
+            for number, (name, level) in enumerate(levels.items())
+        )
+    )
+    return [f"-Dlog4j.configuration={one.as_uri()}", f"-Dlog4j2.configurationFile={two.as_uri()}"]
+
+
+def write_properties(path: Path, properties: Mapping[str, object]) -> None:
+    """Write a Java properties file. Values are converted by ``str`` and escaped."""
+    path.write_text("".join(f"{key}={_escaped(str(value))}\n" for key, value in properties.items()), encoding="ascii")
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if 32 <= code < 127 and code != _BACKSLASH else f"\\u{code:04x}" for code in codes)

@@ -1,6 +1,6 @@
-"""A real ZooKeeper server on the loopback interface, for tests and for trying things out.
+"""A real ZooKeeper server on the loopback interface.
 
-The server is the one inside PySpark's jars, or one of any age from Maven. Used by one thread at a time.
+The server is the one inside PySpark's jars, or any version from Maven. One thread at a time may use it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.devcluster.jars import jars_of_pyspark, resolve
+from zkconsumer.devcluster.jars import Progress, jars_of_pyspark, resolve
 from zkconsumer.devcluster.java_home import java
 from zkconsumer.devcluster.ports import LOOPBACK
-from zkconsumer.devcluster.progress import Progress
-from zkconsumer.devcluster.server_logs import log4j_options, write_properties
-from zkconsumer.devcluster.server_process import ServerProcess
+from zkconsumer.devcluster.server_process import ServerProcess, log4j_options, write_properties
 
 DEFAULT_TICK_MS = 2000
 _ANSWER_TIMEOUT_S = 2.0
 _NEEDED_FROM_PYSPARK = ("zookeeper-", "slf4j-api-", "log4j-", "netty-", "metrics-core-", "snappy-java-", "commons-io-")
-# ZooKeeper 3.5 to 3.9 need these two to start, and declare them as provided by somebody else.
+# ZooKeeper 3.5 to 3.9 need these two to start, but do not declare them as dependencies.
 _UNDECLARED = ("io.dropwizard.metrics:metrics-core:4.1.12.1", "org.xerial.snappy:snappy-java:1.1.10.5")
 
 
 def four_letter_word(word: str, port: int, deadline: Deadline) -> str:
-    """A ZooKeeper server's answer to one of its four-letter commands; empty where it does not answer in time."""
+    """Return a ZooKeeper server's answer to a four-letter command, empty if none comes in time."""
     answer = b""
     timeout = deadline.bounded(_ANSWER_TIMEOUT_S) or 0.001
     with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout) as connection:
@@ -38,7 +36,7 @@ def four_letter_word(word: str, port: int, deadline: Deadline) -> str:
 
 
 def zookeeper_jars(version: str | None, progress: Progress | None = None) -> list[Path]:
-    """The class path of a ZooKeeper server: the one inside PySpark (None), or of a version such as "3.4.14"."""
+    """Return the class path of a ZooKeeper server: PySpark's own (None), or a version such as "3.4.14"."""
     if version is None:
         return jars_of_pyspark(*_NEEDED_FROM_PYSPARK)
     also = () if version.startswith("3.4.") else _UNDECLARED
@@ -46,7 +44,7 @@ def zookeeper_jars(version: str | None, progress: Progress | None = None) -> lis
 
 
 class EmbeddedZooKeeper(ServerProcess):
-    """A ZooKeeper server of one node. See ``ServerProcess`` for starting, stopping and injecting faults."""
+    """A single ZooKeeper server. See ``ServerProcess`` for its start, stop and faults."""
 
     kind = "zookeeper"
 
@@ -63,8 +61,8 @@ class EmbeddedZooKeeper(ServerProcess):
         keep: bool | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Arguments: ``directory`` for its data (temporary unless given); ``tick_ms``, of which a session's timeout is
-        at least 2 and at most 20; ``version`` (PySpark's own unless given); ``properties`` of ``zoo.cfg`` beside ours;
+        """Arguments: ``directory`` for its data (temporary unless given); ``tick_ms``, where a session timeout is 2 to
+        20 ticks; ``version`` (PySpark's own unless given); ``properties`` for ``zoo.cfg``, which override ours;
         ``java_options`` such as ``-Djava.security.auth.login.config=...``.
         """
         super().__init__(directory, port=port, keep=keep)
@@ -81,7 +79,7 @@ class EmbeddedZooKeeper(ServerProcess):
         return f"{LOOPBACK}:{self.port}"
 
     def ask(self, word: str, timeout: float = _ANSWER_TIMEOUT_S) -> str:
-        """The answer to a four-letter command such as ``srvr`` or ``dump``; empty where there is none in time."""
+        """Return the answer to a four-letter command such as ``srvr`` or ``dump``, empty if none comes in time."""
         return four_letter_word(word, self.port, Deadline(timeout))
 
     def _configure(self, directory: Path, port: int) -> Sequence[str]:
@@ -103,7 +101,7 @@ class EmbeddedZooKeeper(ServerProcess):
             f"-Xmx{self._heap_mb}m",
             "-Xms16m",
             "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",  # starts sooner; a registry's load never needs the second compiler
+            "-XX:TieredStopAtLevel=1",  # starts sooner; this load never needs the second compiler
             "-XX:-UsePerfData",
             "-Dzookeeper.forceSync=no",  # a power cut may lose data; a crash of the process does not
             "-Dzookeeper.preAllocSize=1024",  # kB; the default reserves 64 MB at the first write
@@ -116,7 +114,7 @@ class EmbeddedZooKeeper(ServerProcess):
 
     def _is_ready(self, deadline: Deadline) -> bool:
         port = self.port
-        # The data directory tells our server from another one that took the port first.
+        # The data directory distinguishes our server from another server that took the port first.
         return "Mode: " in four_letter_word("srvr", port, deadline) and (
             f"dataDir={self.directory / 'data'}" in four_letter_word("conf", port, deadline)
         )

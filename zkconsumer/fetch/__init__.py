@@ -1,1 +1,1 @@
-"""From the brokers into the streams: the leader finder and the fetchers."""
+"""Fetches chunks from the brokers into the streams: the leader finder and the fetchers."""

@@ -1,28 +1,36 @@
-"""One request to one broker and its answer: how much is asked of whom, what need not be said again, which connection.
+"""Sends fetch requests to one broker: how many bytes of which partitions, on which connection, and its metrics.
 
-Threads: the fetcher's thread; ``close`` is anybody's. Nothing is guarded, for nothing else is shared.
+Threads: the fetcher's thread; any thread may call ``close``. Nothing else is shared, so nothing is guarded.
 
-Mirrors the request half of the original's ``AbstractFetcherThread``. Differs on purpose: no more is asked for than may
-come, whatever the broker's generation; where the broker remembers, only what is new is said (``session``).
+Mirrors the request half of the original's ``AbstractFetcherThread``. The original asks every partition for
+``fetch.message.max.bytes``, whatever that adds up to. Here a request never asks for more than may come. Brokers from
+0.10.1 on cap a response themselves, and serve partitions in the order of the request (KIP-74). Older brokers send all
+that is asked for, so the request itself keeps to the limit: each partition gets a share, and if a share is too small
+for its messages, partitions take turns. A broker that remembers earlier requests is sent only the changes
+(:class:`FetchSession`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import NamedTuple
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerResponseError
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
-from zkconsumer.fetch.fetch_session import FetchSession, Wanted
-from zkconsumer.fetch.fetch_sizing import patience, sized
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow
-from zkconsumer.kafka import AnsweredEpoch, BrokerChannel, FetchAnswer, FetchedPartition, FetchRequest, ListedOffset
+from zkconsumer.fetch.fetch_session import FetchRange, FetchSession
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, UnlimitedBudget
+from zkconsumer.kafka import (
+    EpochEndResponse,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    PartitionResponse,
+)
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
 from zkconsumer.kafka.requests import CAPPED_FETCH
+from zkconsumer.metrics import Backlog, MetricName, Metrics
 from zkconsumer.model import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -30,61 +38,106 @@ log = logging.getLogger(__name__)
 _SESSION_ERRORS = (codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH)
 
 
-class Answered(NamedTuple):
-    """What came: each partition's part with its flow and what was asked of it. ``turned`` are those whose turn it was,
-    None: those that got something.
+class FetchResult(NamedTuple):
+    """The response to one fetch: each partition with its request and its part of the response.
+
+    ``turned`` are the partitions whose turn it was; None stands for all that got messages.
     """
 
-    parts: list[tuple[Flow, Wanted, FetchedPartition]]
-    turned: list[Flow] | None
+    parts: list[tuple[PartitionFetch, FetchRange, PartitionResponse]]
+    turned: list[PartitionFetch] | None
 
 
-class Exchange:
-    """What is asked of one broker, and the connection to it.
+SMALLEST_SHARE = 16 * 1024
+"""The fewest bytes that a partition is asked for, so that a request is worth its cost, whatever is left of
+``queued.max.bytes``. If ``fetch.max.bytes`` is less, it counts instead.
+"""
+SHORTEST_POLL = 0.002
+GROWTH = 4
+"""A partition whose stream has had no room for ``GROWTH`` times the poll's length may be looked at that much later."""
 
-    Arguments: ``accepted`` is called when a connection is made and we are let in.
+
+class SizedRequest(NamedTuple):
+    """The partitions to ask for and the bytes of each; ``turns`` is how many such requests serve all of them."""
+
+    asked: list[tuple[PartitionFetch, int]]
+    turns: int
+
+
+def size_request(
+    fetches: Sequence[PartitionFetch], limit: int, partition_bytes: int, *, capped: bool, most: int
+) -> SizedRequest:
+    """Return what to ask for, of ``fetches`` in the order of service; at least one of them, whatever the limit.
+
+    Arguments: ``limit`` in bytes for the whole response, ``most`` its upper bound (``fetch.max.bytes``);
+    ``partition_bytes`` is ``fetch.message.max.bytes``; ``capped`` says that the broker itself keeps to the limit.
+    """
+    if capped:
+        return SizedRequest(
+            [(fetch, partition_bytes if fetch.least <= partition_bytes else fetch.least) for fetch in fetches], 1
+        )
+    share = min(partition_bytes, max(min(SMALLEST_SHARE, most), limit // max(1, len(fetches))))
+    asked: list[tuple[PartitionFetch, int]] = []
+    left = limit
+    for fetch in fetches:
+        size = max(share, fetch.least)
+        if asked and size > left:
+            break
+        asked.append((fetch, size))
+        left -= size
+    return SizedRequest(asked, -(-len(fetches) // max(1, len(asked))))
+
+
+def poll_seconds(max_wait: float, turns: int, full_for: float) -> float:
+    """Return how long the broker may wait for data, in seconds.
+
+    It is less than ``max_wait`` while partitions wait for their turn. It is also less if a stream has had no room for
+    ``full_for`` seconds (0: all have room), since it may get some at any moment. The longer that lasts, the longer the
+    poll may be: the stream's reader is slow then, and has enough.
+    """
+    wait = max_wait / turns
+    return min(wait, max(SHORTEST_POLL, full_for / GROWTH)) if full_for else wait
+
+
+class FetchConnection:
+    """The connection to one broker, and the fetch requests on it.
+
+    Arguments: ``budget`` is shared with the streams and the other fetchers; ``metrics`` takes the measurements.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         settings: FetchSettings,
-        budget: Budget,
-        measures: FetchMeasures,
-        accepted: Callable[[], None],
+        budget: Budget | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self.endpoint = endpoint
+        self.budget = budget or UnlimitedBudget()
+        self.metrics = FetchMetrics(metrics or Metrics(), settings.client_id, endpoint)
         self._settings = settings
-        self._budget = budget
-        self._measures = measures
-        self._accepted = accepted
-        self._channel = BrokerChannel(
-            endpoint,
-            client_id=settings.client_id,
-            socket_timeout=settings.socket_timeout,
-            receive_buffer=settings.receive_buffer,
-            security=settings.security,
-            largest_fetch=max(settings.largest_batch, LARGEST_ANSWER),
-        )
+        self._channel = settings.channel(endpoint)
         self._session = FetchSession()
         self._ends: dict[TopicPartition, int] = {}
         self._capping = False
         self._connected = False
 
-    def connect(self) -> None:
-        """Connect, unless we are. Raises BrokerError."""
-        if not self._connected:
-            self._session.forget()
-            self._channel.connect(Deadline(self._settings.socket_timeout))
-            self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
-            self._accepted()
-            self._connected = True
+    def connect(self) -> bool:
+        """Connect unless connected; returns whether this made a connection. Raises BrokerError."""
+        if self._connected:
+            return False
+        self._session.forget()
+        self._channel.connect(Deadline(self._settings.socket_timeout))
+        self._capping = self._channel.versions["Fetch"] >= CAPPED_FETCH
+        self._connected = True
+        return True
 
     def lost(self) -> None:
-        """The connection is of no use any more; :meth:`connect` makes a fresh one."""
+        """Note that the connection is unusable; :meth:`connect` makes a new one."""
         self._connected = False
 
     def close(self) -> None:
-        """Close for good, from any thread; interrupts what is waited for."""
+        """Close for good, from any thread; interrupts a wait."""
         self._channel.close()
 
     def list_offsets(
@@ -94,30 +147,29 @@ class Exchange:
         deadline = Deadline(self._settings.socket_timeout)
         return self._channel.list_offsets(wanted, deadline, isolation_level=isolation_level)
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, AnsweredEpoch]:
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEndResponse]:
         """See ``BrokerChannel.epoch_ends``. Raises BrokerError."""
         return self._channel.epoch_ends(epochs, Deadline(self._settings.socket_timeout))
 
-    def fetch(self, flows: Sequence[Flow], full_for: float) -> Answered | None:
-        """Ask for what comes next of these, in the order of service; None where it is all to be said anew.
+    def fetch(self, fetches: Sequence[PartitionFetch], full_for: float) -> FetchResult | None:
+        """Fetch the next chunks of these partitions, in the order of service; None if all must be requested anew.
 
-        Arguments: ``full_for`` is since how many seconds some stream has had no room, 0 where all have. Raises
-        BrokerError.
+        Arguments: ``full_for`` is for how many seconds some stream has had no room, 0 if all have. Raises: BrokerError.
         """
         settings = self._settings
-        limit = self._budget.reserve(settings.max_bytes)
+        limit = self.budget.reserve(settings.max_bytes)
         try:
-            plan = sized(flows, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
-            asked: dict[TopicPartition, Flow] = {}
-            wanted: dict[TopicPartition, Wanted] = {}
-            for flow, size in plan.asked:
-                start = flow.position.fetched
+            plan = size_request(fetches, limit, settings.partition_bytes, capped=self._capping, most=settings.max_bytes)
+            asked: dict[TopicPartition, PartitionFetch] = {}
+            wanted: dict[TopicPartition, FetchRange] = {}
+            for fetch, size in plan.asked:
+                start = fetch.position.fetched
                 if start is not None:
-                    asked[flow.tp] = flow
-                    wanted[flow.tp] = flow.wanting(start, size)
-            answer = self._exchange(wanted, limit, patience(settings.max_wait, plan.turns, full_for))
+                    asked[fetch.tp] = fetch
+                    wanted[fetch.tp] = fetch.range_from(start, size)
+            answer = self._exchange(wanted, limit, poll_seconds(settings.max_wait, plan.turns, full_for))
         finally:
-            self._budget.release(limit)
+            self.budget.release(limit)
         if answer is None:
             return None
         self._know_ends(asked, answer)
@@ -127,23 +179,23 @@ class Exchange:
             found = asked.get(tp)
             if found is not None:
                 parts.append((found, wanted[tp], part))
-        return Answered(parts, None if plan.turns == 1 else [flow for flow, _ in plan.asked])
+        return FetchResult(parts, None if plan.turns == 1 else [fetch for fetch, _ in plan.asked])
 
-    def _know_ends(self, asked: Mapping[TopicPartition, Flow], answer: FetchAnswer) -> None:
-        """In a session the broker tells the log's end when it has changed. A position that is new (after a seek) learns
-        it from what was told before.
+    def _know_ends(self, asked: Mapping[TopicPartition, PartitionFetch], answer: FetchResponse) -> None:
+        """Store the log ends that the response names.
+
+        In a session the broker names a log's end only when it has changed. A new position, after a seek, takes the end
+        that was named before.
         """
         ends, level = self._ends, self._settings.isolation_level
         for part in answer.partitions:
             ends[TopicPartition(part.topic, part.partition)] = part.end(level) if part.error == codes.NONE else -1
-        for tp, flow in asked.items():
-            if flow.position.log_end < 0:
-                flow.position.log_end = ends.get(tp, -1)
+        for tp, fetch in asked.items():
+            if fetch.position.log_end < 0:
+                fetch.position.log_end = ends.get(tp, -1)
 
-    def _exchange(self, wanted: Mapping[TopicPartition, Wanted], limit: int, wait: float) -> FetchAnswer | None:
-        """One request and its answer; None where the broker has forgotten what it was told, and all is to be said
-        anew.
-        """
+    def _exchange(self, wanted: Mapping[TopicPartition, FetchRange], limit: int, wait: float) -> FetchResponse | None:
+        """Send one request and return its response; None if the broker lost the session."""
         settings = self._settings
         if not self._session.incremental:
             self._ends.clear()
@@ -159,8 +211,68 @@ class Exchange:
         except BrokerResponseError as e:
             if e.code not in _SESSION_ERRORS or not self._session.refused():
                 raise
-            log.debug("%s: everything is said anew", e)
+            log.debug("%s: all partitions are requested anew", e)
             return None
-        self._measures.fetched(monotonic() - began, answer)
+        self.metrics.fetched(monotonic() - began, answer)
         self._session.answered(answer.session_id)
         return answer
+
+
+class FetchMetrics:
+    """The metrics of fetching from one broker, under the original's names: the broker's own, and those over all
+    brokers.
+
+    Threads: its fetcher calls ``fetched`` once a request, which only notes the values (``metrics.Backlog``).
+    """
+
+    def __init__(self, metrics: Metrics, client_id: str, endpoint: Endpoint) -> None:
+        client = (("clientId", client_id),)
+        broker = (*client, ("brokerHost", endpoint.host), ("brokerPort", str(endpoint.port)))
+        kind = ("kafka.consumer", "FetchRequestAndResponseMetrics")
+        server = ("kafka.server", "FetcherStats")
+        times, throttles, sizes = (
+            [MetricName(*kind, name, tags) for tags in (client, broker)]
+            for name in ("FetchRequestRateAndTimeMs", "FetchRequestThrottleRateAndTimeMs", "FetchResponseSize")
+        )
+        volume, count = MetricName(*server, "BytesPerSec", broker), MetricName(*server, "RequestsPerSec", broker)
+        self._metrics = metrics
+        self._of_broker = (times[1], throttles[1], sizes[1], volume, count)
+        self._times = [metrics.timer(name) for name in times]
+        self._throttles = [metrics.timer(name) for name in throttles]
+        self._sizes = [metrics.histogram(name) for name in sizes]
+        self._bytes = metrics.meter(volume)
+        self._requests = metrics.meter(count)
+        self._fresh: Backlog[tuple[float, float, int]] = Backlog(metrics, self._tell)
+
+    def remove(self) -> None:
+        """Remove the broker's own metrics: nothing is fetched from it any more."""
+        self._metrics.remove(self._of_broker)
+
+    def fetched(self, seconds: float, answer: FetchResponse) -> None:
+        """Note a response that took so many seconds."""
+        size = 0
+        for part in answer.partitions:
+            size += len(part.records)
+        self._fresh.add((seconds, answer.throttle, size))
+
+    def settle(self) -> None:
+        """Pass the noted values to the instruments; any thread."""
+        self._fresh.settle()
+
+    def _tell(self, answers: Sequence[tuple[float, float, int]]) -> None:
+        seconds, throttled, sizes = zip(*answers, strict=True)
+        for timer in self._times:
+            timer.update_all(seconds)
+        for throttle in self._throttles:
+            throttle.update_all(throttled)
+        for histogram in self._sizes:
+            histogram.update_all(sizes)
+        self._requests.mark(len(answers))
+        if any(sizes):
+            self._bytes.mark(sum(sizes))
+
+    @property
+    def request_rate(self) -> float:
+        """Requests per second over the last minute."""
+        self.settle()
+        return self._requests.value().one_minute_rate

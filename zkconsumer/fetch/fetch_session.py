@@ -1,9 +1,9 @@
-"""What a fetch request has to say of each partition, where the broker remembers what it was told before (KIP-227).
+"""Decides which partitions a fetch request names, when the broker remembers earlier requests (KIP-227). Pure.
 
-Pure; used by one fetcher, which makes the requests and tells what became of them. A broker from 1.1 on keeps for each
-session which partitions are fetched, from where, how much of each. A request then names what is new or has moved, and
-the answer what there is news of, so that a hundred idle partitions cost no more than one. Brokers without sessions,
-or without room for another one, answer with session id 0 and are told everything each time.
+Used by one fetcher. A broker from 1.1 on keeps in a session which partitions are fetched, from which offset, and how
+many bytes of each. A request then names only new or moved partitions, and the response only those with news. So a
+hundred idle partitions cost no more than one. A broker without sessions, or without room for another one, answers with
+session id 0, and every request names all partitions.
 
 Mirrors the ``FetchSessionHandler`` of Kafka's newer clients. The original names all partitions in each request.
 """
@@ -18,19 +18,19 @@ from zkconsumer.model import TopicPartition
 
 NO_SESSION = 0
 FULL = 0
-"""The epoch of a request that names everything and asks for a new session."""
+"""The epoch of a request that names all partitions and asks for a new session."""
 _LAST_EPOCH = 2**31 - 1
 
 
-class Wanted(NamedTuple):
-    """What is wanted of one partition: the offset to read on, and how many bytes at most."""
+class FetchRange(NamedTuple):
+    """The part of a partition to fetch: the first offset, and the most bytes."""
 
     offset: int
     max_bytes: int
 
 
-class Named(NamedTuple):
-    """What a request says: the partitions to name, those to forget, and which session it is part of."""
+class SessionRequest(NamedTuple):
+    """The session's part of a request: the partitions to name, those to forget, and the session itself."""
 
     positions: list[FetchPosition]
     forgotten: list[TopicPartition]
@@ -43,47 +43,49 @@ class FetchSession:
 
     def __init__(self) -> None:
         self._id = NO_SESSION
-        self._epoch = FULL
-        self._told: Mapping[TopicPartition, Wanted] = {}
+        self.epoch = FULL
+        self._told: Mapping[TopicPartition, FetchRange] = {}
 
     @property
     def incremental(self) -> bool:
-        """Whether the next request need only say what has changed."""
-        return self._epoch != FULL
+        """Whether the next request need only name changes."""
+        return self.epoch != FULL
 
-    def next(self, wanted: Mapping[TopicPartition, Wanted]) -> Named:
-        """The next request, for all that is wanted, in the order of service; it is kept and must not change later.
+    def next(self, wanted: Mapping[TopicPartition, FetchRange]) -> SessionRequest:
+        """Return the next request, for the ranges in the order of service. They are kept and must not change later.
 
-        :meth:`answered` or :meth:`forget` must follow before the one after it.
+        :meth:`answered` or :meth:`forget` must follow before the next request.
         """
         told, self._told = self._told, wanted
-        if self._epoch == FULL:
-            return Named([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
+        if self.epoch == FULL:
+            return SessionRequest([_position(tp, want) for tp, want in wanted.items()], [], self._id, FULL)
         news = [_position(tp, want) for tp, want in wanted.items() if told.get(tp) != want]
         forgotten = [] if told.keys() == wanted.keys() else [tp for tp in told if tp not in wanted]
-        return Named(news, forgotten, self._id, self._epoch)
+        return SessionRequest(news, forgotten, self._id, self.epoch)
 
     def answered(self, session_id: int) -> None:
-        """The request was answered, with this session id."""
+        """Note the response to the request, with its session id."""
         if session_id == NO_SESSION or (self.incremental and session_id != self._id):
             self.forget()
             return
         self._id = session_id
-        self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else 1
+        self.epoch = self.epoch + 1 if self.epoch < _LAST_EPOCH else 1
 
     def refused(self) -> bool:
-        """The broker knows no such session (it was restarted, or needed the room) or is at another epoch: say
-        everything, in a new one. Returns whether that may help: it does not where everything was said already.
+        """Begin a new session; returns whether that may help.
+
+        The broker knows no such session (it restarted, or needed the room), or is at another epoch. A new session does
+        not help if the request named all partitions already.
         """
         was = self.incremental or self._id != NO_SESSION
         self.forget()
         return was
 
     def forget(self) -> None:
-        """Begin anew: the connection, or what was said on it, is lost."""
-        self._id, self._epoch = NO_SESSION, FULL
+        """Begin anew: the connection, or the session on it, is lost."""
+        self._id, self.epoch = NO_SESSION, FULL
         self._told = {}
 
 
-def _position(tp: TopicPartition, want: Wanted) -> FetchPosition:
+def _position(tp: TopicPartition, want: FetchRange) -> FetchPosition:
     return FetchPosition(tp.topic, tp.partition, want.offset, want.max_bytes)

@@ -1,13 +1,13 @@
-"""One thread that fetches from one broker: every partition it leads and we own, long-polled, in one request after the
-other.
+"""Fetches from one broker, on one thread: all owned partitions that it leads, one long-polled request after the other.
 
-Threads: :meth:`Fetcher.step` is the thread's; ``add``, ``stop`` and ``wake`` come from the leader finder, the group's
-thread and the streams. The condition guards the list of flows only; nothing is sent or awaited while it is held.
+Threads: the fetcher's thread calls :meth:`Fetcher.step`; the leader finder, the group's thread and the streams call
+``add``, ``stop`` and ``wake``. The condition guards the table of partitions only. The lock is not held during a request
+or another wait.
 
-Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a partition whose stream has no room is left out
-of the request and so holds up nobody (there the thread blocks with all its partitions); an unexpected answer hands the
-partition back to the leader finder and never ends the thread silently; a start position is stored before the first
-message is handed out. How it asks is told in ``exchange``, what it makes of an answer in ``judging``.
+Mirrors the original's ``ConsumerFetcherThread``. Differs on purpose: a request leaves out a partition whose stream has
+no room, so that partition holds up no other. The original's thread blocks there with all its partitions. An unexpected
+response hands the partition back to the leader finder, and never ends the thread silently. A start position is stored
+before the first message is handed out.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from time import monotonic
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError
-from zkconsumer.fetch.broker_fetch import Exchange
-from zkconsumer.fetch.failure_log import Outages
-from zkconsumer.fetch.fetch_metrics import FetchMeasures
-from zkconsumer.fetch.partition_fetch import EARLIEST, LATEST, Budget, FetchSettings, Flow, Sink, Unlimited
-from zkconsumer.fetch.refused_logins import Logins
-from zkconsumer.fetch.response_handler import Judge, Told, give_up
-from zkconsumer.fetch.truncation_check import LogCheck
+from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
+from zkconsumer.fetch.broker_fetch import FetchConnection
+from zkconsumer.fetch.partition_fetch import (
+    EARLIEST,
+    LATEST,
+    FetchSettings,
+    PartitionFetch,
+    Sink,
+)
+from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler, park
+from zkconsumer.fetch.truncation_check import TruncationCheck
 from zkconsumer.kafka import CorruptRecordsError, ListedOffset
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.metrics import Metrics
-from zkconsumer.model import Endpoint, TopicPartition
+from zkconsumer.model import TopicPartition
 
-__all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "Flow", "Sink"]
+__all__ = ["EARLIEST", "LATEST", "FetchSettings", "Fetcher", "PartitionFetch", "Sink"]
 
 log = logging.getLogger(__name__)
 
@@ -43,43 +46,41 @@ _UNANSWERED = ListedOffset(-1, -1, codes.UNKNOWN_SERVER_ERROR)
 class Fetcher:
     """Fetches from one broker on a thread of its own.
 
-    Arguments: ``give_back`` takes the flows whose leader must be found again; ``resolved`` is told the start offsets
-    of partitions that had none (a flow waits until its position has begun there). Both are called on the fetcher's
-    thread. ``budget`` is shared with the streams and the other fetchers.
+    Arguments: ``give_back`` takes the partitions whose leader must be found again; ``resolved`` takes the start offsets
+    of partitions that had none, which are fetched once their position has begun there. Both are called on the fetcher's
+    thread.
     """
 
     def __init__(
         self,
         name: str,
-        endpoint: Endpoint,
+        broker: FetchConnection,
         settings: FetchSettings,
         *,
-        give_back: Callable[[Sequence[Flow]], None],
+        give_back: Callable[[Sequence[PartitionFetch]], None],
         resolved: Callable[[Mapping[PartitionPosition, int]], None],
-        logins: Logins | None = None,
-        outages: Outages | None = None,
-        metrics: Metrics | None = None,
-        budget: Budget | None = None,
+        logins: RefusedLogins | None = None,
+        failures: FailureLog | None = None,
     ) -> None:
-        self.endpoint = endpoint
-        self.measures = FetchMeasures(metrics or Metrics(), settings.client_id, endpoint)
-        self._logins = logins or Logins()
-        self._outages = outages or Outages()
+        self.endpoint = broker.endpoint
+        self.metrics = broker.metrics
+        self._logins = logins or RefusedLogins()
+        self._failures = failures or FailureLog()
         self._settings = settings
         self._give_back = give_back
         self._resolved = resolved
-        self._flows: dict[TopicPartition, Flow] = {}
-        self._lock = RLock()  # entered as itself, see streams.queue
+        self._fetches: dict[TopicPartition, PartitionFetch] = {}
+        self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
         self._woken = False
         self._stopping = False
-        self._budget = budget or Unlimited()
-        self._broker = Exchange(endpoint, settings, self._budget, self.measures, lambda: self._logins.accepted(self))
-        self._judge = Judge(endpoint.broker_id, settings)
-        self._log_check = LogCheck(self._broker, self._judge, endpoint.broker_id, settings)
+        self._broker = broker
+        broker_id = broker.endpoint.broker_id
+        self._handler = ResponseHandler(broker_id, settings)
+        self._truncation_check = TruncationCheck(broker, self._handler, broker_id, settings)
         self._full_since: float | None = None
         self._answered = False
-        self._name = f"fetching from broker {endpoint.broker_id}"
+        self._name = f"fetching from broker {broker_id}"
         self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -87,7 +88,7 @@ class Fetcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end and interrupt what it waits for; returns at once."""
+        """Tell the thread to end, and interrupt its wait; returns at once."""
         with self._lock:
             self._stopping = True
             self._changed.notify_all()
@@ -100,42 +101,42 @@ class Fetcher:
             self._thread.join(deadline.remaining())
         return not self._thread.is_alive()
 
-    def add(self, flows: Sequence[Flow]) -> None:
-        """Fetch these too; one that is fetched already keeps its place."""
+    def add(self, fetches: Sequence[PartitionFetch]) -> None:
+        """Fetch these partitions too; one that is fetched already keeps its place."""
         with self._lock:
-            for flow in flows:
-                self._flows[flow.tp] = flow
+            for fetch in fetches:
+                self._fetches[fetch.tp] = fetch
             self._woken = True
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Something changed (a stream has room, a position was resolved): look again."""
+        """Look at the partitions again: a stream has room, or a position was resolved."""
         with self._lock:
             self._woken = True
             self._changed.notify_all()
 
     @property
     def trouble(self) -> str:
-        """Why some partition here could not be fetched when it was tried last; empty where all go well."""
+        """Why the last try for some partition here failed; empty if all are fetched."""
         with self._lock:
-            return next((flow.trouble for flow in self._flows.values() if flow.trouble), "")
+            return next((fetch.trouble for fetch in self._fetches.values() if fetch.trouble), "")
 
     @property
     def partitions(self) -> int:
-        """How many partitions are fetched here."""
+        """The number of partitions that are fetched here."""
         with self._lock:
-            return len(self._flows)
+            return len(self._fetches)
 
     @property
     def idle(self) -> bool:
         """Whether no partition of ours is left here."""
         with self._lock:
             self._drop_revoked()
-            return not self._flows
+            return not self._fetches
 
     def _drop_revoked(self) -> None:
-        for tp in [tp for tp, flow in self._flows.items() if flow.position.revoked]:
-            del self._flows[tp]
+        for tp in [tp for tp, fetch in self._fetches.items() if fetch.position.revoked]:
+            del self._fetches[tp]
 
     # ---- the thread ----
 
@@ -147,61 +148,71 @@ class Fetcher:
                 self._refused(e)
             except BrokerError as e:
                 if not self._stopping:
-                    self._outages.failed(self._name, f"{self._name} failed: {e}")
+                    self._failures.failed(self._name, f"{self._name} failed: {e}")
                 self._answered = False
-                self._lose_connection(str(e))
+                self.lose_connection(str(e))
             except Exception as e:
-                # whatever it was, the partitions must not stall behind a dead thread
+                # any error: the partitions must not stall behind a dead thread
                 log.exception("fetching from broker %d failed unexpectedly", self.endpoint.broker_id)
-                self._lose_connection(repr(e))
+                self.lose_connection(repr(e))
         self._broker.close()
-        self.measures.settle()
+        self.metrics.settle()
         self._return_all()
 
     def step(self) -> None:
-        """One round: resolve start positions, fetch what has room, queue the answer; or wait for something to do."""
+        """Do one round: resolve start positions, send a fetch, queue the response.
+
+        If there is nothing to fetch, it waits.
+        """
         with self._lock:
-            flows = list(self._flows.values())
+            fetches = list(self._fetches.values())
             self._woken = False
-        ready, unresolved = self._sorted(flows)
+        ready, unresolved = self._sorted(fetches)
         if unresolved:
-            self._broker.connect()
+            self._connect()
             self._resolve(unresolved)
-            ready, _ = self._sorted(flows)
-        # looked at again: room that was made before it was known that somebody wants it has woken nobody
+            ready, _ = self._sorted(fetches)
+        # twice: room that was made between the look and the note that a fetcher wants it has woken no fetcher
         welcome = self._welcome(ready) or self._welcome(ready)
         if not welcome:
             self._wait(IDLE_WAIT)
             return
-        self._broker.connect()
+        self._connect()
         self._fetch(welcome)
 
-    def _sorted(self, flows: Sequence[Flow]) -> tuple[list[Flow], list[Flow]]:
-        """Those that can be fetched, and those whose start must be asked for; drops those that have ended."""
+    def _connect(self) -> None:
+        if self._broker.connect():
+            self._logins.accepted(self)
+
+    def _sorted(self, fetches: Sequence[PartitionFetch]) -> tuple[list[PartitionFetch], list[PartitionFetch]]:
+        """Return the partitions that can be fetched, and those whose start offset must be looked up.
+
+        Ended partitions are dropped.
+        """
         ready, unresolved, ended = [], [], False
-        for flow in flows:
-            position = flow.position
-            if position.fetch_from is not None:  # the reader wants it again from there
+        for fetch in fetches:
+            position = fetch.position
+            if position.fetch_from is not None:  # the reader has it fetched again from there
                 position.fetched, position.fetch_from = position.fetch_from, None
             if position.halted and position.revoked:
                 ended = True
             elif position.fetched is None:
-                if not flow.resolving and not flow.parked:
-                    unresolved.append(flow)
+                if not fetch.resolving and not fetch.parked:
+                    unresolved.append(fetch)
             elif not position.paused:
-                ready.append(flow)
+                ready.append(fetch)
         if ended:
             with self._lock:
                 self._drop_revoked()
         return ready, unresolved
 
-    def _welcome(self, ready: list[Flow]) -> list[Flow]:
-        """Those whose streams have room now."""
-        free = self._budget.free()
+    def _welcome(self, ready: list[PartitionFetch]) -> list[PartitionFetch]:
+        """Return the partitions whose streams have room now."""
+        free = self._broker.budget.free()
         rooms: dict[Sink, bool] = {}
         full = False
-        for flow in ready:
-            sink = flow.sink
+        for fetch in ready:
+            sink = fetch.sink
             if sink not in rooms:
                 rooms[sink] = room = sink.has_room(free)
                 full = full or not room
@@ -210,7 +221,7 @@ class Fetcher:
             return ready
         if self._full_since is None:
             self._full_since = monotonic()
-        return [flow for flow in ready if rooms[flow.sink]]
+        return [fetch for fetch in ready if rooms[fetch.sink]]
 
     def _wait(self, seconds: float) -> None:
         with self._lock:
@@ -218,7 +229,7 @@ class Fetcher:
                 self._changed.wait(seconds)
 
     def _refused(self, error: BrokerAuthenticationError) -> None:
-        """Keep the partitions for a while, so that the leader finder does not send them here again at once."""
+        """Keep the partitions for a while. Otherwise the leader finder would send them here again at once."""
         if self._stopping:
             return
         pause = self._logins.refused(self, error)
@@ -226,92 +237,93 @@ class Fetcher:
             self._changed.wait_for(lambda: self._stopping, pause)
         if self._stopping:
             self._logins.forget(self)
-        self._lose_connection(str(error))
+        self.lose_connection(str(error))
 
-    def _lose_connection(self, trouble: str) -> None:
-        # connecting makes a fresh one; whoever leads these partitions now is asked for again
+    def lose_connection(self, trouble: str) -> None:
+        """Give all partitions back: their leader may be another broker now. The next connect makes a new connection."""
         self._broker.lost()
         self._return_all(trouble)
 
     def _return_all(self, trouble: str = "") -> None:
         with self._lock:
-            flows = list(self._flows.values())
-            self._flows.clear()
-        self._return(flows, trouble)
+            fetches = list(self._fetches.values())
+            self._fetches.clear()
+        self._return(fetches, trouble)
 
-    def _return(self, flows: Sequence[Flow], trouble: str = "") -> None:
-        """Give these back to the leader finder. ``trouble`` says why, where the flows do not say it themselves."""
+    def _return(self, fetches: Sequence[PartitionFetch], trouble: str = "") -> None:
+        """Give these partitions back to the leader finder. ``trouble`` says why, unless they say it themselves."""
         returned = []
         with self._lock:
-            for flow in flows:
-                flow.trouble = trouble or flow.trouble
-                if self._flows.get(flow.tp) is flow:
-                    del self._flows[flow.tp]
-                flow.resolving = False
-                if not flow.position.revoked:
-                    returned.append(flow)
-        if returned:  # when stopping too: only this fetcher may end, in favour of one at the broker's new address
+            for fetch in fetches:
+                fetch.trouble = trouble or fetch.trouble
+                if self._fetches.get(fetch.tp) is fetch:
+                    del self._fetches[fetch.tp]
+                fetch.resolving = False
+                if not fetch.position.revoked:
+                    returned.append(fetch)
+        if returned:  # also when stopping: another fetcher may take over, at the broker's new address
             self._give_back(returned)
 
-    def _fetch(self, flows: Sequence[Flow]) -> None:
+    def _fetch(self, fetches: Sequence[PartitionFetch]) -> None:
         full_for = 0.0 if self._full_since is None else monotonic() - self._full_since + 1e-6
-        answered = self._broker.fetch(flows, full_for)
+        answered = self._broker.fetch(fetches, full_for)
         if answered is None:
             return
         if not self._answered:
             self._answered = True
-            self._outages.over(self._name)
-        told = Told()
-        for flow, asked, part in answered.parts:
-            self._judge.judge(flow, asked, part, told)
-        self._log_check.settle(told)
-        self._rotate(told.served if answered.turned is None else answered.turned)
-        if told.corrupt:
-            self._corrupt(told.corrupt)
-        if told.moved:
-            self._return(told.moved)
+            self._failures.over(self._name)
+        outcomes = Outcomes()
+        for fetch, asked, part in answered.parts:
+            self._handler.handle(fetch, asked, part, outcomes)
+        self._truncation_check.settle(outcomes)
+        self._rotate(outcomes.served if answered.turned is None else answered.turned)
+        if outcomes.corrupt:
+            self._corrupt(outcomes.corrupt)
+        if outcomes.moved:
+            self._return(outcomes.moved)
 
-    def _rotate(self, served: Sequence[Flow]) -> None:
-        """Who had its turn goes to the end of the next request, so that a limited answer starves nobody (KIP-74). In a
-        session the broker does the same with those that it remembers.
+    def _rotate(self, served: Sequence[PartitionFetch]) -> None:
+        """Move served partitions to the end of the next request, so that a capped response starves none (KIP-74).
+
+        In a session the broker does the same with the partitions that it remembers.
         """
         with self._lock:
-            for flow in served:
-                if self._flows.get(flow.tp) is flow:
-                    self._flows[flow.tp] = self._flows.pop(flow.tp)
+            for fetch in served:
+                if self._fetches.get(fetch.tp) is fetch:
+                    self._fetches[fetch.tp] = self._fetches.pop(fetch.tp)
 
-    def _corrupt(self, places: Sequence[tuple[Flow, CorruptRecordsError]]) -> None:
+    def _corrupt(self, places: Sequence[tuple[PartitionFetch, CorruptRecordsError]]) -> None:
         if not self._settings.skip_corrupt:
-            for flow, error in places:
-                give_up(flow, error)
+            for fetch, error in places:
+                park(fetch, error)
             return
-        # never beyond the end: out of range there, auto.offset.reset would start all over again
-        wanted = {flow.tp: LATEST for flow, _ in places}
+        # never beyond the log's end: that is out of range, so auto.offset.reset would start all over again
+        wanted = {fetch.tp: LATEST for fetch, _ in places}
         listed = self._broker.list_offsets(wanted)
-        for flow, error in places:
-            answer = listed.get(flow.tp, _UNANSWERED)
+        for fetch, error in places:
+            answer = listed.get(fetch.tp, _UNANSWERED)
             if answer.error != codes.NONE or answer.offset < error.next_offset:
-                self._return([flow], str(error))
+                self._return([fetch], str(error))
                 continue
-            flow.sink.skip(flow.position, error)
-            flow.position.fetched = flow.reached = error.next_offset
+            fetch.sink.skip(fetch.position, error)
+            fetch.position.fetched = fetch.reached = error.next_offset
 
-    def _resolve(self, flows: Sequence[Flow]) -> None:
-        """Ask where ``auto.offset.reset`` begins, for partitions without an offset."""
-        wanted = {flow.tp: self._settings.reset_to for flow in flows}
+    def _resolve(self, fetches: Sequence[PartitionFetch]) -> None:
+        """Look up the start offset by ``auto.offset.reset``, for partitions without an offset."""
+        wanted = {fetch.tp: self._settings.reset_to for fetch in fetches}
         listed = self._broker.list_offsets(wanted, isolation_level=self._settings.isolation_level)
-        failed: list[Flow] = []
+        failed: list[PartitionFetch] = []
         resolved: dict[PartitionPosition, int] = {}
-        for flow in flows:
-            answer = listed.get(flow.tp, _UNANSWERED)
+        for fetch in fetches:
+            answer = listed.get(fetch.tp, _UNANSWERED)
             offset = answer.offset
             if answer.error != codes.NONE or offset < 0:
                 said = f"broker {self.endpoint.broker_id} says no start offset: {codes.name(answer.error)}"
-                flow.note(f"{flow.tp}: {said}")
-                failed.append(flow)
+                fetch.note(f"{fetch.tp}: {said}")
+                failed.append(fetch)
             else:
-                flow.resolving = True
-                resolved[flow.position] = offset
+                fetch.resolving = True
+                resolved[fetch.position] = offset
         if resolved:
             self._resolved(resolved)
         if failed:

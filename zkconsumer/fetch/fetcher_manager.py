@@ -1,12 +1,11 @@
-"""Which partition is fetched from which broker: the leader finder, and the fetchers it feeds.
+"""Decides which partition is fetched from which broker: the leader finder, and the fetchers that it feeds.
 
-Threads: ``start``, ``forget`` and ``close`` are the group's thread's, ``wake`` anybody's; the leader finder is a
-thread of this object's, which also starts and ends the fetchers. One condition guards the partitions without a leader
-and the table of fetchers; no network call happens while it is held (the original holds its lock during metadata
-requests).
+Threads: the group's thread calls ``start``, ``forget`` and ``close``; any thread calls ``wake``. The leader finder is a
+thread of this object, which also starts and ends the fetchers. One condition guards the partitions without a leader and
+the table of fetchers. The lock is not held during network calls; the original holds its lock during metadata requests.
 
-Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole; here partitions
-come and go one by one, and what stays flows on.
+Mirrors the original's ``ConsumerFetcherManager``. There a rebalance stops and starts it as a whole. Here partitions
+come and go one by one, and the others are fetched on.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from zkconsumer.assignors.assignor import java_hash
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerAuthenticationError, BrokerError, RegistryError
-from zkconsumer.fetch.failure_log import Outages
+from zkconsumer.fetch.broker_failures import FailureLog, RefusedLogins
+from zkconsumer.fetch.broker_fetch import FetchConnection
 from zkconsumer.fetch.fetcher import Fetcher
-from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, Flow, Sink, Unlimited
-from zkconsumer.fetch.refused_logins import Logins
+from zkconsumer.fetch.partition_fetch import Budget, FetchSettings, PartitionFetch, Sink, UnlimitedBudget
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, TopicPartition
@@ -33,28 +32,30 @@ log = logging.getLogger(__name__)
 
 METADATA_TIMEOUT = 10.0
 FIRST_TIMEOUT = 3.0
-"""Seconds for a broker that is asked for leaders while there are others to ask."""
+"""Seconds for a broker that is asked for leaders while there are other brokers to ask."""
 REPORT_EVERY = 30.0
 NEVER = float("inf")
 
 Directory = Callable[[Deadline], Sequence[Endpoint]]
-"""Reads the brokers that are registered now, and where to reach each."""
+"""Reads the registered brokers and the address of each."""
 
 
 def fetcher_number(tp: TopicPartition, fetchers: int) -> int:
-    """Which of a broker's fetchers takes a partition: the original's formula, with KAFKA-1178's absolute value."""
+    """Return which of a broker's fetchers takes a partition, by the original's formula with KAFKA-1178's absolute
+    value.
+    """
     mixed = java_hash(tp.topic, 0) * 31 + tp.partition & 0xFFFFFFFF
     signed = mixed - (1 << 32) if mixed >= 1 << 31 else mixed
     return 0 if signed == -(1 << 31) else abs(signed) % fetchers
 
 
-class FetchManager:
-    """Keeps every owned partition fetched from its leader.
+class FetcherManager:
+    """Fetches every owned partition from its leader.
 
     Arguments: ``name`` begins the names of all threads; ``directory`` reads the registered brokers (may raise
-    RegistryError or BrokerError); ``resolved`` is told the start offsets of partitions that had none; ``refused`` is
-    told when no broker lets us in (with the error) and when one does again (None), on the leader finder's thread;
-    ``budget`` is what the streams share.
+    RegistryError or BrokerError); ``resolved`` takes the start offsets of partitions that had none; ``refused`` takes
+    the error when every broker refuses our login, and None when one accepts it again, on the leader finder's thread;
+    ``budget`` is shared with the streams.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class FetchManager:
         metrics: Metrics | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._budget = budget or Unlimited()
+        self._budget = budget or UnlimitedBudget()
         self._metrics = metrics or Metrics()
-        self._logins = Logins()
-        self._outages = Outages()
+        self._logins = RefusedLogins()
+        self._failures = FailureLog()
         self._refused = refused
         self._shut_out = False
         self._name = name
@@ -80,9 +81,9 @@ class FetchManager:
         self._directory = directory
         self._per_broker = fetchers_per_broker
         self._resolved = resolved
-        self._lock = RLock()  # entered as itself, see streams.queue
+        self._lock = RLock()  # code enters the lock itself, not the condition; see streams.stream_queue
         self._changed = Condition(self._lock)
-        self._leaderless: dict[TopicPartition, Flow] = {}
+        self._leaderless: dict[TopicPartition, PartitionFetch] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._stopping = False
         self._known: Sequence[Endpoint] = ()
@@ -101,20 +102,20 @@ class FetchManager:
         """Fetch these partitions from now on."""
         with self._lock:
             for position, sink in partitions:
-                self._leaderless[position.tp] = Flow(position, sink)
+                self._leaderless[position.tp] = PartitionFetch(position, sink)
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Some positions were revoked: stop fetching them. What is under way for them is dropped when it arrives."""
+        """Stop fetching revoked positions. A chunk that is on its way for one is dropped when it arrives."""
         with self._lock:
-            for tp in [tp for tp, flow in self._leaderless.items() if flow.position.revoked]:
+            for tp in [tp for tp, fetch in self._leaderless.items() if fetch.position.revoked]:
                 del self._leaderless[tp]
             fetchers = list(self._fetchers.values())
         for fetcher in fetchers:
             fetcher.wake()
 
     def wake(self) -> None:
-        """A stream has room again, or a start position is known."""
+        """Wake the fetchers: a stream has room again, or a start position is known."""
         with self._lock:
             fetchers = list(self._fetchers.values())
         for fetcher in fetchers:
@@ -140,19 +141,19 @@ class FetchManager:
 
     @property
     def slowest_rate(self) -> float:
-        """Requests per second of the fetcher that makes the fewest (``MinFetchRate``); 0 without fetchers."""
+        """Requests per second of the fetcher that sends the fewest (``MinFetchRate``); 0 without fetchers."""
         with self._lock:
             fetchers = list(self._fetchers.values())
-        return min((fetcher.measures.request_rate for fetcher in fetchers), default=0.0)
+        return min((fetcher.metrics.request_rate for fetcher in fetchers), default=0.0)
 
     @property
     def leaderless(self) -> frozenset[TopicPartition]:
-        """The partitions that nobody is known to lead now, or whose leader cannot be reached."""
+        """The partitions whose leader is not known now, or cannot be reached."""
         with self._lock:
             return frozenset(self._leaderless)
 
     def load(self) -> Mapping[int, int]:
-        """For each broker that is fetched from, by id, how many partitions: what we ask of it all the time."""
+        """Return the number of partitions fetched from each broker, by its id."""
         with self._lock:
             fetchers = list(self._fetchers.items())
         load: dict[int, int] = {}
@@ -162,9 +163,9 @@ class FetchManager:
 
     @property
     def trouble(self) -> str:
-        """Why partitions are not fetched, in words for the user; empty where all are."""
+        """Why partitions are not fetched, for the user; empty if all are."""
         with self._lock:
-            waiting = next((flow.trouble for flow in self._leaderless.values() if flow.trouble), "")
+            waiting = next((fetch.trouble for fetch in self._leaderless.values() if fetch.trouble), "")
             fetchers = list(self._fetchers.values())
         told = (self._trouble, self._logins.trouble, waiting, *(fetcher.trouble for fetcher in fetchers))
         return next(filter(None, told), "")
@@ -178,7 +179,7 @@ class FetchManager:
             except BrokerAuthenticationError as e:
                 self._on_refusal(e)
             except (BrokerError, RegistryError) as e:
-                if not self._stopping:  # else it is only that we closed the channel under it
+                if not self._stopping:  # else close() has only closed its channel
                     self._report(str(e))
                 self._back_off()
             except Exception:
@@ -188,7 +189,7 @@ class FetchManager:
     def _report(self, trouble: str) -> None:
         known, self._trouble = self._trouble, trouble
         if trouble and trouble != known:
-            self._outages.failed(trouble, f"looking for partition leaders: {trouble}")
+            self._failures.failed(trouble, f"looking for partition leaders: {trouble}")
 
     def _back_off(self) -> None:
         with self._lock:
@@ -196,7 +197,10 @@ class FetchManager:
                 self._changed.wait(self._settings.backoff)
 
     def _on_refusal(self, error: BrokerAuthenticationError) -> None:
-        """No broker lets us in. The user hears of it, unless partitions still flow over older connections."""
+        """Handle the refusal of our login by every broker.
+
+        The user hears of it, unless partitions are still fetched over older connections.
+        """
         pause = self._logins.refused(self, error)
         self._trouble = str(error)
         with self._lock:
@@ -214,8 +218,9 @@ class FetchManager:
             self._refused(None)
 
     def step(self) -> None:
-        """One round: find the leaders of the partitions that have none and hand them to fetchers; or wait for such
-        partitions.
+        """Do one round: find the leaders of partitions without one, and hand these to fetchers.
+
+        If there is no such partition, it waits for one.
         """
         with self._lock:
             wanted = self._due()
@@ -226,56 +231,53 @@ class FetchManager:
                 return
         if wanted:
             brokers = self._brokers()
-            leaders = self._leaders(sorted({flow.tp.topic for flow in wanted}), brokers)
+            leaders = self.find_leaders(sorted({fetch.tp.topic for fetch in wanted}), brokers)
             by_id = {endpoint.broker_id: endpoint for endpoint in brokers}
-            found = [(flow, by_id[leaders[flow.tp]]) for flow in wanted if leaders.get(flow.tp, -1) in by_id]
-            self._hand_over(found)
-            missing = [flow for flow in wanted if leaders.get(flow.tp, -1) not in by_id]
-            self._report("no leader for " + ", ".join(sorted(str(flow.tp) for flow in missing)[:5]) if missing else "")
+            found = [(fetch, by_id[leaders[fetch.tp]]) for fetch in wanted if leaders.get(fetch.tp, -1) in by_id]
+            self.hand_over(found)
+            missing = [fetch for fetch in wanted if leaders.get(fetch.tp, -1) not in by_id]
+            self._report(
+                "no leader for " + ", ".join(sorted(str(fetch.tp) for fetch in missing)[:5]) if missing else ""
+            )
             self._put_off(missing)
-        self._retire_idle()
+        self.retire_idle()
 
-    def _due(self) -> list[Flow]:
-        """The partitions whose leader is to be looked for now. The caller holds the lock."""
+    def _due(self) -> list[PartitionFetch]:
+        """Return the partitions whose leader is to be looked for now. The caller holds the lock."""
         now = monotonic()
         return [f for f in self._leaderless.values() if f.retry_at <= now and not f.position.revoked]
 
     def _until_due(self) -> float:
-        first = min((flow.retry_at for flow in self._leaderless.values()), default=NEVER)
+        first = min((fetch.retry_at for fetch in self._leaderless.values()), default=NEVER)
         return min(max(first - monotonic(), 0.001), REPORT_EVERY)
 
-    def _put_off(self, flows: Iterable[Flow]) -> None:
-        """No new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
+    def _put_off(self, fetches: Iterable[PartitionFetch]) -> None:
+        """Allow no new try before the back-off is over (KAFKA-1461: failed fetches were repeated at once)."""
         now = monotonic()
-        for flow in flows:
-            flow.retry_at = now + max(self._settings.backoff, flow.pause)
+        for fetch in fetches:
+            fetch.retry_at = now + max(self._settings.backoff, fetch.pause)
 
     def _brokers(self) -> Sequence[Endpoint]:
         try:
             self._known = self._directory(Deadline(METADATA_TIMEOUT))
         except RegistryError:
-            # ZooKeeper is away: brokers change seldom, and a wrong address shows itself
+            # ZooKeeper is away: go on with the known brokers; they change seldom, and a wrong address fails by itself
             if not self._known:
                 raise
         if not self._known:
             raise BrokerError("no broker is registered in ZooKeeper under /brokers/ids; waiting for one")
         return self._known
 
-    def _leaders(self, topics: Sequence[str], brokers: Sequence[Endpoint]) -> Mapping[TopicPartition, int]:
-        """Ask one broker after the other, in random order, until one knows; those that failed last time come last.
+    def find_leaders(self, topics: Sequence[str], brokers: Sequence[Endpoint]) -> Mapping[TopicPartition, int]:
+        """Ask one broker after the other for leaders, in random order, until one answers.
 
-        A broker that is slow, or whose answer never ends, thus delays the partitions of others only once.
+        Brokers that failed last time come last. So a slow broker, or one whose response never ends, delays the
+        partitions of others only once.
         """
         failure: BrokerError | None = None
         order = sorted(random.sample(list(brokers), len(brokers)), key=lambda each: each.broker_id in self._failed)
         for number, endpoint in enumerate(order, 1):
-            channel = BrokerChannel(
-                endpoint,
-                client_id=self._settings.client_id,
-                socket_timeout=self._settings.socket_timeout,
-                receive_buffer=self._settings.receive_buffer,
-                security=self._settings.security,
-            )
+            channel = self._settings.channel(endpoint)
             with self._lock:
                 if self._stopping:
                     return {}
@@ -290,76 +292,78 @@ class FetchManager:
                 return leaders
             except BrokerError as e:
                 self._failed.add(endpoint.broker_id)
-                # a broker that is only away may let us in when it is back: the refusal says more
+                # a refusal says more than a broker that is away, which may accept our login when it is back
                 failure = failure if isinstance(failure, BrokerAuthenticationError) else e
             finally:
                 self._asking = None
                 channel.close()
         raise failure or BrokerError("no broker could be asked")
 
-    def _hand_over(self, found: Sequence[tuple[Flow, Endpoint]]) -> None:
-        batches: dict[tuple[int, int], list[Flow]] = {}
-        for flow, endpoint in found:
-            key = (endpoint.broker_id, fetcher_number(flow.tp, self._per_broker))
-            batches.setdefault(key, []).append(flow)
+    def hand_over(self, found: Sequence[tuple[PartitionFetch, Endpoint]]) -> None:
+        """Give partitions to the fetchers of their leaders."""
+        batches: dict[tuple[int, int], list[PartitionFetch]] = {}
+        for fetch, endpoint in found:
+            key = (endpoint.broker_id, fetcher_number(fetch.tp, self._per_broker))
+            batches.setdefault(key, []).append(fetch)
         endpoints = {endpoint.broker_id: endpoint for _, endpoint in found}
-        for key, flows in batches.items():
-            fetcher = self._fetcher(key, endpoints[key[0]])
+        for key, fetches in batches.items():
+            fetcher = self.fetcher_for(key, endpoints[key[0]])
             if fetcher is None:
                 return
             with self._lock:
-                handed = [flow for flow in flows if self._leaderless.get(flow.tp) is flow]
-                for flow in handed:
-                    del self._leaderless[flow.tp]
+                handed = [fetch for fetch in fetches if self._leaderless.get(fetch.tp) is fetch]
+                for fetch in handed:
+                    del self._leaderless[fetch.tp]
             fetcher.add(handed)
 
-    def _fetcher(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
+    def fetcher_for(self, key: tuple[int, int], endpoint: Endpoint) -> Fetcher | None:
+        """Return the running fetcher of that (broker id, number); a new one if the broker has another address."""
         known = self._fetchers.get(key)
         if known is not None and known.endpoint == endpoint:
             return known
         fetcher = Fetcher(
             f"ConsumerFetcherThread-{self._name}-{key[1]}-{key[0]}",
-            endpoint,
+            FetchConnection(endpoint, self._settings, self._budget, self._metrics),
             self._settings,
             give_back=self._take_back,
             resolved=self._resolved,
             logins=self._logins,
-            outages=self._outages,
-            metrics=self._metrics,
-            budget=self._budget,
+            failures=self._failures,
         )
         with self._lock:
             if self._stopping:
                 return None
-            fetcher.start()  # first: partitions given to one that could not be started would stall
+            fetcher.start()  # first: partitions of a fetcher whose thread failed to start would stall
             self._fetchers[key] = fetcher
         if known is not None:
             self._stop([known])  # the broker came back at another address (KAFKA-474)
         return fetcher
 
-    def _take_back(self, flows: Sequence[Flow]) -> None:
+    def _take_back(self, fetches: Sequence[PartitionFetch]) -> None:
         with self._lock:
             if self._stopping:
                 return
-            self._put_off(flows)
-            for flow in flows:
-                if not flow.position.revoked and flow.tp not in self._leaderless:
-                    self._leaderless[flow.tp] = flow
+            self._put_off(fetches)
+            for fetch in fetches:
+                if not fetch.position.revoked and fetch.tp not in self._leaderless:
+                    self._leaderless[fetch.tp] = fetch
             self._changed.notify_all()
 
-    def _retire_idle(self) -> None:
+    def retire_idle(self) -> None:
+        """End the fetchers without partitions."""
         with self._lock:
             idle = [key for key, fetcher in self._fetchers.items() if fetcher.idle]
             fetchers = [self._fetchers.pop(key) for key in idle]
         self._stop(fetchers)
 
     def _stop(self, fetchers: Iterable[Fetcher]) -> None:
-        """End fetchers that are no longer in the table, and the metrics of brokers that none is left for (in the
-        original they stay).
+        """End fetchers that are no longer in the table.
+
+        The metrics of a broker without any fetcher left are removed; in the original they stay.
         """
         with self._lock:
             live = {fetcher.endpoint for fetcher in self._fetchers.values()}
         for fetcher in fetchers:
             fetcher.stop()
             if fetcher.endpoint not in live:
-                fetcher.measures.remove()
+                fetcher.metrics.remove()

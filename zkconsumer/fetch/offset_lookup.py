@@ -1,13 +1,14 @@
-"""Offsets by time, asked of the partitions' leaders on behalf of the application.
+"""Looks up offsets by time, at the partitions' leaders, for the application.
 
-Any thread may ask; each question opens connections of its own and closes them, so it disturbs no fetcher. Seldom used,
-so nothing is kept.
+Any thread may ask. Each lookup opens connections of its own and closes them, so it disturbs no fetcher. It is used
+seldom, so nothing is kept.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from threading import Event
 
 from zkconsumer.deadline import Deadline
@@ -25,7 +26,7 @@ from zkconsumer.model import Endpoint, TopicPartition
 
 
 class OffsetLookup:
-    """Asks brokers for offsets.
+    """Looks up offsets at the brokers.
 
     Arguments: ``settings`` of the connections; ``directory`` reads the registered brokers.
     """
@@ -36,15 +37,15 @@ class OffsetLookup:
         self._closing = Event()
 
     def close(self) -> None:
-        """Let nobody try any further."""
+        """End all waits: no lookup tries any further."""
         self._closing.set()
 
     def find(self, wanted: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, int | None]:
-        """The offset at a time for each partition: the first message not older than so many ms since 1970, -1 the end,
-        -2 the beginning; None where there is no such message.
+        """Return the offset at a time for each partition, None if there is no such message.
 
-        What fails is asked again until the deadline. Raises: BrokerUnavailableError where a partition was not answered
-        in time, BrokerAuthenticationError.
+        A time is in ms since 1970 and stands for the first message that is not older; -1 is the log's end, -2 its
+        beginning. A failed request is repeated until the deadline. Raises: BrokerUnavailableError if a partition has no
+        answer in time, BrokerAuthenticationError.
         """
         found: dict[TopicPartition, int | None] = {}
         trouble = ""
@@ -57,7 +58,7 @@ class OffsetLookup:
             except BrokerAuthenticationError:
                 raise
             except (BrokerError, RegistryError) as e:
-                trouble = trouble or str(e)  # the first tells more than what runs out of time in the end
+                trouble = trouble or str(e)  # the first error tells more than the timeout in the end
             if len(found) < len(wanted) and (
                 deadline.expired or self._closing.wait(deadline.bounded(max(0.05, self._settings.backoff)))
             ):
@@ -65,7 +66,7 @@ class OffsetLookup:
                 raise BrokerUnavailableError(f"no offset could be looked up for {missing}: {trouble or 'no leader'}")
 
     def _ask(self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int | None], end: Deadline) -> str:
-        """One try: what is answered goes to ``found``; returns the last trouble."""
+        """Try once, and put the answers into ``found``; returns the last trouble."""
         brokers = {endpoint.broker_id: endpoint for endpoint in self._directory(end)}
         if not brokers:
             raise NoBrokersError("no broker is registered in ZooKeeper under /brokers/ids")
@@ -78,7 +79,7 @@ class OffsetLookup:
             if leader not in brokers:
                 trouble = f"no leader for {', '.join(map(str, sorted(asked)))}"
                 continue
-            with _Connected(self._channel(brokers[leader]), end) as channel:
+            with self._connected(brokers[leader], end) as channel:
                 answers = channel.list_offsets(asked, end, isolation_level=self._settings.isolation_level)
             for tp, answer in answers.items():
                 if answer.error == codes.NONE:
@@ -93,36 +94,14 @@ class OffsetLookup:
         failure: BrokerError | None = None
         for endpoint in random.sample(brokers, len(brokers)):
             try:
-                with _Connected(self._channel(endpoint), end) as channel:
+                with self._connected(endpoint, end) as channel:
                     return channel.metadata(topics, end).leaders
             except BrokerError as e:
                 failure = e
         raise failure or BrokerError("no broker could be asked")
 
-    def _channel(self, endpoint: Endpoint) -> BrokerChannel:
-        return BrokerChannel(
-            endpoint,
-            client_id=self._settings.client_id,
-            socket_timeout=self._settings.socket_timeout,
-            receive_buffer=self._settings.receive_buffer,
-            security=self._settings.security,
-        )
-
-
-class _Connected:
-    """A channel that is connected inside a ``with`` and closed after it."""
-
-    def __init__(self, channel: BrokerChannel, end: Deadline) -> None:
-        self._channel = channel
-        self._end = end
-
-    def __enter__(self) -> BrokerChannel:
-        try:
-            self._channel.connect(self._end)
-        except BaseException:
-            self._channel.close()
-            raise
-        return self._channel
-
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
+    @contextmanager
+    def _connected(self, endpoint: Endpoint, deadline: Deadline) -> Iterator[BrokerChannel]:
+        with closing(self._settings.channel(endpoint)) as channel:
+            channel.connect(deadline)
+            yield channel

@@ -1,4 +1,4 @@
-"""What a fetcher works with: its settings, the partitions it fetches, and where their data goes."""
+"""The data of a fetcher: its settings, its partitions, and the protocols of the streams' queues and budget."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Protocol
 from zkconsumer.core.backoff import backoff
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import LogTruncatedError, UnreadableMessageError
-from zkconsumer.fetch.fetch_session import Wanted
-from zkconsumer.kafka import Security
+from zkconsumer.fetch.fetch_session import FetchRange
+from zkconsumer.kafka import BrokerChannel, Security
+from zkconsumer.kafka.broker_channel import LARGEST_ANSWER
+from zkconsumer.model import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +22,10 @@ FIRST_REFUSAL, LONGEST_REFUSAL = 0.5, 30.0
 
 
 class Sink(Protocol):
-    """Where a partition's data goes: the queue of its stream."""
+    """The queue of a stream, which takes the fetched chunks of a partition."""
 
     def has_room(self, free: int | None = None) -> bool:
-        """Whether a fetch is welcome now, where all streams together have ``free`` bytes left (None: look)."""
+        """Return whether a fetch is welcome now, with ``free`` bytes left for all streams together (None: look)."""
 
     def deliver(
         self,
@@ -33,55 +35,57 @@ class Sink(Protocol):
         aborted: tuple[tuple[int, int], ...],
         messages: int | None = None,
     ) -> None:
-        """Queue what was fetched; ``span`` is (fetch offset, next offset), ``messages`` how many are in it, if that
-        is known.
+        """Queue a fetched chunk.
+
+        ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown.
         """
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
-        """The position was moved to ``offset`` by ``auto.offset.reset``, or because the log was truncated."""
+        """Continue the partition at ``offset``, by ``auto.offset.reset`` or because the log was truncated."""
 
     def fail(self, position: PartitionPosition, error: UnreadableMessageError | LogTruncatedError) -> None:
-        """Raise ``error`` to the application when it comes to this point of the partition; if that gives the place up,
-        ``position.fetch_from`` is set to where to go on.
+        """Raise ``error`` to the application when it comes to this point of the partition.
+
+        If the application gives the place up, ``position.fetch_from`` is set to the offset to go on at.
         """
 
     def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
-        """A corrupt place is given up (``corrupt.message.policy=skip``); consumption continues after it."""
+        """Give up a corrupt place (``corrupt.message.policy=skip``); consumption continues after it."""
 
 
 class Budget(Protocol):
     """The bytes that may wait for the application, in all streams together and on the way to them."""
 
     def free(self) -> int:
-        """How many are left; none (0 or less) means that only a stream whose reader waits may be served."""
+        """Return the bytes that are left; at 0 or less only a stream whose reader waits may be served."""
 
     def reserve(self, wanted: int) -> int:
-        """Bytes that may be asked for in one request, at least 1; they count until :meth:`release`."""
+        """Return the bytes that one request may ask for, at least 1; they count until :meth:`release`."""
 
     def release(self, count: int) -> None:
-        """What was asked for is here, or will not come."""
+        """Count these bytes no more: they have arrived, or will not come."""
 
 
-class Unlimited:
-    """A budget that knows no limit, for who fetches outside of a member."""
+class UnlimitedBudget:
+    """A budget without a limit, for fetching outside of a member."""
 
     def free(self) -> int:
-        """Enough."""
+        """Return more than any fetch needs."""
         return 1 << 62
 
     def reserve(self, wanted: int) -> int:
-        """All of it."""
+        """Grant all of it."""
         return wanted
 
     def release(self, count: int) -> None:
-        """Nothing is counted."""
+        """Do nothing: no bytes are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """What of the configuration concerns fetching; seconds and bytes.
+    """The configuration of fetching, in seconds and bytes.
 
-    ``largest_batch`` is ``fetch.max.bytes``, where ``max_bytes`` may be less (``queued.max.bytes``).
+    ``largest_batch`` is ``fetch.max.bytes``; ``max_bytes`` may be less, by ``queued.max.bytes``.
     """
 
     client_id: str
@@ -99,21 +103,33 @@ class FetchSettings:
     largest_batch: int = 0
     raise_truncated: bool = False
 
+    def channel(self, endpoint: Endpoint) -> BrokerChannel:
+        """Return a channel to that broker, not yet connected."""
+        return BrokerChannel(
+            endpoint,
+            client_id=self.client_id,
+            socket_timeout=self.socket_timeout,
+            receive_buffer=self.receive_buffer,
+            security=self.security,
+            largest_fetch=max(self.largest_batch, LARGEST_ANSWER),
+        )
 
-class Flow:
-    """A partition being fetched: its position and where the data goes.
 
-    ``least`` is how many bytes its next message is known to take at the least, 0 as long as nothing is known.
-    ``cut_off`` is the offset of a batch that came cut off although it would have fitted, -1 where there was none. A
-    parked flow is at a place that cannot be read, and has no fetched offset until the application gives that up.
-    ``trouble`` says why fetching failed last, and ``retry_at`` when it may be tried again (monotonic time).
-    ``refusals`` counts how often in a row the broker refused an offset that it had named itself. ``epoch`` is the
-    leader epoch of the last batch fetched, as it stands there; empty: none, or another log. ``reached`` is the offset
-    up to which the log is known to have been: what was fetched, or a start or end that the leader named; -1 for none.
+class PartitionFetch:
+    """A partition being fetched: its position, its stream's queue, and the state of the last tries.
+
+    - ``least``: bytes that its next message takes at least, 0 while unknown
+    - ``cut_off``: offset of a batch that came cut off although it would have fitted, -1 for none
+    - ``resolving``: its start offset is being resolved
+    - ``parked``: it is at an unreadable place, and has no fetched offset until the application gives that place up
+    - ``trouble``, ``retry_at``: why the last try failed, and the monotonic time of the next one
+    - ``refusals``: how often in a row the broker refused an offset that it had named itself
+    - ``epoch``: leader epoch of the last fetched batch, as its bytes; empty for none, or after a jump to another log
+    - ``reached``: offset up to which the log is known to have been, by a chunk or by the leader's word; -1 for none
     """
 
     __slots__ = (
-        "_wanted",
+        "_range",
         "cut_off",
         "epoch",
         "least",
@@ -141,7 +157,7 @@ class Flow:
         self.epoch = b""
         self.reached = -1
         self.trouble = ""
-        self._wanted = Wanted(-1, 0)
+        self._range = FetchRange(-1, 0)
 
     def note(self, trouble: str) -> None:
         """Note why fetching failed. It is logged once, not at every try that fails alike."""
@@ -153,9 +169,9 @@ class Flow:
         """Seconds to wait at least before the next try."""
         return backoff(self.refusals, FIRST_REFUSAL, LONGEST_REFUSAL) if self.refusals else 0.0
 
-    def wanting(self, offset: int, max_bytes: int) -> Wanted:
-        """What is wanted of it; the same object as last time where nothing has changed."""
-        wanted = self._wanted
+    def range_from(self, offset: int, max_bytes: int) -> FetchRange:
+        """Return the range to fetch; the same object as last time if nothing has changed."""
+        wanted = self._range
         if wanted.offset != offset or wanted.max_bytes != max_bytes:
-            wanted = self._wanted = Wanted(offset, max_bytes)
+            wanted = self._range = FetchRange(offset, max_bytes)
         return wanted

@@ -1,7 +1,7 @@
-"""What a fetch answer says of a partition, and what is done about it: queued, asked for more, given up or sorted out.
+"""Handles a fetch response, partition by partition: queues the chunk, asks for more bytes, or parks the partition.
 
-Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154), and is taken
-from the data's own headers.
+Threads: the fetcher's thread. The fetched offset moves on only after the chunk is queued (KAFKA-154). It is taken from
+the chunk's own batch headers.
 """
 
 from __future__ import annotations
@@ -11,135 +11,167 @@ from typing import NamedTuple
 
 from zkconsumer.core.leader_epochs import NO_EPOCH, epoch_before, with_epochs
 from zkconsumer.errors import LogTruncatedError, MessageSizeTooLargeException, UnreadableMessageError
-from zkconsumer.fetch.fetch_session import Wanted
-from zkconsumer.fetch.partition_fetch import FetchSettings, Flow
-from zkconsumer.kafka import CorruptRecordsError, FetchedPartition
+from zkconsumer.fetch.fetch_session import FetchRange
+from zkconsumer.fetch.partition_fetch import FetchSettings, PartitionFetch
+from zkconsumer.kafka import CorruptRecordsError, PartitionResponse
 from zkconsumer.kafka import error_codes as codes
-from zkconsumer.kafka.leader_epoch_request import EPOCH_AT, EPOCH_END, epochs_in
-from zkconsumer.kafka.message_set_extent import NO_END, Extent, extent, offset_after_partial
+from zkconsumer.kafka.message_set_extent import (
+    EPOCH_AT,
+    EPOCH_END,
+    NO_END,
+    Extent,
+    epochs_in,
+    extent,
+    offset_after_partial,
+)
 
 log = logging.getLogger(__name__)
 
 NOTHING = Extent(None, False)
 
 
-class Suspect(NamedTuple):
+class SuspectResponse(NamedTuple):
     """A chunk of another leader epoch than the chunk before it; its log may be another one."""
 
-    flow: Flow
-    asked: Wanted
-    part: FetchedPartition
+    fetch: PartitionFetch
+    request: FetchRange
+    response: PartitionResponse
     epoch: int
 
 
-class Told:
-    """What a fetch answer said of partitions, by what is to be done about them."""
+class Outcomes:
+    """The partitions of a fetch response, sorted by the next step."""
 
-    __slots__ = ("corrupt", "moved", "out_of_range", "served", "suspect")
+    __slots__ = ("corrupt", "moved", "out_of_range", "served", "suspects")
 
     def __init__(self) -> None:
-        self.suspect: list[Suspect] = []
-        self.served: list[Flow] = []
-        self.moved: list[Flow] = []
-        self.out_of_range: list[Flow] = []
-        self.corrupt: list[tuple[Flow, CorruptRecordsError]] = []
+        self.suspects: list[SuspectResponse] = []
+        self.served: list[PartitionFetch] = []
+        self.moved: list[PartitionFetch] = []
+        self.out_of_range: list[PartitionFetch] = []
+        self.corrupt: list[tuple[PartitionFetch, CorruptRecordsError]] = []
 
 
-class Judge:
-    """Judges the answers of one broker."""
+class ResponseHandler:
+    """Handles the responses of one broker."""
 
     def __init__(self, broker_id: int, settings: FetchSettings) -> None:
         self._broker_id = broker_id
         self._settings = settings
 
-    def judge(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told, *, follows: bool = False) -> None:
-        """Take one partition's data, or find out what to do about it instead.
+    def handle(
+        self,
+        fetch: PartitionFetch,
+        request: FetchRange,
+        response: PartitionResponse,
+        outcomes: Outcomes,
+        *,
+        follows: bool = False,
+    ) -> None:
+        """Queue one partition's chunk, or note in ``outcomes`` what else to do.
 
-        Arguments: ``follows`` says that the leader's log is known to be the one that was read.
+        Arguments: ``follows`` says that the leader's log is known to be the one that was read before.
         """
-        position = flow.position
-        if position.revoked or position.fetched != asked.offset or position.fetch_from is not None:
-            return  # it left, or moved, while the answer was under way
-        if part.error == codes.NONE:
+        position = fetch.position
+        if position.revoked or position.fetched != request.offset or position.fetch_from is not None:
+            return  # the partition left, or moved, during the request
+        if response.error == codes.NONE:
             try:
-                if self._take(flow, asked, part, told, follows=follows):
-                    told.served.append(flow)
+                if self._take(fetch, request, response, outcomes, follows=follows):
+                    outcomes.served.append(fetch)
             except CorruptRecordsError as e:
-                told.corrupt.append((flow, e))
-        elif part.error == codes.CORRUPT_MESSAGE:
-            reason = f"broker {self._broker_id} cannot read it and answers {codes.name(part.error)}"
-            told.corrupt.append((flow, CorruptRecordsError(flow.tp, asked.offset, asked.offset + 1, reason)))
-        elif part.error == codes.OFFSET_OUT_OF_RANGE:
-            told.out_of_range.append(flow)
+                outcomes.corrupt.append((fetch, e))
+        elif response.error == codes.CORRUPT_MESSAGE:
+            reason = f"broker {self._broker_id} cannot read it and answers {codes.name(response.error)}"
+            outcomes.corrupt.append((fetch, CorruptRecordsError(fetch.tp, request.offset, request.offset + 1, reason)))
+        elif response.error == codes.OFFSET_OUT_OF_RANGE:
+            outcomes.out_of_range.append(fetch)
         else:
-            flow.note(f"{flow.tp}: broker {self._broker_id} answered {codes.name(part.error)}")
-            told.moved.append(flow)
+            fetch.note(f"{fetch.tp}: broker {self._broker_id} answered {codes.name(response.error)}")
+            outcomes.moved.append(fetch)
 
-    def _take(self, flow: Flow, asked: Wanted, part: FetchedPartition, told: Told, *, follows: bool) -> bool:
-        """Queue one partition's data; returns whether there was any. Raises CorruptRecordsError where not even the
-        first batch can be told, or where it is cut off.
+    def _take(
+        self,
+        fetch: PartitionFetch,
+        request: FetchRange,
+        response: PartitionResponse,
+        outcomes: Outcomes,
+        *,
+        follows: bool,
+    ) -> bool:
+        """Queue one partition's chunk; returns whether there was any.
+
+        Raises: CorruptRecordsError if not even the first batch can be read, or if it is cut off.
         """
-        position = flow.position
-        position.log_end = part.end(self._settings.isolation_level)
-        log_end = part.high_watermark if part.high_watermark >= 0 else NO_END
-        reach = extent(part.records, flow.tp, asked.offset, log_end) if part.records else NOTHING
-        # nearly always the leader's epoch is the one of the last chunk, from the first batch to the last
-        known, last = flow.epoch, reach.last + EPOCH_AT
-        follows = follows or (known != b"" and part.records[EPOCH_AT:EPOCH_END] == known)
+        position = fetch.position
+        position.log_end = response.end(self._settings.isolation_level)
+        log_end = response.high_watermark if response.high_watermark >= 0 else NO_END
+        reach = extent(response.records, fetch.tp, request.offset, log_end) if response.records else NOTHING
+        # nearly always the epochs of the first and the last batch are that of the last chunk
+        known, last = fetch.epoch, reach.last + EPOCH_AT
+        follows = follows or (known != b"" and response.records[EPOCH_AT:EPOCH_END] == known)
         read = (
             ()
-            if follows and part.records[last : last + 4] == known
-            else epochs_in(part.records, asked.offset, reach.last)
+            if follows and response.records[last : last + 4] == known
+            else epochs_in(response.records, request.offset, reach.last)
         )
-        if read and not follows and NO_EPOCH < epoch_before(position.epochs, asked.offset) != read[0][1]:
-            told.suspect.append(Suspect(flow, asked, part, read[0][1]))
+        if read and not follows and NO_EPOCH < epoch_before(position.epochs, request.offset) != read[0][1]:
+            outcomes.suspects.append(SuspectResponse(fetch, request, response, read[0][1]))
             return False
-        flow.trouble, flow.refusals = "", 0
+        fetch.trouble, fetch.refusals = "", 0
         if reach.next_offset is None:
             if reach.wanted:
-                self._grow(flow, asked, reach.wanted, part.records)
+                self._grow(fetch, request, reach.wanted, response.records)
             return False
         if read:
             position.epochs = with_epochs(position.epochs, read)
-            flow.epoch = part.records[last : last + 4]
-        flow.sink.deliver(position, part.records, (asked.offset, reach.next_offset), part.aborted, reach.messages)
-        # only now: an interruption before this line fetches the chunk again, after it nothing is lost (KAFKA-154)
-        position.fetched = flow.reached = reach.next_offset
-        flow.least = min(flow.least, self._settings.partition_bytes)  # one huge message makes no others
+            fetch.epoch = response.records[last : last + 4]
+        fetch.sink.deliver(
+            position, response.records, (request.offset, reach.next_offset), response.aborted, reach.messages
+        )
+        # only now: an interruption before this line fetches the chunk again, and after it nothing is lost (KAFKA-154)
+        position.fetched = fetch.reached = reach.next_offset
+        fetch.least = min(
+            fetch.least, self._settings.partition_bytes
+        )  # after one huge message the next are of normal size
         return True
 
-    def _grow(self, flow: Flow, asked: Wanted, wanted: int, records: bytes) -> None:
-        """Ask for more where only a part of a message came, because it is larger than what was asked for (KAFKA-160,
+    def _grow(self, fetch: PartitionFetch, request: FetchRange, wanted: int, records: bytes) -> None:
+        """Ask for more bytes if only a part of a message came, because it is larger than the request (KAFKA-160,
         KAFKA-994).
 
-        Raises CorruptRecordsError where the whole would have fitted and did not come twice: more of it will not come.
+        Raises: CorruptRecordsError if the whole message would have fitted and did not come twice: more of it will not
+        come.
         """
-        offset = asked.offset
-        if wanted <= asked.max_bytes:
-            if flow.cut_off != offset:
-                flow.cut_off = offset  # once may be chance, and what is corrupt may be skipped: ask again
+        offset = request.offset
+        if wanted <= request.max_bytes:
+            if fetch.cut_off != offset:
+                fetch.cut_off = offset  # once may be chance, and a corrupt place may be skipped: ask again
                 return
-            reason = f"the broker sent only {len(records)} of {wanted} bytes, and {asked.max_bytes} were asked for"
-            raise CorruptRecordsError(flow.tp, offset, offset_after_partial(records, offset), reason)
+            reason = f"the broker sent only {len(records)} of {wanted} bytes, and {request.max_bytes} were asked for"
+            raise CorruptRecordsError(fetch.tp, offset, offset_after_partial(records, offset), reason)
         limit = max(self._settings.max_bytes, self._settings.partition_bytes)
         if wanted <= limit:
-            flow.least = wanted
-            log.info("%s: the message at offset %d needs a fetch of %d bytes", flow.tp, offset, wanted)
+            fetch.least = wanted
+            log.info("%s: the message at offset %d needs a fetch of %d bytes", fetch.tp, offset, wanted)
             return
-        give_up(
-            flow,
+        park(
+            fetch,
             MessageSizeTooLargeException(
-                f"{flow.tp} at offset {offset}: the message takes {wanted} bytes, the largest fetch allowed is {limit}:"
+                f"{fetch.tp} at offset {offset}: the message takes {wanted} bytes, the largest fetch is {limit}:"
                 " raise fetch.max.bytes, or call skip() on the stream",
-                flow.tp,
+                fetch.tp,
                 offset,
                 offset_after_partial(records, offset),
             ),
         )
 
 
-def give_up(flow: Flow, error: UnreadableMessageError | LogTruncatedError) -> None:
-    """Have the stream raise when it comes to that place, and fetch nothing behind it until it is given up there."""
-    flow.parked = True
-    flow.position.fetched = None  # before anybody can give the place up, which sets it
-    flow.sink.fail(flow.position, error)
+def park(fetch: PartitionFetch, error: UnreadableMessageError | LogTruncatedError) -> None:
+    """Stop fetching the partition at an unreadable place, and have its stream raise ``error`` there.
+
+    It is fetched again once the application gives the place up.
+    """
+    fetch.parked = True
+    fetch.position.fetched = None  # first: giving the place up sets it
+    fetch.sink.fail(fetch.position, error)

@@ -1,29 +1,28 @@
-"""Everything between us and a Kafka broker; the only importer of the Kafka client library (aiokafka, pinned).
+"""Everything between the member and a Kafka broker; the only importer of the Kafka client library (aiokafka, pinned).
 
-Responsible for: one blocking channel a broker, the versions of requests and message formats of every broker that ever
-registered in ZooKeeper (0.8 to 3.9), and turning the bytes of an answer into records. What to ask and when is decided
-elsewhere. Threads: see ``broker_channel.py``; everything else here is pure.
+Responsible for one blocking channel a broker, and for turning the bytes of a response into records. It knows the
+versions of requests and message formats of every broker that ever registered in ZooKeeper (0.8 to 3.9). Other packages
+decide what to ask and when. Threads: see ``broker_channel.py``; everything else here is pure.
 """
 
 from zkconsumer.kafka import error_codes
 from zkconsumer.kafka.broker_channel import BrokerChannel, Security
 from zkconsumer.kafka.endpoints import choose_endpoint
-from zkconsumer.kafka.fetch_response import FetchAnswer, FetchedPartition
-from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
+from zkconsumer.kafka.fetch_response import FetchResponse, PartitionResponse
 from zkconsumer.kafka.message_set import CorruptRecordsError, RecordBatch, batches
-from zkconsumer.kafka.requests import ClusterMetadata, FetchPosition, FetchRequest, ListedOffset
+from zkconsumer.kafka.requests import ClusterMetadata, EpochEndResponse, FetchPosition, FetchRequest, ListedOffset
 from zkconsumer.kafka.security import channel_security
 
 __all__ = [
-    "AnsweredEpoch",
     "BrokerChannel",
     "ClusterMetadata",
     "CorruptRecordsError",
-    "FetchAnswer",
+    "EpochEndResponse",
     "FetchPosition",
     "FetchRequest",
-    "FetchedPartition",
+    "FetchResponse",
     "ListedOffset",
+    "PartitionResponse",
     "RecordBatch",
     "Security",
     "batches",

@@ -1,11 +1,12 @@
-"""Records -> Arrow columns, for whoever wants many messages at once: the data source, a stream's batches.
+"""Turns records into Arrow columns, for the data source and for a stream's batches.
 
 Responsible for the seven columns of Spark's own Kafka source and the headers, in all message formats. Pure, one thread
 at a time. pyarrow and numpy are imported when the first column is made, never before.
 
-How: with numpy, batches of format 2 are read by vector operations (``vectors``). Without it, with headers, for older
-formats, and for whatever is strange, aiokafka's compiled records, a thousand at a time, become one Arrow array a
-column. The two are the same to the letter. The arrays are joined when there are enough rows.
+With numpy, batches of format 2 are read by vector operations (``columnar_decoding``). Without it, with headers, for
+older formats and for strange bytes, aiokafka's compiled class reads the records. A thousand of them at a time become
+one Arrow array a column. The two ways give the same columns, byte for byte. The arrays are joined when there are enough
+rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from zkconsumer.kafka.record_batch import RecordBatch
 from zkconsumer.model import TopicPartition
 
 if TYPE_CHECKING:
-    from zkconsumer.kafka import columnar_decoding  # where it is used it is imported, for with it comes numpy (14 MB)
+    from zkconsumer.kafka import columnar_decoding  # imported where it is used, since it imports numpy (14 MB)
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -59,9 +60,9 @@ def arrow_types() -> dict[str, Any]:
 
 
 def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
-    """The records of a batch in lists of at most ``SLAB``, without those at offset ``end`` and after it.
+    """Return the records of a batch in lists of at most ``SLAB``, those before offset ``end`` only.
 
-    Raises CorruptRecordsError where a record cannot be read, after those before it.
+    Raises: CorruptRecordsError at an unreadable record, after the records before it.
     """
     records = iter(batch)
     failure: UnreadableMessageError | None = None
@@ -70,7 +71,7 @@ def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
         try:
             slab.extend(islice(records, SLAB))
         except UnreadableMessageError as error:
-            failure = error  # what is good before it stays in the list
+            failure = error  # the good records before it stay in the list
         if not slab:
             break
         if end is not None and slab[-1].offset >= end:
@@ -86,8 +87,8 @@ def slabs(batch: RecordBatch, end: int | None = None) -> Iterator[list[Any]]:
 class ColumnBuilder:
     """Collects records and hands them out as columns.
 
-    ``rows`` and ``size`` (bytes) say how much there is. A timestamp that a message does not have (format 0), or that no
-    number of microseconds can express, is null; so are the headers of a message that has none, as in Spark's source.
+    ``rows`` and ``size`` (bytes) say how much there is. A timestamp is null if the message has none (format 0), or if
+    no number of microseconds expresses it. So are the headers of a message without any, as in Spark's source.
 
     Arguments: ``names`` are the wanted columns, in their order; the others cost nothing.
     """
@@ -124,7 +125,7 @@ class ColumnBuilder:
         self._where = TopicPartition("", -1)
 
     def add(self, where: TopicPartition, records: Sequence[Any]) -> None:
-        """Take records of one partition, as ``slabs`` gives them."""
+        """Take records of one partition, in lists that ``slabs`` returns."""
         if self._blocks or where != self._where or len(self._pending) >= SLAB:
             self._convert()
             self._where = where
@@ -136,8 +137,7 @@ class ColumnBuilder:
     def add_batch(self, batch: RecordBatch, end: int | None = None) -> None:
         """Take the records of a batch before offset ``end``; ``rows`` may count some that will be left out.
 
-        Raises CorruptRecordsError where a record cannot be read, perhaps only when a later batch is added, or by
-        ``take``.
+        Raises: CorruptRecordsError at an unreadable record, perhaps only when a later batch is added, or by ``take``.
         """
         from zkconsumer.kafka import columnar_decoding
 
@@ -146,7 +146,7 @@ class ColumnBuilder:
             self._add_slowly(batch, end)
             return
         try:
-            # a batch that begins at or after what was asked for is not filtered, as when it is iterated
+            # a batch that begins at or after the requested offset is not filtered, as when it is iterated
             first = batch._first if batch._first > batch.base_offset else columnar_decoding.FROM_ANYWHERE
             block = columnar_decoding.block(view, first, end, batch.expansion.limit)
         except columnar_decoding.StrangeBytesError:
@@ -155,7 +155,7 @@ class ColumnBuilder:
         if self._pending or (self._blocks and self._blocks[-1][0].where != batch.where):
             self._convert()
         self._blocks.append((batch, end, block))
-        if block.data.obj is not view.obj:  # else it is part of what was fetched
+        if block.data.obj is not view.obj:  # else it is a part of the fetched bytes
             batch.expansion.held += len(block.data)
         self.rows += block.total
         self.size += len(block.data)
@@ -195,7 +195,7 @@ class ColumnBuilder:
         self.rows += count
 
     def _convert(self) -> None:
-        """Make arrays of what is pending, so that its objects go."""
+        """Make arrays of the pending records, so that their objects are freed."""
         if self._blocks:
             self._convert_blocks()
         records, self._pending = self._pending, []
@@ -208,7 +208,7 @@ class ColumnBuilder:
         self._runs.append((self._where, len(records)))
 
     def take(self) -> list[Any]:
-        """The columns of all that was added, in the order of ``names``; the builder is empty afterwards."""
+        """Return the columns of all added records, in the order of ``names``; the builder is empty afterwards."""
         import pyarrow as pa
 
         self._convert()
@@ -272,7 +272,7 @@ class ColumnBuilder:
         names: list[str] = []
         contents: list[bytes | None] = []
         for headers in of_records:
-            # an entry without a beginning is a null list, the next one begins where it would have
+            # an entry without a beginning is a null list; the next one begins where it would have begun
             ends.append(len(names) if headers else None)
             for name, content in headers:
                 names.append(name)
@@ -290,7 +290,7 @@ def _expressible(stamp: int | None) -> int | None:
 
 
 def read_columns(batches: Iterable[RecordBatch], names: Sequence[str] = NAMES, *, end: int | None = None) -> list[Any]:
-    """All columns of some batches at once, for small amounts. Raises CorruptRecordsError."""
+    """Return all columns of some batches at once, for small amounts. Raises CorruptRecordsError."""
     builder = ColumnBuilder(names)
     for batch in batches:
         builder.add_batch(batch, end)

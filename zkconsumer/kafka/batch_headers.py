@@ -1,52 +1,58 @@
-"""The head of a batch or message in a message set: what can be told without reading records.
+"""Reads the head of a batch or message in a message set, without its records, and checks its checksum. Pure.
 
-Pure. All three formats begin with an offset, the size of what follows, and (at the same place) the number of the
-format. In formats 0 and 1 the offset is that of the last message inside, in format 2 it is the first that the batch
-covers.
+All three formats begin with an offset, the size of the rest, and (at the same place) the number of the format. In
+formats 0 and 1 the offset is that of the last message inside. In format 2 it is the first that the batch covers.
+
+Checking the checksum (CRC-32C) of format 2 took a third of the time of columns. So google-crc32c uses the processor's
+own instruction, if it is installed in its compiled form. Otherwise aiokafka computes the same, ten times slower.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
+from typing import Final
 
-START = Struct(">qi")  # offset, size of what follows
+from aiokafka.record.default_records import DefaultRecordBatch
+
+START = Struct(">qi")  # offset, size of the rest
 # offset, size, leader epoch, magic, CRC, attributes, last offset delta, first and max timestamp, producer id, producer
 # epoch, base sequence, count of records
 _BATCH = Struct(">qiibIhiqqqhii").unpack_from
 BATCH_SIZE = 61
 """Bytes of a batch of format 2 before its records."""
 _PARTIAL = Struct(">qi4xb6xi").unpack_from  # offset, size, magic, last offset delta (where magic is 2)
-_TOLD = 27  # bytes of a head that tell all of that
+_TOLD = 27  # bytes of a head that hold these fields
 _MAGIC = 16
 _SMALLEST = 14  # the size of an empty message of format 0
 
-_MESSAGE_CODEC, BATCH_CODEC = 17, 22  # the bytes that say how it is compressed
+_MESSAGE_CODEC, BATCH_CODEC = 17, 22  # the bytes that name the compression
 CODEC = 0x07
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 
 class MalformedSetError(ValueError):
-    """Something in the bytes is not as the format says; becomes an InvalidMessageException with the position."""
+    """The bytes break the format. It becomes an InvalidMessageException with the position."""
 
 
 def is_compressed(records: bytes) -> bool:
-    """Whether the first batch or message of a set is compressed; its neighbours most likely are as well."""
+    """Return whether the first batch or message of a set is compressed; the next ones most likely are as well."""
     if len(records) <= BATCH_CODEC:
         return False
     return records[BATCH_CODEC if records[_MAGIC] == 2 else _MESSAGE_CODEC] & CODEC != 0
 
 
 Head = tuple[int, int, int, int, int, int, int]
-"""Of a whole batch: offset, next offset, where it ends in the set, format; and, known for format 2 only: attributes,
-producer id, count of records. A plain tuple, because one is made for each message where producers do not batch.
+"""Of a whole batch: offset, next offset, its end in the set, format; and for format 2 only: attributes, producer id,
+count of records. A plain tuple, because one is made for each message if producers do not batch.
 """
 
 
 def read_head(records: bytes, at: int) -> Head | None:
-    """The head of the batch at ``at``; None where nothing is left, or nothing whole.
+    """Return the head of the batch at ``at``; None if nothing is left, or nothing whole.
 
-    Raises MalformedSetError.
+    Raises: MalformedSetError.
     """
     left = len(records) - at
     if left < START.size:
@@ -73,11 +79,11 @@ def read_head(records: bytes, at: int) -> Head | None:
 
 
 def misplaced(records: bytes, head: Head, last: int, reached: int) -> int | None:
-    """Where to go on after a message of format 0 or 1 whose offset does not fit between its neighbours'; None where it
-    fits.
+    """Return where to go on after a message of format 0 or 1 with a wrong offset; None if its offset fits.
 
-    No checksum covers that offset. A wild one would move the position to anywhere, back or beyond the log. A place
-    before ``reached`` need not be looked at, since the messages there are not asked for.
+    An offset fits between those of its neighbours. No checksum covers it, and a wild one would move the position
+    anywhere, back or beyond the log. A place before ``reached`` need not be checked, since the messages there are not
+    asked for.
 
     Arguments: ``last`` is the last offset before it in the set, -1 for none; ``reached`` the offset to be read next.
     """
@@ -97,7 +103,7 @@ def misplaced(records: bytes, head: Head, last: int, reached: int) -> int | None
 
 
 def missing(records: bytes, at: int) -> int:
-    """The bytes that a fetch must at least have for the batch at ``at``, which is not whole; 0 if there is none."""
+    """Return the bytes that a fetch must have at least for the batch at ``at``, which is not whole; 0 for no batch."""
     left = len(records) - at
     if left >= START.size:
         return at + START.size + int(START.unpack_from(records, at)[1])
@@ -105,11 +111,36 @@ def missing(records: bytes, at: int) -> int:
 
 
 def given_up(records: bytes, at: int, offset: int) -> int:
-    """Where to go on if the batch at ``at``, of which only a part may be there, is given up: after ``offset`` in any
-    case, and after its last message where its head tells that.
+    """Return where to go on without the batch at ``at``, of which only a part may be there.
+
+    That is after ``offset`` in any case, and after the batch's last message if its head tells that.
     """
     after = 0
     if len(records) - at >= _TOLD:
         first, _, magic, delta = _PARTIAL(records, at)
         after = first + 1 if magic < 2 else first + max(delta, 0) + 1
     return int(max(after, offset + 1))
+
+
+try:
+    from google_crc32c import implementation, value
+except ImportError:  # pragma: no cover - it has no wheel for every machine
+    implementation = "none"
+
+_SUMMED = 21  # where the checksummed part begins
+_CHECKSUM = slice(17, 21)
+
+CRC_BY_PROCESSOR: Final[bool] = implementation == "c"
+
+
+def _by_library(view: memoryview) -> bool:
+    return bool(DefaultRecordBatch(view).validate_crc())
+
+
+def _by_processor(view: memoryview) -> bool:
+    # a copy, since it takes no view; the instruction saves ten times the cost of the copy
+    return bool(value(bytes(view[_SUMMED:])) == int.from_bytes(view[_CHECKSUM], "big"))
+
+
+checksum_is_right: Final[Callable[[memoryview], bool]] = _by_processor if CRC_BY_PROCESSOR else _by_library
+"""Return whether a whole batch of format 2 has the checksum that it says."""

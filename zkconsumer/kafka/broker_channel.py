@@ -1,10 +1,11 @@
-"""A blocking channel to one broker: requests out, answers in, in the order of asking.
+"""A blocking channel to one broker: sends requests and receives responses, in the order of the requests.
 
-Threads: one thread at a time (the owner: a fetcher, the leader finder) calls everything but ``close()``, which may come
-from any thread and wakes the owner; see ``connection.py`` for how. Nothing else is shared, so nothing else is guarded.
-Mirrors the original's SimpleConsumer and BlockingChannel. Differs on purpose: correlation ids are checked, requests
-are pipelined (the next fetch is under way while the last answer is decoded), every wait has an end, no request is
-silently repeated on a new connection, and brokers that can be asked for their versions are asked.
+Threads: one thread at a time (the owner: a fetcher, the leader finder) calls everything but ``close()``. Any thread may
+call ``close()``, which wakes the owner; see ``connection.py``. Nothing else is shared, so nothing else is guarded.
+
+Mirrors the original's SimpleConsumer and BlockingChannel. Differs on purpose: correlation ids are checked, and requests
+are pipelined, so that the next fetch is under way while the last response is decoded. Every wait has an end. No request
+is silently repeated on a new connection. Brokers that can be asked for their versions are asked.
 """
 
 from __future__ import annotations
@@ -18,44 +19,45 @@ from typing import Any, NamedTuple, Protocol
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError, BrokerUnavailableError
-from zkconsumer.kafka import error_codes, fetch_request, fetch_response, leader_epoch_request, requests
-from zkconsumer.kafka.bounded_receive import Receive, received
-from zkconsumer.kafka.connection import Connection, PeerClosedError
-from zkconsumer.kafka.fetch_response import FetchAnswer
-from zkconsumer.kafka.leader_epoch_request import AnsweredEpoch
-from zkconsumer.kafka.requests import Api, ClusterMetadata, FetchRequest, ListedOffset, Versions
+from zkconsumer.kafka import error_codes, fetch_request, fetch_response, requests
+from zkconsumer.kafka.connection import Connection, PeerClosedError, Receive, receive_bounded
+from zkconsumer.kafka.fetch_response import FetchResponse
+from zkconsumer.kafka.requests import Api, ClusterMetadata, EpochEndResponse, FetchRequest, ListedOffset, Versions
 from zkconsumer.model import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_HEAD = Struct(">ii")  # the length of what follows, the correlation id
+_HEAD = Struct(">ii")  # the length of the rest, the correlation id
 _BUFFER = 256 * 1024
-_SMALL = 16 * 1024  # what is received together with a head; enough for an answer with little news
+_SMALL = 16 * 1024  # received together with a head; enough for a response with little news
 _KEPT_BUFFER = 4 * 1024 * 1024 + 65536  # the receive buffer grows up to this
 _LARGEST_TOKEN = 1024 * 1024
 LARGEST_ANSWER = 100 * 1024 * 1024
 """Bytes of one batch, unless more is asked for: brokers take no larger request (``socket.request.max.bytes``)."""
-_BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in the answer to a fetch
-_LARGEST_OTHER = 8 * 1024 * 1024  # any other answer, which takes some 15 times that; metadata of 180,000 partitions fit
-_BEGINNING = -2  # of a log, in place of a time
-_LOGIN_SHARE = 0.8  # of the time that a login is good for, after which it is renewed
+_BESIDE_RECORDS = 8 * 1024 * 1024  # names, heads and aborted transactions in a fetch response
+# any other response; decoded it takes 15 times that. Metadata of 180,000 partitions fit.
+_LARGEST_OTHER = 8 * 1024 * 1024
+_BEGINNING = -2  # in place of a time, asks for a log's beginning.
+_LOGIN_SHARE = 0.8  # a login is renewed after this share of its lifetime
 
 
 class Security(Protocol):
-    """What is put between a connection and its use: TLS, a login."""
+    """Secures a new connection: TLS, a login."""
 
     def wrap(self, sock: socket.socket, host: str) -> socket.socket:
-        """The socket with TLS over it, not yet shaken hands (``do_handshake_on_connect=False``), or the same socket."""
+        """Return the socket with TLS over it before its handshake (``do_handshake_on_connect=False``), or the same
+        socket.
+        """
 
     def authenticate(self, channel: BrokerChannel, deadline: Deadline) -> float | None:
         """Log in, by exchanges on the channel; returns for how many seconds, None without a limit.
 
-        Raises BrokerError.
+        Raises: BrokerError.
         """
 
 
-class _Expected(NamedTuple):
-    """An answer that is owed to us: of how many bytes and, of a fetch, partitions at most."""
+class _PendingResponse(NamedTuple):
+    """A response that the broker owes us, and the most bytes and (of a fetch) partitions that it may have."""
 
     correlation_id: int
     api: Api
@@ -68,13 +70,13 @@ class _Expected(NamedTuple):
 class BrokerChannel:
     """One connection to one broker.
 
-    After any error but BrokerResponseError the channel is unusable until ``connect()`` is called again; what was
-    outstanding is lost then. After ``close()`` it stays closed.
+    After any error but BrokerResponseError the channel is unusable until ``connect()`` is called again; outstanding
+    responses are lost then. After ``close()`` it stays closed.
 
-    Arguments: ``client_id`` is what the broker's quotas and logs call us; ``socket_timeout`` in seconds is how long
-    the broker may be silent (beyond the wait that a fetch asks for); ``receive_buffer`` in bytes is the socket's, 0
-    leaves it to the system; ``security`` adds TLS and a login; ``largest_fetch`` in bytes is how large a batch may be
-    that the broker sends although less was asked for (KIP-74). The constructor does no I/O.
+    Arguments: ``client_id`` is our name in the broker's quotas and logs. ``socket_timeout`` in seconds is how long the
+    broker may be silent, beyond the wait of a fetch. ``receive_buffer`` in bytes is the socket's; 0 leaves it to the
+    system. ``security`` adds TLS and a login. ``largest_fetch`` in bytes is the largest batch that the broker may send
+    although less was asked for (KIP-74). The constructor does no I/O.
     """
 
     def __init__(
@@ -93,24 +95,24 @@ class BrokerChannel:
         self._timeout = socket_timeout
         self._security = security
         self._largest_fetch = largest_fetch
-        # one of bootstrap.servers has no id that is known
+        # the id of a bootstrap server is not known
         who = f"broker {endpoint.broker_id}" if endpoint.broker_id >= 0 else "the broker"
-        self._connection = Connection(who, endpoint.host, endpoint.port, receive_buffer)
+        self.connection = Connection(who, endpoint.host, endpoint.port, receive_buffer)
         self._versions: Versions | None = None
-        self._login_until = Deadline(None)
-        self._buffer = bytearray(_BUFFER)
+        self.login_until = Deadline(None)
+        self.buffer = bytearray(_BUFFER)
         self._next_id = 0
         self._named = 0
-        self._expected: deque[_Expected] = deque()
-        self._early: dict[int, FetchAnswer] = {}
+        self._expected: deque[_PendingResponse] = deque()
+        self._early: dict[int, FetchResponse] = {}
 
     def __repr__(self) -> str:
-        return f"<BrokerChannel {self._connection.name}>"
+        return f"<BrokerChannel {self.connection.name}>"
 
     @property
     def name(self) -> str:
-        """The broker and its address, as errors call it."""
-        return self._connection.name
+        """The broker and its address, for errors."""
+        return self.connection.name
 
     @property
     def versions(self) -> Mapping[str, int]:
@@ -120,7 +122,7 @@ class BrokerChannel:
     def connect(self, deadline: Deadline) -> None:
         """Connect, log in, and agree on versions; drops an older connection first.
 
-        Raises BrokerUnavailableError, BrokerError where no version of a request is known to both sides.
+        Raises: BrokerUnavailableError; BrokerError if no version of a request is known to both sides.
         """
         self._open(deadline)
         versions = requests.base_versions(self.endpoint.generation)
@@ -131,16 +133,15 @@ class BrokerChannel:
 
     def close(self) -> None:
         """Close for good; from any thread, without waiting. A blocked call raises BrokerUnavailableError."""
-        self._connection.close()
+        self.connection.close()
 
     # -- exchanges
 
     def metadata(self, topics: Sequence[str], deadline: Deadline) -> ClusterMetadata:
-        """Who leads the partitions of the topics.
+        """Return the leaders of the topics' partitions. Without topics, nothing is asked.
 
-        No topic is created by the question where the protocol lets us say so (brokers from 0.11 on); older ones
-        create unknown topics if ``auto.create.topics.enable`` is on, as they do for the original. No topics ask for
-        nothing. Raises BrokerUnavailableError, BrokerError.
+        From 0.11 on the request creates no topic. Older brokers create unknown topics if ``auto.create.topics.enable``
+        is on, as they do for the original. Raises: BrokerUnavailableError, BrokerError.
         """
         if not topics:
             return ClusterMetadata({}, {}, {})
@@ -157,20 +158,21 @@ class BrokerChannel:
         isolation_level: int = 0,
         written: bool = False,
     ) -> Mapping[TopicPartition, ListedOffset]:
-        """The offset at a time for each partition, of which this broker must be the leader.
+        """Return the offset at a time for each partition, of which this broker must be the leader.
 
-        Arguments: -1 asks for the log end, -2 for its beginning, else ms since 1970: the first message not older.
-        Brokers before 0.10.1 know no times of messages, only when segments ended: theirs is the beginning of the last
-        segment that is older as a whole, or of the log, with timestamp -1. ``isolation_level`` 1 takes the last stable
-        offset for the end; ``written`` the end of the leader's log, which may hold messages that consumers cannot read
-        yet. Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
+        Arguments: a time of -1 asks for the log end, -2 for its beginning, else it is in ms since 1970 and asks for the
+        first message not older. Brokers before 0.10.1 know only when segments ended, not the times of messages. They
+        return the beginning of the last segment that is older as a whole, or of the log, with timestamp -1.
+        ``isolation_level`` 1 takes the last stable offset for the end. ``written`` takes the end of the leader's log,
+        which may hold messages that consumers cannot read yet. Returns: errors of single partitions too. Raises:
+        BrokerUnavailableError, BrokerError.
         """
         if not wanted:
             return {}
         version = self._version(requests.LIST_OFFSETS)
         request = requests.list_offsets_request(version, wanted, isolation_level, written=written)
         listed = requests.listed_offsets(self.exchange(requests.LIST_OFFSETS, request, deadline))
-        # where such a broker tells nothing, no segment is older: not "no such message", but everything may be newer
+        # If such a broker returns no offset, no segment is older: all messages may be newer, from the beginning on.
         newer = {
             tp: _BEGINNING
             for tp, time in wanted.items()
@@ -184,21 +186,23 @@ class BrokerChannel:
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> Mapping[TopicPartition, AnsweredEpoch]:
-        """Where leader epochs end in the logs of partitions that this broker leads; nothing where it knows no epochs
-        (before 0.11). Errors of single partitions are in the result. Raises BrokerUnavailableError, BrokerError.
+    ) -> Mapping[TopicPartition, EpochEndResponse]:
+        """Return where leader epochs end in the logs of partitions that this broker leads.
+
+        The result is empty if the broker knows no epochs (before 0.11), and holds errors of single partitions too.
+        Raises: BrokerUnavailableError, BrokerError.
         """
         self._version(requests.FETCH)
         version = (self._versions or {}).get(requests.EPOCH_END)
         if version is None or not epochs:
             return {}
-        request = leader_epoch_request.epoch_ends_request(version, epochs)
-        return leader_epoch_request.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
+        request = requests.epoch_ends_request(version, epochs)
+        return requests.epoch_ends(self.exchange(requests.EPOCH_END, request, deadline), epochs)
 
     def send_fetch(self, request: FetchRequest, deadline: Deadline) -> int:
         """Send a fetch and return its correlation id; several may be outstanding.
 
-        Raises BrokerUnavailableError.
+        Raises: BrokerUnavailableError.
         """
         version = self._version(requests.FETCH)
         correlation_id = self._next(deadline)
@@ -206,9 +210,9 @@ class BrokerChannel:
         self._send(data, self._fetch_expected(correlation_id, version, request), deadline)
         return correlation_id
 
-    def _fetch_expected(self, correlation_id: int, version: int, request: FetchRequest) -> _Expected:
-        """What the answer to a fetch may be at most."""
-        # an answer in a session may name any partition that was named in it before
+    def _fetch_expected(self, correlation_id: int, version: int, request: FetchRequest) -> _PendingResponse:
+        """Return the limits of the response to a fetch."""
+        # a response in a session may name any partition that an earlier request of the session named
         self._named = len(request.positions) + (self._named if request.session_epoch > 0 else 0)
         sizes = [position.max_bytes for position in request.positions]
         if version >= requests.CAPPED_FETCH:
@@ -216,62 +220,62 @@ class BrokerChannel:
         else:
             most = sum(sizes)
         most += _BESIDE_RECORDS
-        return _Expected(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
+        return _PendingResponse(correlation_id, requests.FETCH, version, request.max_wait, most, self._named)
 
-    def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchAnswer:
-        """The answer to a fetch. Those sent before it and not yet received are read on the way and kept.
+    def receive_fetch(self, correlation_id: int, deadline: Deadline) -> FetchResponse:
+        """Return the response to a fetch. Earlier ones that were not received yet are read on the way and kept.
 
-        Raises BrokerUnavailableError; BrokerError for an answer that cannot be read; BrokerResponseError where the
-        broker refuses the whole request (the channel stays usable); ValueError for an id that is not outstanding.
+        Raises: BrokerUnavailableError; BrokerError for an unreadable response; BrokerResponseError if the broker
+        refuses the whole request (the channel stays usable); ValueError for an id that is not outstanding.
         """
         while (answer := self._early.pop(correlation_id, None)) is None:
             if correlation_id not in [expected.correlation_id for expected in self._expected]:
                 if self._versions is None:
-                    raise BrokerUnavailableError(f"{self._connection.name}: not connected")
+                    raise BrokerUnavailableError(f"{self.connection.name}: not connected")
                 raise ValueError(f"no fetch {correlation_id} is outstanding")
             self._receive_one(deadline)
         if answer.error:
-            raise error_codes.error(answer.error, f"{self._connection.name}, Fetch")
+            raise error_codes.error(answer.error, f"{self.connection.name}, Fetch")
         return answer
 
     def exchange(self, api: Api, request: Any, deadline: Deadline, max_wait: float = 0.0) -> Any:
-        """Send a request of ``protocol`` and decode its answer, for what this package builds on a channel (a login).
+        """Send a request of ``requests`` and return its decoded response, for code built on a channel, such as a login.
 
-        Arguments: ``max_wait`` in seconds is how much longer than usual the broker may be silent, where that is what
-        is asked of it. Fetch answers that come first are kept for ``receive_fetch``. Raises BrokerUnavailableError,
+        Arguments: ``max_wait`` in seconds is how much longer than usual the broker may be silent, if the request asks
+        for that. Fetch responses that come first are kept for ``receive_fetch``. Raises: BrokerUnavailableError,
         BrokerError.
         """
         correlation_id = self._next(deadline)
         data = requests.encode(request, correlation_id, self._client_id)
-        self._send(data, _Expected(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
+        self._send(data, _PendingResponse(correlation_id, api, request.API_VERSION, max_wait, _LARGEST_OTHER), deadline)
         try:
             while True:
                 expected, size, have = self._receive_head(deadline)
                 if expected.correlation_id == correlation_id:
-                    begun = memoryview(self._buffer)[_HEAD.size : _HEAD.size + have]
-                    payload = received(begun, size, self._buffer, self._receiver(deadline))
-                    return requests.decode(request, payload, self._connection.name)
+                    begun = memoryview(self.buffer)[_HEAD.size : _HEAD.size + have]
+                    payload = receive_bounded(begun, size, self.buffer, self._receiver(deadline))
+                    return requests.decode(request, payload, self.connection.name)
                 self._keep(expected, size, have, deadline)
         except BaseException:
             self._forget()
             raise
 
     def exchange_token(self, token: bytes, awaited: bool, deadline: Deadline) -> bytes:
-        """Send bytes that are no request and receive such, each behind its length: a login before 1.0.
+        """Send and receive bytes that are no request, each behind its length: a login before 1.0.
 
-        Arguments: ``awaited`` False: no answer is due, and none is returned. Raises BrokerUnavailableError,
+        Arguments: with ``awaited`` False no answer is due, and none is returned. Raises: BrokerUnavailableError,
         BrokerError.
         """
         try:
-            self._connection.send(len(token).to_bytes(4, "big") + token, deadline, self._timeout)
+            self.connection.send(len(token).to_bytes(4, "big") + token, deadline, self._timeout)
             if not awaited:
                 return b""
             head = bytearray(4)
-            self._connection.receive(memoryview(head), deadline, self._timeout)
+            self.connection.receive(memoryview(head), deadline, self._timeout)
             size = int.from_bytes(head, "big")
             if size > _LARGEST_TOKEN:
                 raise BrokerError(f"{self.name}: it sends {size} bytes in a login")
-            return received(b"", size, self._buffer, self._receiver(deadline))
+            return receive_bounded(b"", size, self.buffer, self._receiver(deadline))
         except BaseException:
             self._forget()
             raise
@@ -282,35 +286,35 @@ class BrokerChannel:
         """Log in, the first time or again: a broker may end connections whose login has become too old (KIP-368)."""
         if self._security is None:
             return
-        self._login_until = Deadline(None)
+        self.login_until = Deadline(None)
         try:
             lifetime = self._security.authenticate(self, deadline)
         except BaseException:
             self._forget()
             raise
         if lifetime is not None:
-            self._login_until = Deadline(_LOGIN_SHARE * lifetime)
+            self.login_until = Deadline(_LOGIN_SHARE * lifetime)
 
     def _open(self, deadline: Deadline) -> None:
         self._forget()
         wrap = None if self._security is None else self._security.wrap
-        self._connection.connect(deadline, self._timeout, wrap)
+        self.connection.connect(deadline, self._timeout, wrap)
 
     def _forget(self) -> None:
-        """Nothing of the old connection may be mistaken for an answer on the next."""
+        """Drop the connection; otherwise an old response could be mistaken for one on the next connection."""
         self._versions = None
         self._expected.clear()
         self._early.clear()
-        self._connection.drop()
+        self.connection.drop()
 
     def _ask_versions(self, deadline: Deadline) -> Versions | None:
-        """The versions agreed on; None where the broker closes the connection on the question, as 0.8 does.
+        """Return the agreed versions; None if the broker closes the connection on the request, as 0.8 does.
 
-        It is asked twice, because a broker that is being stopped or has too many connections closes them as well, and
-        version 0 would cost headers and timestamps without anybody noticing. Silence is no such answer, since a newer
-        broker may hang (0.9 is silent too, but known by its node in ZooKeeper and therefore not asked).
+        It is asked twice. A broker that stops or has too many connections closes them as well, and version 0 would cost
+        headers and timestamps without notice. Silence counts as an error, since a newer broker may hang. 0.9 is silent
+        too, but its node in ZooKeeper tells, so it is not asked.
         """
-        name = self._connection.name
+        name = self.connection.name
         for last in (False, True):
             try:
                 answer = self.exchange(requests.API_VERSIONS, requests.api_versions_request(), deadline)
@@ -326,26 +330,26 @@ class BrokerChannel:
 
     def _version(self, api: Api) -> int:
         if self._versions is None:
-            raise BrokerUnavailableError(f"{self._connection.name}: not connected")
+            raise BrokerUnavailableError(f"{self.connection.name}: not connected")
         return self._versions[api]
 
     def _next(self, deadline: Deadline) -> int:
-        """The correlation id of the next request; logs in again first, where that is due."""
-        if self._login_until.expired:
+        """Return the correlation id of the next request; logs in again first if that is due."""
+        if self.login_until.expired:
             self._log_in(deadline)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
 
-    def _send(self, data: bytes, expected: _Expected, deadline: Deadline) -> None:
+    def _send(self, data: bytes, expected: _PendingResponse, deadline: Deadline) -> None:
         try:
-            self._connection.send(data, deadline, self._timeout)
+            self.connection.send(data, deadline, self._timeout)
         except BaseException:
             self._forget()
             raise
         self._expected.append(expected)
 
     def _receiver(self, deadline: Deadline) -> Receive:
-        return lambda view: self._connection.receive(view, deadline, self._timeout)
+        return lambda view: self.connection.receive(view, deadline, self._timeout)
 
     def _receive_one(self, deadline: Deadline) -> None:
         try:
@@ -354,38 +358,38 @@ class BrokerChannel:
             self._forget()
             raise
 
-    def _keep(self, expected: _Expected, size: int, have: int, deadline: Deadline) -> None:
-        """Read the answer to a fetch, whose head and first ``have`` bytes have come."""
+    def _keep(self, expected: _PendingResponse, size: int, have: int, deadline: Deadline) -> None:
+        """Read the response to a fetch, whose head and first ``have`` bytes have come."""
         receive = self._receiver(deadline)
         whole = _HEAD.size + size
-        if len(self._buffer) < min(whole, _KEPT_BUFFER):
-            # Each return from the system may wait for a thread that computes, so: in as few pieces as may be. A buffer
-            # of just the records' size takes two a partition, the second one for a few bytes, and moves all the rest.
-            begun = self._buffer[: _HEAD.size + have]
-            self._buffer = bytearray(min(max(whole, 2 * len(self._buffer)), _KEPT_BUFFER))
-            self._buffer[: len(begun)] = begun
-        view = memoryview(self._buffer)[_HEAD.size : whole]
+        if len(self.buffer) < min(whole, _KEPT_BUFFER):
+            # In as few calls as possible, since each return from the system may wait for a thread that computes. A
+            # buffer of just the records' size takes two calls a partition, and moves all the rest for a few bytes.
+            begun = self.buffer[: _HEAD.size + have]
+            self.buffer = bytearray(min(max(whole, 2 * len(self.buffer)), _KEPT_BUFFER))
+            self.buffer[: len(begun)] = begun
+        view = memoryview(self.buffer)[_HEAD.size : whole]
         if len(view) == size:
             if have < size:
                 receive(view[have:])
-            window = fetch_response.Window.over(view)
+            reader = fetch_response.ResponseReader.over(view)
         else:
-            window = fetch_response.Window(self._buffer, size, receive, bytes(view[:have]))
-        name = self._connection.name
+            reader = fetch_response.ResponseReader(self.buffer, size, receive, bytes(view[:have]))
+        name = self.connection.name
         self._early[expected.correlation_id] = fetch_response.read(
-            window, expected.version, name, expected.most_partitions
+            reader, expected.version, name, expected.most_partitions
         )
 
-    def _receive_head(self, deadline: Deadline) -> tuple[_Expected, int, int]:
-        """The head of the next answer: what it answers, how many bytes follow, and how many of them have come with it.
+    def _receive_head(self, deadline: Deadline) -> tuple[_PendingResponse, int, int]:
+        """Return the request that the next response answers, its size, and how many of its bytes have come.
 
-        They are in the buffer. A small answer is received in one piece with its head, where no other can follow it.
+        They are in the buffer. A small response is received together with its head, if no other can follow it.
         """
         expected = self._expected[0]
         alone = len(self._expected) == 1
-        view = memoryview(self._buffer)[: _SMALL if alone else _HEAD.size]
+        view = memoryview(self.buffer)[: _SMALL if alone else _HEAD.size]
         limit = self._timeout + expected.max_wait
-        have = self._connection.receive_some(view, _HEAD.size, deadline, limit) - _HEAD.size
+        have = self.connection.receive_some(view, _HEAD.size, deadline, limit) - _HEAD.size
         size, correlation_id = _HEAD.unpack_from(view)
         size -= 4
         if correlation_id != expected.correlation_id or not have <= size:

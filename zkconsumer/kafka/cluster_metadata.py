@@ -1,8 +1,8 @@
-"""What a cluster has, asked of its brokers: which brokers there are, and which topics with how many partitions.
+"""Asks the brokers for the cluster's brokers, and for topics with their numbers of partitions.
 
-Called with a connected channel, by the thread that owns it; :class:`BootstrapBrokers` by any thread, each of which
-opens a connection of its own. In the original both are read from ZooKeeper; this is the Java consumer's ``Metadata``,
-without its one shared copy that is refreshed behind everybody's back.
+Called with a connected channel, by the thread that owns it; any thread may call :class:`BootstrapBrokers`, which opens
+a connection of its own. The original reads both from ZooKeeper. This is the Java consumer's ``Metadata`` without its
+one shared copy, which a thread in the background refreshes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _NOBODY = -1
 
 
 class TopicsSeen(NamedTuple):
-    """The partitions of each topic that exists, by how many; the topics of which that was not told."""
+    """The number of partitions of each topic that exists; ``unsure`` are topics whose number was not told."""
 
     partitions: Mapping[str, int]
     unsure: frozenset[str] = frozenset()
 
 
 def topics_of(channel: BrokerChannel, topics: Collection[str] | None, deadline: Deadline) -> TopicsSeen:
-    """Ask for topics, None: for all that there are. None is created by the question where the protocol lets us say so.
+    """Return the partitions of these topics, None: of all topics. From 0.11 on the request creates no topic.
 
-    Raises BrokerUnavailableError, BrokerError.
+    Raises: BrokerUnavailableError, BrokerError.
     """
     if topics is not None and not topics:
         return TopicsSeen({})
@@ -52,13 +52,13 @@ def topics_of(channel: BrokerChannel, topics: Collection[str] | None, deadline: 
 
 
 def brokers_of(channel: BrokerChannel, deadline: Deadline) -> Mapping[int, tuple[str, int]]:
-    """The (host, port) of each live broker, at the listener that was asked. Raises as :func:`topics_of`."""
+    """Return the (host, port) of each live broker, at the listener that was asked. Raises as :func:`topics_of`."""
     return requests.cluster_metadata(_ask(channel, [], deadline)).brokers
 
 
 def _ask(channel: BrokerChannel, topics: Sequence[str] | None, deadline: Deadline) -> Any:
     version = channel.versions.get(requests.METADATA.name, 0)
-    if version == 0:  # knows no other way to say "all", and none to say "none"
+    if version == 0:  # an empty list means all topics there, and nothing means none
         topics = list(topics or ())
     request = requests.METADATA.classes[version](topics, *((False,) if version >= 4 else ()))
     return channel.exchange(requests.METADATA, request, deadline)
@@ -85,9 +85,9 @@ class BootstrapBrokers:
         self._known: Sequence[Endpoint] = ()
 
     def __call__(self, deadline: Deadline) -> Sequence[Endpoint]:
-        """The brokers that there are now, asked of one that was there before, or of one of the servers.
+        """Return the present brokers, asked of a known broker or of one of the servers.
 
-        Raises BrokerAuthenticationError where one refuses us; BrokerUnavailableError where none answers.
+        Raises: BrokerAuthenticationError if one refuses our login; BrokerUnavailableError if none answers.
         """
         trouble: BrokerError | None = None
         for endpoint in (*self._known, *self._servers):

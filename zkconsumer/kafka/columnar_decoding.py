@@ -1,10 +1,10 @@
-"""Columns straight from the bytes of batches of format 2, by vector operations; only where numpy is installed.
+"""Decodes batches of format 2 into Arrow columns by vector operations; only if numpy is installed.
 
-Pure, one thread at a time. Nothing here is needed: whatever looks strange raises ``StrangeBytesError``, and the
-caller reads the same batches record by record, which says what is wrong with them, and where.
+Pure, one thread at a time. Nothing here is needed: bytes that look strange raise ``StrangeBytesError``, and the caller
+reads the same batches record by record. That way says what is wrong with them, and where.
 
-How: where records begin can be told without reading them (``boundaries``), then every field is read for all of them
-at once. Keys and values are never Python objects: Arrow copies them out of the fetched bytes in one go.
+``record_boundaries`` finds where records begin without reading them. Then every field is read for all records at once.
+Keys and values never become Python objects: Arrow copies them out of the fetched bytes in one go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zkconsumer.kafka.batch_headers import CODEC
 from zkconsumer.kafka.compression import decompress
 from zkconsumer.kafka.record_boundaries import Span, StrangeBytesError, boundaries
 
-__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "Fields", "StrangeBytesError", "block", "column", "read_fields"]
+__all__ = ["AVAILABLE", "FROM_ANYWHERE", "Block", "RecordFields", "StrangeBytesError", "block", "column", "read_fields"]
 
 try:
     import numpy as np
@@ -36,7 +36,7 @@ _LOG_APPEND_TIME = 0x08
 _LONG = 127  # a byte beyond this is not the last one of its number
 _LARGEST = 2**31 - 1
 FROM_ANYWHERE: Final = -(2**63)
-"""A ``first`` before which no offset is."""
+"""A ``first`` that every offset is after."""
 _NO_END = 2**63 - 1
 _MANY_HEADERS = 100  # in one record: read one by one, for a loop over vectors of one element is slow
 if AVAILABLE:
@@ -44,8 +44,9 @@ if AVAILABLE:
 
 
 class Block(NamedTuple):
-    """A batch with its records unpacked: ``data`` holds ``total`` of them, of which those from offset ``first`` on and
-    before ``end`` are wanted.
+    """A batch with its records unpacked.
+
+    ``data`` holds ``total`` records, of which those from offset ``first`` on and before ``end`` are wanted.
     """
 
     data: memoryview
@@ -58,9 +59,10 @@ class Block(NamedTuple):
     end: int
 
 
-class Fields(NamedTuple):
-    """What the records of some blocks say, as vectors; ``starts`` and ``sizes`` (-1: null) of keys and values in
-    ``data``.
+class RecordFields(NamedTuple):
+    """The fields of the records of some blocks, as vectors.
+
+    ``starts`` and ``sizes`` (-1: null) of keys and values are places in ``data``.
     """
 
     data: bytes | memoryview
@@ -74,9 +76,9 @@ class Fields(NamedTuple):
 
 
 def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
-    """The content of a batch of format 2, decompressed to at most ``limit`` bytes; see ``Block`` for the rest.
+    """Return the content of a batch of format 2, decompressed to at most ``limit`` bytes; see ``Block`` for the rest.
 
-    Raises StrangeBytesError.
+    Raises: StrangeBytesError.
     """
     attributes, last, oldest, newest, _, _, _, count = _HEAD(view, _ATTRIBUTES)
     data = view[_CONTENT:]
@@ -90,9 +92,10 @@ def block(view: memoryview, first: int, end: int | None, limit: int) -> Block:
     return Block(data, count, base, base + last, oldest, append_time, first, _NO_END if end is None else end)
 
 
-def read_fields(blocks: Sequence[Block]) -> Fields:
-    """All fields but the headers, of the wanted records. Raises StrangeBytesError, also for headers that do not end
-    with their record.
+def read_fields(blocks: Sequence[Block]) -> RecordFields:
+    """Return all fields but the headers, of the wanted records.
+
+    Raises: StrangeBytesError, also for headers that do not end with their record.
     """
     data, begins = _together(blocks)
     if len(data) > _LARGEST:
@@ -112,7 +115,7 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
     value_sizes, value_starts = _sizes(buffer, key_starts + np.maximum(key_sizes, 0))
     headers = value_starts + np.maximum(value_sizes, 0)
     smallest = min(int(key_sizes.min()), int(value_sizes.min()))
-    # at least the number of headers follows; where it says none, nothing else does
+    # at least the number of headers follows; if it is 0, nothing else does
     bare = buffer.take(headers, mode="clip") == 0
     fits = np.where(bare, headers + 1 == ends, headers < ends) & (key_sizes < ends) & (value_sizes < ends)
     if smallest < -1 or not fits.all():
@@ -135,18 +138,19 @@ def read_fields(blocks: Sequence[Block]) -> Fields:
         kinds = np.repeat(np.array([part.append_time is not None for part in blocks], np.int32), counts)
         appended = np.array([part.append_time or 0 for part in blocks], np.int64)
         timestamps = np.where(kinds == 1, np.repeat(appended, counts), timestamps)
-    fields = Fields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
+    fields = RecordFields(data, offsets, timestamps, kinds, key_starts, key_sizes, value_starts, value_sizes)
     if all(part.first == FROM_ANYWHERE and part.end == _NO_END for part in blocks):
         return fields
     wanted = (offsets >= np.repeat(np.array([part.first for part in blocks], np.int64), counts)) & (
         offsets < np.repeat(np.array([part.end for part in blocks], np.int64), counts)
     )
-    return fields if wanted.all() else Fields(data, *(vector[wanted] for vector in fields[1:]))
+    return fields if wanted.all() else RecordFields(data, *(vector[wanted] for vector in fields[1:]))
 
 
 def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
-    """Go through the headers of records, which begin ``at`` with their number. Raises StrangeBytesError where they do
-    not end at ``ends``: whoever reads records one by one calls that corrupt.
+    """Go through the headers of records, which begin ``at`` with their number.
+
+    Raises: StrangeBytesError if they do not end at ``ends``; the reader of single records calls that corrupt.
     """
     left, at = _sizes(buffer, at)
     for _ in range(_MANY_HEADERS):
@@ -167,7 +171,7 @@ def _pass_headers(buffer: Any, at: Any, ends: Any) -> None:
 
 
 def _pass_field(buffer: Any, at: Any, ends: Any, least: int) -> Any:
-    """Where the fields end that begin there with their sizes, none below ``least``; perhaps beyond ``ends``."""
+    """Return the ends of the fields that begin there with their sizes, none below ``least``; may be beyond ``ends``."""
     first = buffer.take(at, mode="clip")
     if not int(np.bitwise_or.reduce(first)) & 0x81:  # no second byte, nothing negative
         return at + 1 + (first >> 1)
@@ -178,14 +182,14 @@ def _pass_field(buffer: Any, at: Any, ends: Any, least: int) -> Any:
 
 
 def binary_array(data: bytes | memoryview, starts: Any, sizes: Any) -> Any:
-    """Pieces of ``data`` as an Arrow array; a piece of negative size is null."""
+    """Return parts of ``data`` as an Arrow array; a part of negative size is null."""
     import pyarrow as pa
 
     count = len(starts)
     null = sizes < 0
-    if null.all():  # or there are none
+    if null.all():  # also if there are no parts
         return pa.nulls(count, pa.binary())
-    # Arrow wants pieces that touch: so the gaps are pieces too, and then only the others are taken.
+    # Arrow wants parts that touch. So the gaps are parts too, and then only the others are taken.
     edges = np.empty(2 * count + 1, np.int32)
     edges[0:-1:2] = starts
     edges[1::2] = starts + np.maximum(sizes, 0)
@@ -195,7 +199,7 @@ def binary_array(data: bytes | memoryview, starts: Any, sizes: Any) -> Any:
 
 
 def timestamp_array(milliseconds: Any, largest: int) -> Any:
-    """Microseconds as an Arrow array; -1 and what is beyond ``largest`` is null."""
+    """Return microseconds as an Arrow array; -1, and values beyond ``largest``, are null."""
     import pyarrow as pa
 
     null = (milliseconds == -1) | (milliseconds > largest) | (milliseconds < -largest)
@@ -203,8 +207,8 @@ def timestamp_array(milliseconds: Any, largest: int) -> Any:
     return array_.view(pa.timestamp("us", tz="UTC"))
 
 
-def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
-    """One column as an Arrow array. Arguments: ``largest_timestamp`` in ms; what is beyond becomes null."""
+def column(fields: RecordFields, name: str, largest_timestamp: int) -> Any:
+    """Return one column as an Arrow array. Arguments: ``largest_timestamp`` in ms; larger ones become null."""
     import pyarrow as pa
 
     if name == "key":
@@ -220,8 +224,10 @@ def column(fields: Fields, name: str, largest_timestamp: int) -> Any:
 
 
 def _together(blocks: Sequence[Block]) -> tuple[bytes | memoryview, list[int]]:
-    """Bytes that hold all blocks, and where each begins in them: what was fetched, as it is, where the blocks are parts
-    of it, since a copy of its size costs more than all else.
+    """Return bytes that hold all blocks, and where each begins in them.
+
+    If the blocks are parts of the fetched bytes, these are returned as they are. A copy of their size would cost more
+    than all else.
     """
     whole = blocks[0].data.obj
     if len(blocks) == 1 and not isinstance(whole, bytes):
@@ -246,10 +252,10 @@ def _spans(blocks: Sequence[Block], begins: Sequence[int]) -> list[Span]:
 
 
 def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any] | None:
-    """Of records that begin there: the differences of their timestamps, of their offsets, the sizes of their keys and
-    where these begin; None where one of the numbers takes more than two bytes, which the slow way reads.
+    """Return the first fields of records that begin there, None if one of their numbers takes more than two bytes.
 
-    They are the first things in a record and together at most seven bytes then, so one word is read for each.
+    The fields are the timestamp and offset differences, the size of the key and the key's beginning. They take at most
+    seven bytes, so one word is read for each record. Longer numbers are read the slow way.
     """
     last = len(data) - 8
     if last < 0:
@@ -279,7 +285,7 @@ def _leading(data: bytes | memoryview, starts: Any) -> tuple[Any, Any, Any, Any]
 
 
 def _sizes(buffer: Any, at: Any) -> tuple[Any, Any]:
-    """As :func:`_varints`, for numbers of which most take two bytes at most."""
+    """As :func:`_varints`, for numbers that mostly take two bytes at most."""
     first = buffer.take(at, mode="clip").astype(np.int64)
     more = first > _LONG
     second = buffer.take(at + 1, mode="clip") * more
@@ -290,7 +296,7 @@ def _sizes(buffer: Any, at: Any) -> tuple[Any, Any]:
 
 
 def _varints(buffer: Any, at: Any) -> tuple[Any, Any]:
-    """A number at each position, and the positions after them. Positions outside of the data give wrong numbers."""
+    """Return a number at each position, and the positions after them. Positions outside the data give wrong numbers."""
     byte = buffer.take(at, mode="clip").astype(np.int64)
     value = byte & 127
     at = at + 1

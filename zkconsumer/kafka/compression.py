@@ -1,8 +1,8 @@
-"""Decompression of batches and wrapper messages into a room of limited size, with one kind of error.
+"""Decompresses batches and wrapper messages into memory of limited size, with one kind of error. Pure.
 
-Pure. cramjam decompresses into a buffer that is given to it and stops where that is full, so no more memory is taken
-than the limit allows: 32 kB of zstd may stand for 2 GB. How large the content is can be guessed from the data's own
-head. A wrong guess costs a second try, in memory that is taken only as it is filled.
+cramjam decompresses into a given buffer and stops when that is full. So it takes no more memory than the limit allows:
+32 kB of zstd may stand for 2 GB. The data's own head lets the size of the content be guessed. A wrong guess costs a
+second try, in memory that is taken only as it is filled.
 
 The original takes whatever memory the content needs.
 """
@@ -24,7 +24,7 @@ LZ4: Final = 3
 ZSTD: Final = 4
 
 DEFAULT_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of a batch's content where no limit is given."""
+"""Bytes of a batch's content if no limit is given."""
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -35,19 +35,19 @@ _UINT32_LITTLE = Struct("<I").unpack_from
 _UINT64_LITTLE = Struct("<Q").unpack_from
 _MASK = 0xFFFFFFFF
 _PRIME1, _PRIME2, _PRIME3, _PRIME4, _PRIME5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
-_RATIO = 32  # what is compressed more than so many times is decompressed twice
+_RATIO = 32  # data that are compressed more than this are decompressed twice
 _SMALL_ROOM = 64 * 1024
 _SMALL = 8 * 1024  # compressed bytes that are tried without a guess
 _SCRATCH = 256 * 1024
-_MOST_BLOCKS = 4096  # that are looked at for a guess
+_MOST_BLOCKS = 4096  # looked at for a guess
 
 Bytes = bytes | bytearray | memoryview
 
 
 class Expansion:
-    """How large the batches of a message set may become, and how large what was decompressed is now.
+    """The limit of the decompressed batches of a message set, and the bytes that are decompressed now.
 
-    ``limit`` is of one batch, ``held`` of all that are in memory; both in bytes. One thread writes, any may read.
+    ``limit`` is for one batch, ``held`` counts all that are in memory; both in bytes. One thread writes, any may read.
     """
 
     __slots__ = ("held", "limit")
@@ -58,15 +58,16 @@ class Expansion:
 
 
 def decompress(codec: int, data: Bytes, magic: int, limit: int, head: Bytes = b"") -> memoryview:
-    """Return ``head`` and behind it the content of a wrapper of format ``magic`` 0 or 1, or of a batch of format 2, in
-    memory of its own.
+    """Return ``head`` and behind it the decompressed content, in memory of its own.
 
-    Arguments: ``limit`` is how many bytes the content may have. Raises ValueError for an unknown codec, for data that
+    The content is that of a wrapper of format ``magic`` 0 or 1, or of a batch of format 2.
+
+    Arguments: ``limit`` is how many bytes the content may have. Raises: ValueError for an unknown codec, for data that
     cannot be unpacked, and for a content beyond the limit.
     """
     if codec == SNAPPY:
         return _snappy(data, limit, head)
-    library = _CODECS.get(codec)
+    library = CODECS.get(codec)
     if library is None or (codec == ZSTD and magic < 2):
         raise ValueError(f"compression codec {codec} is not one of message format {magic}")
     if codec == LZ4 and magic == 0:
@@ -77,21 +78,21 @@ def decompress(codec: int, data: Bytes, magic: int, limit: int, head: Bytes = b"
         room[:begin] = head
         try:
             return memoryview(bytearray(room[: begin + library.decompress_into(data, room[begin:])]))
-        except Exception:  # noqa: BLE001, S110 - it may only be that it is larger
+        except Exception:  # noqa: BLE001, S110 - the content may only be larger
             pass
     guess = _guess(codec, data)
     for size, compressed in ((guess, len(data)), (limit, 0)) if guess < limit else ((limit, 0),):
         room = _room(head, size, compressed)
         try:
             return room[: len(head) + library.decompress_into(data, room[len(head) :])]
-        except Exception as error:  # noqa: BLE001 - the library's own kinds; it may only be that the guess was wrong
+        except Exception as error:  # noqa: BLE001 - errors of many kinds; the guess may only be wrong
             failure = error
-            del room  # or whoever keeps the error keeps it
+            del room  # otherwise the error's traceback would keep it
     raise _too_large(limit) if _is_full(failure) else _unreadable(failure) from failure
 
 
 class _Scratch(threading.local):
-    """A room for each thread: one of its own for each small content costs more than decompressing it."""
+    """A buffer for each thread: a new one for each small content costs more than decompressing it."""
 
     def __init__(self) -> None:
         self.room = memoryview(bytearray(_SCRATCH))
@@ -101,7 +102,7 @@ _scratch = _Scratch()
 
 
 def _is_full(failure: Exception) -> bool:
-    """Whether the room was too small; decides about words only."""
+    """Return whether the room was too small; only the error text depends on it."""
     return "whole buffer" in str(failure)
 
 
@@ -117,8 +118,9 @@ def _too_large(limit: int) -> ValueError:
 
 
 def _room(head: Bytes, size: int, compressed: int) -> memoryview:
-    """Memory for ``head``, which is put there, and so many bytes; taken only as it is filled where these are many more
-    than were ``compressed``.
+    """Return memory for ``head``, which is put there, and ``size`` bytes.
+
+    If ``size`` is much more than was ``compressed``, memory is taken only as it is filled.
     """
     size += len(head)
     if size <= _RATIO * compressed + _SMALL_ROOM:
@@ -130,7 +132,7 @@ def _room(head: Bytes, size: int, compressed: int) -> memoryview:
 
 
 def _guess(codec: int, data: Bytes) -> int:
-    """How large the content probably is; data that cannot be right tell nothing useful, and no error."""
+    """Return the probable size of the content; wrong data give a useless number, and no error."""
     try:
         if codec == GZIP:
             return int(_UINT32_LITTLE(data, len(data) - 4)[0])
@@ -178,7 +180,7 @@ def _guess_zstd(data: Bytes) -> int:
 
 
 def _snappy(data: Bytes, limit: int, head: Bytes) -> memoryview:
-    """Snappy says itself how large the content is, for each block where it is framed as Java's library does."""
+    """Decompress Snappy, which says itself how large the content is, for each block if Java's library framed it."""
     view = memoryview(data)
     try:
         blocks = list(_xerial_blocks(view)) if view[: _XERIAL.size] == _XERIAL_HEAD else [view]
@@ -245,4 +247,4 @@ def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (32 - bits)) & _MASK
 
 
-_CODECS: Final[dict[int, ModuleType]] = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
+CODECS: Final[dict[int, ModuleType]] = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}

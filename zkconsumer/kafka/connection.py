@@ -1,12 +1,14 @@
 """One TCP connection whose every wait ends: by its deadline, by the peer, or by ``close()`` from another thread.
 
 Threads: one thread at a time connects, sends and receives (the owner); any thread may call ``close()``. Guard:
-``_lock`` (``_changed`` is its condition) guards ``_closed``, ``_busy`` and ``_socket``. The file descriptor is only
-ever closed when no call is inside the socket: ``close()`` shuts the connection down, which wakes the owner out of a
-blocked system call, and the owner closes it on its way out. Closing it at once could hand its number to another file
-while the owner still reads from it. Mirrors the original's BlockingChannel (blocking socket, TCP_NODELAY, receive
-buffer); differs in that connecting, name look-up and sending are bounded too, and in that a blocked call can be woken
-portably (the original interrupts threads).
+``_lock`` (``_changed`` is its condition) guards ``_closed``, ``busy`` and ``socket``.
+
+The file descriptor is closed only when no call is inside the socket. ``close()`` shuts the connection down, which wakes
+the owner out of a blocked system call, and the owner closes the descriptor on its way out. Otherwise its number could
+go to another file while the owner still reads from it.
+
+Mirrors the original's BlockingChannel (blocking socket, TCP_NODELAY, receive buffer). Differs in that connecting, name
+look-up and sending are bounded too. A blocked call can be woken portably; the original interrupts threads.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from time import monotonic
 from typing import Any
 
@@ -30,19 +33,19 @@ from zkconsumer.kafka.endpoints import address
 Wrap = Callable[[socket.socket, str], socket.socket]
 """Puts a layer such as TLS over a connected socket, without any exchange yet: (socket, host name) -> socket."""
 
-_CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # like a connection that is closed
+_CUT_SHORT = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # count as a closed connection
 _TIMEVAL = struct.Struct("@ll").pack  # struct timeval: seconds, microseconds
-_SLICE_SECONDS = 0.25  # a connect is looked at this often, where shutting a half-open socket down does not wake poll()
+_SLICE_SECONDS = 0.25  # how often a connect looks for close(), which does not wake poll() on a half-open socket
 
 
 class PeerClosedError(BrokerUnavailableError):
-    """The other side closed the connection, which is how old brokers answer a request that they do not know."""
+    """The peer closed the connection, which is how old brokers answer an unknown request."""
 
 
 class Connection:
     """A connection to one address. ``close()`` is final; after an error ``connect()`` may be called again.
 
-    Arguments: ``name`` is how errors call the peer; ``receive_buffer`` in bytes, 0 leaves it to the system.
+    Arguments: ``name`` is the peer's, for errors; ``receive_buffer`` in bytes, 0 leaves it to the system.
     """
 
     def __init__(self, name: str, host: str, port: int, receive_buffer: int = 0) -> None:
@@ -53,8 +56,8 @@ class Connection:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
-        self._busy = False
-        self._socket: socket.socket | None = None
+        self.busy = False
+        self.socket: socket.socket | None = None
         self._allowed: dict[int, float] = {}
 
     @property
@@ -63,10 +66,11 @@ class Connection:
         return self._closed
 
     def connect(self, deadline: Deadline, limit: float, wrap: Wrap | None = None) -> None:
-        """Connect, dropping an older connection first. The name's addresses are tried in turn, each with its share of
-        the time.
+        """Connect, dropping an older connection first.
 
-        Arguments: the whole takes no longer than ``deadline`` and ``limit`` seconds; ``wrap`` adds TLS. Raises
+        The name's addresses are tried in turn, each with its share of the time.
+
+        Arguments: the whole takes no longer than ``deadline`` and ``limit`` seconds; ``wrap`` adds TLS. Raises:
         BrokerUnavailableError.
         """
         self.drop()
@@ -88,39 +92,40 @@ class Connection:
     def send(self, data: bytes, deadline: Deadline, limit: float) -> None:
         """Send all of ``data`` within the deadline and ``limit`` seconds. Raises BrokerUnavailableError."""
         end = monotonic() + deadline.bounded(limit)
-        with self._using() as sock:
+        with self.using() as sock:
             rest: bytes | memoryview = data
             while rest:
                 seconds = end - monotonic()
                 if seconds <= 0:
                     raise self._unavailable("no time was left to send the request")
-                self._allow(sock, socket.SO_SNDTIMEO, seconds)
+                self.set_time_limit(sock, socket.SO_SNDTIMEO, seconds)
                 sent = sock.send(rest)
                 rest = memoryview(rest)[sent:]
 
     def receive(self, view: memoryview, deadline: Deadline, limit: float) -> None:
         """Fill ``view``. Each read may wait for ``limit`` seconds, all of them for the deadline.
 
-        A plain socket is read in one call that lets other threads run until the view is full: each return from the
-        system waits for whoever computes meanwhile, up to five milliseconds. Raises BrokerUnavailableError, also when
+        A plain socket is read in one call that lets other threads run until the view is full. More calls would each
+        wait for a thread that computes meanwhile, up to five milliseconds. Raises: BrokerUnavailableError, also when
         the peer closes the connection before the view is full.
         """
         self._receive(view, len(view), socket.MSG_WAITALL, deadline, limit)
 
     def receive_some(self, view: memoryview, least: int, deadline: Deadline, limit: float) -> int:
-        """As :meth:`receive`, but content with the first ``least`` bytes and what has come with them; returns how many
-        that are.
+        """Receive the first ``least`` bytes of ``view``, and the bytes that have come with them; returns their number.
+
+        Otherwise as :meth:`receive`.
         """
         return self._receive(view, least, 0, deadline, limit)
 
     def _receive(self, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float) -> int:
         have = 0
-        with self._using() as sock:
+        with self.using() as sock:
             while have < least:
                 seconds = deadline.bounded(limit)
                 if seconds <= 0:
                     raise TimeoutError
-                self._allow(sock, socket.SO_RCVTIMEO, seconds)
+                self.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
                 part = view[have:] if have else view
                 count = sock.recv_into(part) if isinstance(sock, ssl.SSLSocket) else sock.recv_into(part, 0, flags)
                 if not count:
@@ -128,9 +133,10 @@ class Connection:
                 have += count
         return have
 
-    def _allow(self, sock: socket.socket, option: int, seconds: float) -> None:
-        """Have the next call of the system end after so many seconds, or a fiftieth later: so that there is nothing to
-        tell the system before most calls.
+    def set_time_limit(self, sock: socket.socket, option: int, seconds: float) -> None:
+        """Set the time limit of the next system call to ``seconds``, or a fiftieth more.
+
+        So most calls need not set it anew.
         """
         secured = isinstance(sock, ssl.SSLSocket)
         if secured:
@@ -147,31 +153,31 @@ class Connection:
     def drop(self) -> None:
         """Give the socket up, by the owner; ``connect()`` may make a new one."""
         with self._lock:
-            sock, self._socket, self._busy = self._socket, None, False
+            sock, self.socket, self.busy = self.socket, None, False
         if sock is not None:
             _close_quietly(sock)
 
     def close(self) -> None:
-        """Close for good, from any thread, without waiting: a call that is blocked here raises
-        BrokerUnavailableError.
-        """
+        """Close for good, from any thread, without waiting. A blocked call raises BrokerUnavailableError."""
         with self._changed:
             self._closed = True
-            sock = self._socket
+            sock = self.socket
             if sock is not None:
-                if self._busy:
+                if self.busy:
                     with suppress(OSError):
-                        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not TLS's own: that one changes the object
+                        socket.socket.shutdown(
+                            sock, socket.SHUT_RDWR
+                        )  # not TLS's own shutdown, which changes the object
                 else:
-                    self._socket = None
+                    self.socket = None
                     _close_quietly(sock)
             self._changed.notify_all()
 
     # -- inside
 
-    def _using(self) -> _InUse:
-        """The socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
-        return _InUse(self)
+    def using(self) -> _SocketUse:
+        """Return the socket, marked as in use; any failure drops it and leaves as BrokerUnavailableError."""
+        return _SocketUse(self)
 
     def _explained(self, failure: Exception) -> BrokerError:
         if self._closed:
@@ -190,10 +196,10 @@ class Connection:
         return BrokerUnavailableError(f"{self.name}: {reason}")
 
     def _resolve(self, deadline: Deadline) -> list[tuple[Any, ...]]:
-        """The addresses of the host name.
+        """Return the addresses of the host name.
 
-        A number needs no look-up. A name is looked up on a thread of its own, because the system's look-up knows no
-        time limit; the thread ends when the system gives up, and is waited for only as long as the deadline allows.
+        A number needs no look-up. A name is looked up on a thread of its own, because the system's look-up has no time
+        limit. The thread ends when the system gives up, and is waited for only until the deadline.
         """
         host = self._host or None  # an empty host in the broker's node: Java connects to the loopback address then
         with suppress(socket.gaierror):
@@ -226,7 +232,7 @@ class Connection:
             if self._closed:
                 _close_quietly(sock)
                 raise self._unavailable("the channel was closed")
-            self._socket, self._busy = sock, True
+            self.socket, self.busy = sock, True
         self._allowed = {}
         try:
             sock.setblocking(False)
@@ -235,8 +241,8 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._await_connected(sock, sock.connect_ex(target), deadline)
-            # From here on the system itself ends a call in time. A timeout of Python's is a poll before each call, and
-            # setting one lets other threads run, which lasts until the one that computes has had its turn.
+            # From here on the system itself ends a call in time. A timeout of Python's would poll before each call, and
+            # let other threads run, which lasts until a computing thread has had its turn.
             sock.setblocking(True)
             if sock.getsockname() == sock.getpeername():  # a free local port may connect to itself
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -246,7 +252,7 @@ class Connection:
                 raise self._unavailable("the channel was closed") from None
             raise
         with self._changed:
-            self._busy = False
+            self.busy = False
             if not self._closed:
                 return
         self.drop()
@@ -264,19 +270,19 @@ class Connection:
             raise OSError(code, os.strerror(code))
 
     def _wrap(self, wrap: Wrap, deadline: Deadline, limit: float) -> None:
-        with self._using() as sock:
+        with self.using() as sock:
             wrapped = wrap(sock, self._host)
             with self._changed:  # before the handshake, so that close() finds the socket that is waited on
-                self._socket = wrapped
+                self.socket = wrapped
             if isinstance(wrapped, ssl.SSLSocket):
                 self._allowed = {}
                 wrapped.settimeout(max(deadline.bounded(limit), 0.001))
                 wrapped.do_handshake()
 
 
-class _InUse:
-    """See ``Connection._using``. A small answer has several: so this is no generator, which takes three times as
-    long.
+class _SocketUse:
+    """See ``Connection.using``. Not a generator: that takes three times as long, and a small response has several
+    uses.
     """
 
     __slots__ = ("_connection",)
@@ -287,12 +293,12 @@ class _InUse:
     def __enter__(self) -> socket.socket:
         connection = self._connection
         with connection._lock:
-            sock = connection._socket
+            sock = connection.socket
             if connection._closed:
                 raise connection._unavailable("the channel was closed")
             if sock is None:
                 raise connection._unavailable("not connected")
-            connection._busy = True
+            connection.busy = True
         return sock
 
     def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
@@ -303,7 +309,7 @@ class _InUse:
                 return
             raise connection._explained(failure) from failure
         with connection._lock:
-            connection._busy = False
+            connection.busy = False
             if not connection._closed:
                 return
         connection.drop()
@@ -311,10 +317,34 @@ class _InUse:
 
 
 def _timeval(seconds: float) -> bytes:
-    """How the system is told a time limit; none of 0, which would be no limit."""
+    """Return the system's form of a time limit; never 0, which would be no limit."""
     return _TIMEVAL(*divmod(max(1, round(seconds * 1_000_000)), 1_000_000))
 
 
 def _close_quietly(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.close()
+
+
+Receive = Callable[[memoryview], None]
+"""Fills a view with the next bytes."""
+_PIECE = 64 * 1024
+
+
+def receive_bounded(begun: bytes | memoryview, size: int, scratch: bytearray, receive: Receive) -> bytes:
+    """Return ``size`` bytes that begin with ``begun``, without believing the number, which the peer announced.
+
+    The rest is received in parts as large as ``scratch``, so memory grows with the bytes that came. Otherwise eight
+    bytes could make a member allocate two gigabytes, and stand still while they are zeroed. ``begun`` may lie in
+    ``scratch``. Raises: errors of ``receive``.
+    """
+    found = BytesIO()
+    found.write(begun)
+    left = size - len(begun)
+    scratch_view = memoryview(scratch or bytearray(_PIECE))
+    while left > 0:
+        piece = scratch_view[: min(left, len(scratch_view))]
+        receive(piece)
+        found.write(piece)
+        left -= len(piece)
+    return found.getvalue()  # its own buffer and no copy of it

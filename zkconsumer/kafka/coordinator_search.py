@@ -1,8 +1,8 @@
 """Finds a group's coordinator: asks the least loaded broker, then the next, until one knows.
 
 Called by one thread; any may ``close`` it, and a waiting search raises. Mirrors the Java consumer's
-``lookupCoordinator``. Differs on purpose: the coordinator is reached at the address at which we know its broker (an
-address map, a listener), and at the address in the response only if we do not know the broker.
+``lookupCoordinator``. Differs on purpose: the coordinator is reached at the address at which we know its broker, by our
+address map and listener. The address in the response is used only if we do not know the broker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONNECT_WITHIN = 3.0
 
 
 class CoordinatorSearch:
-    """Finds the coordinator of one group, and keeps track of the open connections, to close them.
+    """Finds the coordinator of one group, and keeps the open connections, to close them.
 
     Arguments: ``brokers`` returns the brokers of the cluster (may raise RegistryError, BrokerError); ``channel`` makes
     a channel to one, not yet connected; ``load`` returns how busy each broker is with us, by id. With ``offsets_only``
@@ -79,7 +79,7 @@ class CoordinatorSearch:
             except BrokerResponseError as e:
                 if not error_codes.retriable(e.code):
                     raise
-                raise CoordinatorUnavailableError(str(e)) from e  # all brokers know the same
+                raise CoordinatorUnavailableError(str(e)) from e  # the other brokers would answer the same
             except BrokerAuthenticationError:
                 raise  # the others would refuse us as well
             except BrokerError as e:
@@ -142,7 +142,7 @@ class CoordinatorSearch:
         except BrokerAuthenticationError:
             raise
         except (RegistryError, BrokerError) as e:
-            # brokers change seldom, and a wrong address shows itself
+            # go on with the known brokers: they change seldom, and a wrong address shows itself
             if not self._known:
                 raise CoordinatorUnavailableError(str(e)) from e
         return self._known

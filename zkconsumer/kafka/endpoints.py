@@ -1,8 +1,8 @@
-"""Which of a broker's registered addresses to talk to.
+"""Chooses the address of a broker among those that it registered. Pure.
 
-Pure. The original knows PLAINTEXT only, takes a broker's first such endpoint, and fails its whole leader search when
-any live broker has none (spec: BrokerEndPointNotAvailableException); here the choice is made for one broker at a
-time, so a broker without a usable endpoint harms only its own partitions.
+The original knows PLAINTEXT only and takes a broker's first such endpoint. It fails its whole leader search if any live
+broker has none (spec: BrokerEndPointNotAvailableException). Here the choice is made for one broker at a time, so a
+broker without a usable endpoint harms only its own partitions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from zkconsumer.model import Endpoint
 
 
 def address(host: str, port: int) -> str:
-    """``host:port`` as text, an IPv6 host in brackets."""
+    """Return ``host:port`` as text, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_address(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """``host:port``, ``[v6]:port`` or, where a default is given, ``host`` alone -> (host, port).
+    """Return (host, port) of ``host:port``, ``[v6]:port`` or, with a default port, ``host`` alone.
 
-    Raises ValueError for anything else.
+    Raises: ValueError for anything else.
     """
     rest = text.strip()
     if rest.startswith("["):
@@ -44,13 +44,14 @@ def parse_address(text: str, default_port: int | None = None) -> tuple[str, int]
 def choose_endpoint(
     endpoints: Iterable[Endpoint], security_protocol: str, address_map: Mapping[str, str] | None = None
 ) -> Endpoint:
-    """The address at which to reach one broker: its first endpoint of the wanted protocol, mapped where asked.
+    """Return the address at which to reach one broker: its first endpoint of the wanted protocol, mapped if so
+    configured.
 
-    Arguments: ``endpoints`` as the broker registered them; ``security_protocol`` as in ``security.protocol``;
-    ``address_map`` (``broker.address.map``) from a registered ``host:port``, or a ``host`` alone, to ``host:port``,
-    or to a ``host`` alone that keeps the port, for brokers in containers or behind tunnels. Its keys are in lower case
-    and IPv6 hosts in brackets, as ``config.broker_addresses`` has them. The longer key wins.
-    Raises NoReachableEndpointError naming the broker and what it offers, ValueError for a target that is no address.
+    Arguments: ``endpoints`` as the broker registered them; ``security_protocol`` as in ``security.protocol``.
+    ``address_map`` (``broker.address.map``) is for brokers in containers or behind tunnels. It maps a registered
+    ``host:port``, or a ``host`` alone, to ``host:port``, or to a ``host`` that keeps the port. Its keys are in lower
+    case and IPv6 hosts in brackets, as ``config.broker_addresses`` has them. The longer key wins. Raises:
+    NoReachableEndpointError with the broker and its endpoints; ValueError for a target that is no address.
     """
     offered = tuple(endpoints)
     wanted = security_protocol.upper()

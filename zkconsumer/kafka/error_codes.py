@@ -1,7 +1,7 @@
-"""The error codes of broker answers: their names, and whether asking again later may help.
+"""The error codes of broker responses: their names, and whether asking again later may help. Pure.
 
-Pure. Codes and names are those of the Kafka protocol guide; newer brokers renamed a few (6 was
-NOT_LEADER_FOR_PARTITION), the numbers never change. Only codes that an answer to a consumer can carry are listed.
+Codes and names are those of the Kafka protocol guide. Newer brokers renamed a few (6 was NOT_LEADER_FOR_PARTITION), but
+the numbers never change. The table lists only codes in responses to a consumer.
 """
 
 from __future__ import annotations
@@ -121,22 +121,22 @@ _CLASSES: Final[dict[int, type[BrokerResponseError]]] = {
 
 
 def name(code: int) -> str:
-    """The protocol's name of an error code; ``ERROR_<code>`` for one that this table does not know."""
+    """Return the protocol's name of an error code; ``ERROR_<code>`` for an unknown one."""
     return _NAMES.get(code, f"ERROR_{code}")
 
 
 def retriable(code: int) -> bool:
-    """Whether the same question may be answered later, or by another broker, without anything changing on our side.
+    """Return whether the same request may succeed later, or at another broker, without a change on our side.
 
-    True where a leader moved, a topic is not known *yet*, or a broker is still loading; False for NONE, for what only
-    a new offset or a new configuration can cure, and for unknown codes.
+    True if a leader moved, a topic is not known *yet*, or a broker is still loading. False for NONE, for errors that
+    only a new offset or a new configuration cures, and for unknown codes.
     """
     return code in _RETRIABLE
 
 
 def error(code: int, asked: str) -> BrokerResponseError:
-    """The exception that carries a code, of the code's own class if it has one.
+    """Return the exception for a code, of the code's own class if it has one.
 
-    Arguments: ``asked`` names the broker and the question.
+    Arguments: ``asked`` names the broker and the request.
     """
     return _CLASSES.get(code, BrokerResponseError)(code, name(code), asked)

@@ -1,8 +1,8 @@
-"""A batch of format 2 read by Python, for what the compiled reader refuses although the batch is sound.
+"""Reads a batch of format 2 in Python, if the compiled reader refuses a batch that is sound. Pure.
 
-Pure. That is one thing: header names that are not UTF-8. Java clients write and read whatever bytes, replacing what
-is no text, and the original never saw headers at all, so such a message must not stop a group. Slow, and used for
-such batches only.
+That happens for one reason: header names that are not UTF-8. Java clients write and read any bytes there, replacing
+those that are no text. The original never saw headers, so such a message must not stop a group. Slow, and used for such
+batches only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LOG_APPEND_TIME = 0x08
 
 
 def read_leniently(view: memoryview) -> Iterator[Any]:
-    """The records of an uncompressed batch; bytes of a header's name that are no UTF-8 become U+FFFD.
+    """Return the records of an uncompressed batch; bytes of a header's name that are no UTF-8 become U+FFFD.
 
-    Raises ValueError, IndexError or OverflowError where the batch is corrupt.
+    Raises: ValueError, IndexError or OverflowError if the batch is corrupt.
     """
     base = int.from_bytes(view[:8], "big")
     attributes, _, first, last, _, _, _, total = _HEAD(view, _ATTRIBUTES)

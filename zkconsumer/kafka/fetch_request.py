@@ -1,7 +1,7 @@
-"""Writes the question for a fetch, versions 0 to 11.
+"""Writes a fetch request, versions 0 to 11. Pure; the fetcher thread calls it.
 
-Pure; called by the fetcher thread. aiokafka's own classes write the same bytes, and the tests compare; but they walk a
-schema for each field, which took a tenth of all that a small answer costs.
+aiokafka's own classes write the same bytes, and the tests compare them. But they walk a schema for each field, which
+took a tenth of the cost of a small response.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from zkconsumer.kafka.requests import FETCH, FetchPosition, FetchRequest
 from zkconsumer.model import TopicPartition
 
-_HEADER = Struct(">ihhih").pack  # length of what follows, kind, version, correlation id, length of the client id
-_HEADER_SIZE = 10  # of it, what the length counts
+_HEADER = Struct(">ihhih").pack  # length of the rest, kind, version, correlation id, length of the client id
+_HEADER_SIZE = 10  # bytes of it that the length counts
 _WAIT = Struct(">iii").pack  # replica, wait in ms, least bytes
 _WAIT_3 = Struct(">iiii").pack  # + most bytes
 _WAIT_4 = Struct(">iiiib").pack  # + isolation level
@@ -27,7 +27,7 @@ _POSITION_9 = Struct(">iiqqi").pack  # + the leader's epoch, before the offset
 _INT16 = Struct(">h").pack
 _INT32 = Struct(">i").pack
 
-_CONSUMER = -1  # the replica id of somebody who is no replica
+_CONSUMER = -1  # the replica id of a client that is no replica
 _UNKNOWN = -1
 _INT32_MAX = 2**31 - 1
 _NO_RACK = b"\0\0"  # the leader itself shall answer
@@ -35,7 +35,7 @@ _NOTHING, _ONE = _INT32(0), _INT32(1)
 
 
 def encode(version: int, request: FetchRequest, correlation_id: int, client_id: bytes) -> bytes:
-    """The request as it goes over the wire, length included; what the version cannot say is left out."""
+    """Return the request as its bytes, length included; fields that the version does not have are left out."""
     body = client_id + _limits(version, request) + _topics(request.positions, _position(version))
     if version >= 7:
         body += _topics(request.forgotten, _forgotten) if request.forgotten else _NOTHING
@@ -81,7 +81,7 @@ def _forgotten(tp: TopicPartition) -> bytes:
 
 
 def _topics(parts: Sequence[Any], write: Callable[[Any], bytes]) -> bytes:
-    """Runs of equal topics become one entry; the order stays, since it decides who is served first."""
+    """Write runs of equal topics as one entry; the order stays, since it decides which partition is served first."""
     if len(parts) == 1:  # as in most requests where the broker remembers and few messages come
         name: bytes = parts[0][0].encode()
         return _ONE + _INT16(len(name)) + name + _ONE + write(parts[0])

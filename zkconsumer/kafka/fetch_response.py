@@ -1,10 +1,9 @@
-"""Reads the answer to a fetch, versions 0 to 11, without touching the records.
+"""Reads a fetch response, versions 0 to 11, without touching the records. Pure; the fetcher thread calls it.
 
-Pure; called by the fetcher thread. aiokafka's own reader would copy the records several times and walk them through a
-stream object; here each partition's records are copied once, out of a small receive buffer: an answer of 50 MB does
-not take 100. Lengths and counts are compared with what is left of the answer and what was asked for, and memory grows
-with what has come.
-Whatever the bytes are, the outcome is an answer or a BrokerError.
+aiokafka's own reader would copy the records several times and walk them through a stream object. Here each partition's
+records are copied once, out of a small receive buffer, so a response of 50 MB does not take 100. Lengths and counts are
+compared with the rest of the response and with the request, and memory grows with the bytes that came. Any bytes give
+either a response or a BrokerError.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from zkconsumer.errors import BrokerError
-from zkconsumer.kafka.bounded_receive import Receive, received
+from zkconsumer.kafka.connection import Receive, receive_bounded
 
 _INT16 = Struct(">h").unpack_from
 _INT32 = Struct(">i").unpack_from
@@ -32,13 +31,15 @@ _MOST_ABORTED = 500_000
 """Aborted transactions beside the records of one partition. Each takes ten times its bytes in memory."""
 
 
-class FetchedPartition(NamedTuple):
-    """One partition of an answer.
+class PartitionResponse(NamedTuple):
+    """One partition of a response.
 
-    ``error`` is a code of ``kafka.error_codes``; ``high_watermark`` the log end as far as consumers may read, -1
-    unknown; ``last_stable`` where the first open transaction begins, or as far, -1 unknown; ``log_start`` the first
-    offset there is, -1 unknown; ``aborted`` the (producer id, first offset) of aborted transactions in the records,
-    told only to read_committed; ``records`` the message set for ``records.batches``.
+    - ``error``: a code of ``kafka.error_codes``
+    - ``high_watermark``: the log end as far as consumers may read, -1 unknown
+    - ``last_stable``: where the first open transaction begins, or the log end, -1 unknown
+    - ``log_start``: the first offset of the log, -1 unknown
+    - ``aborted``: (producer id, first offset) of aborted transactions in the records, told only to read_committed
+    - ``records``: the message set, for ``message_set.batches``
     """
 
     topic: str
@@ -51,26 +52,28 @@ class FetchedPartition(NamedTuple):
     last_stable: int = -1
 
     def end(self, isolation_level: int) -> int:
-        """The log's end as far as that isolation level (0: read_uncommitted, 1: read_committed) is handed messages."""
+        """Return the log end for an isolation level (0: read_uncommitted, 1: read_committed)."""
         return self.last_stable if isolation_level and self.last_stable >= 0 else self.high_watermark
 
 
-class FetchAnswer(NamedTuple):
-    """An answer: seconds of throttling by the broker's quota, the partitions in the broker's order, and the id of the
-    fetch session, 0 for none (in a session, partitions with nothing new are left out).
+class FetchResponse(NamedTuple):
+    """A response: seconds of throttling by the broker's quota, the partitions in the broker's order, and the session
+    id.
+
+    The session id is 0 without a fetch session. In a session, partitions with nothing new are left out.
     """
 
     throttle: float
-    partitions: list[FetchedPartition]
+    partitions: list[PartitionResponse]
     session_id: int = 0
     error: int = 0
 
 
-class Window:
-    """The part of an answer that is in memory: ``view`` from ``at`` on.
+class ResponseReader:
+    """Reads a response while it is received; ``view`` from ``at`` on is the part in memory.
 
-    Arguments: ``buffer`` to receive into, which is replaced where it cannot hold a name; ``size`` in bytes that the
-    answer has by its head; ``receive`` fills a view with what comes next; ``begun`` is what has come already.
+    Arguments: ``buffer`` to receive into, which is replaced if it cannot hold a name; ``size`` in bytes of the
+    response, by its head; ``receive`` fills a view with the next bytes; ``begun`` are the bytes that have come already.
     """
 
     __slots__ = ("_left", "_receive", "at", "buffer", "view")
@@ -83,21 +86,21 @@ class Window:
         self.view = memoryview(begun)
 
     @classmethod
-    def over(cls, view: memoryview) -> Window:
-        """The window over an answer that is in memory as a whole."""
-        window = cls(bytearray(), 0, lambda _: None)
-        window.view = view
-        return window
+    def over(cls, view: memoryview) -> ResponseReader:
+        """Return the reader of a response that is in memory as a whole."""
+        reader = cls(bytearray(), 0, lambda _: None)
+        reader.view = view
+        return reader
 
     def fill(self, count: int) -> None:
-        """Have the next ``count`` bytes in the view, or all that there are; ``count`` is that of a name or a head.
+        """Have the next ``count`` bytes in the view, or all that are left; ``count`` is that of a name or a head.
 
-        Raises what ``receive`` raises.
+        Raises: errors of ``receive``.
         """
         have = len(self.view) - self.at
         if have >= count or not self._left:
             return
-        rest = bytes(self.view[self.at :])  # short: less than what is asked for beyond it
+        rest = bytes(self.view[self.at :])  # short: less than ``count``
         if len(self.buffer) < count:
             self.buffer = bytearray(count)
         whole = memoryview(self.buffer)
@@ -110,7 +113,7 @@ class Window:
     def take(self, count: int) -> memoryview:
         """Return the next ``count`` bytes, valid until the next call; ``count`` is that of a name or a head.
 
-        Raises ValueError where fewer are left: a slice of Python would silently be shorter.
+        Raises: ValueError if fewer are left; a slice of Python would silently be shorter.
         """
         start, end = self.at, self.at + count
         if end > len(self.view):
@@ -121,12 +124,12 @@ class Window:
         return self.view[start:end]
 
     def data(self, count: int) -> bytes:
-        """Return a copy of the next ``count`` bytes, however many. Raises ValueError where fewer are left."""
+        """Return a copy of the next ``count`` bytes, however many. Raises ValueError if fewer are left."""
         if count <= len(self.view) - self.at or count <= len(self.buffer):
             return bytes(self.take(count))
         self._check(count)
         begun = self.view[self.at :]
-        found = received(begun, count, self.buffer, self._receive)
+        found = receive_bounded(begun, count, self.buffer, self._receive)
         self._left -= count - len(begun)
         self.view, self.at = memoryview(b""), 0
         return found
@@ -137,57 +140,57 @@ class Window:
 
     @property
     def left(self) -> int:
-        """Bytes of the answer that were not looked at."""
+        """Bytes of the response that were not read yet."""
         return len(self.view) - self.at + self._left
 
 
-def parse(view: memoryview, version: int, who: str) -> FetchAnswer:
-    """The answer in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
+def parse(view: memoryview, version: int, who: str) -> FetchResponse:
+    """Return the response in ``view`` (after the correlation id). Arguments: ``who`` names the broker in errors.
 
-    Raises BrokerError for bytes that are no answer of this version.
+    Raises: BrokerError for bytes that are no response of this version.
     """
-    return read(Window.over(view), version, who)
+    return read(ResponseReader.over(view), version, who)
 
 
-def read(window: Window, version: int, who: str, partitions: int | None = None) -> FetchAnswer:
-    """As :func:`parse`, of an answer that is still being received. Raises what receiving raises as well.
+def read(reader: ResponseReader, version: int, who: str, partitions: int | None = None) -> FetchResponse:
+    """As :func:`parse`, of a response that is still being received. Raises errors of receiving as well.
 
-    Arguments: ``partitions`` is how many there may be at most, since they were asked for; None does not check it.
+    Arguments: ``partitions`` is the most that there may be, as requested; None does not check it.
     """
     try:
-        answer = _read(window, version, partitions)
+        answer = _read(reader, version, partitions)
     except (struct.error, UnicodeDecodeError, ValueError) as failure:
         raise BrokerError(f"{who}: its answer to Fetch version {version} cannot be read: {failure}") from failure
-    if window.left:
-        raise BrokerError(f"{who}: its answer to Fetch version {version} has {window.left} bytes too many")
+    if reader.left:
+        raise BrokerError(f"{who}: its answer to Fetch version {version} has {reader.left} bytes too many")
     return answer
 
 
-def _read(window: Window, version: int, most: int | None) -> FetchAnswer:
+def _read(reader: ResponseReader, version: int, most: int | None) -> FetchResponse:
     throttle, error, session_id = 0, 0, 0
     if version >= 7:
-        throttle, error, session_id, topics = _START_7.unpack(window.take(_START_7.size))
+        throttle, error, session_id, topics = _START_7.unpack(reader.take(_START_7.size))
     elif version >= 1:
-        throttle, topics = _START_1.unpack(window.take(_START_1.size))
+        throttle, topics = _START_1.unpack(reader.take(_START_1.size))
     else:
-        (topics,) = _INT32(window.take(4), 0)
-    partitions: list[FetchedPartition] = []
+        (topics,) = _INT32(reader.take(4), 0)
+    partitions: list[PartitionResponse] = []
     for _ in range(_checked(topics)):
-        (length,) = _INT16(window.take(2), 0)
+        (length,) = _INT16(reader.take(2), 0)
         if length < 0:
             raise ValueError("a topic without a name")
-        named = window.take(length + 4)
+        named = reader.take(length + 4)
         topic = str(named[:length], "utf-8")
         (count,) = _INT32(named, length)
         if most is not None and len(partitions) + count > most:
             raise ValueError(f"more than the {most} partitions that were asked for")
-        partitions.extend(_read_partition(window, version, topic) for _ in range(_checked(count)))
-    return FetchAnswer(throttle / 1000, partitions, session_id, error)
+        partitions.extend(_read_partition(reader, version, topic) for _ in range(_checked(count)))
+    return FetchResponse(throttle / 1000, partitions, session_id, error)
 
 
-def _read_partition(window: Window, version: int, topic: str) -> FetchedPartition:
-    window.fill(_HEAD)
-    view, at = window.view, window.at  # one look at the window for what usually lies in one piece: there may be many
+def _read_partition(reader: ResponseReader, version: int, topic: str) -> PartitionResponse:
+    reader.fill(_HEAD)
+    view, at = reader.view, reader.at  # read once: there may be many partitions, and a head usually lies in one piece
     log_start = last_stable = -1
     if version >= 5:
         partition, error, high_watermark, last_stable, log_start = _PARTITION_5.unpack_from(view, at)
@@ -201,23 +204,23 @@ def _read_partition(window: Window, version: int, topic: str) -> FetchedPartitio
     aborted: tuple[tuple[int, int], ...] = ()
     if version >= 4:
         (count,) = _INT32(view, at)
-        window.at = at + 4
+        reader.at = at + 4
         if _checked(count):
             if count > _MOST_ABORTED:
                 raise ValueError(f"{count} aborted transactions, more than {_MOST_ABORTED}")
-            aborted = tuple(_ABORTED.iter_unpack(window.data(count * _ABORTED.size)))
-            window.fill(_HEAD)
-        view, at = window.view, window.at
+            aborted = tuple(_ABORTED.iter_unpack(reader.data(count * _ABORTED.size)))
+            reader.fill(_HEAD)
+        view, at = reader.view, reader.at
     if version >= 11:
-        at += 4  # the preferred read replica: told only to those who name their rack
+        at += 4  # the preferred read replica, which is told only to a client that names its rack
     (size,) = _INT32(view, at)
-    window.at = at + 4
-    records = window.data(size) if _checked(size) else b""
-    return FetchedPartition(topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
+    reader.at = at + 4
+    records = reader.data(size) if _checked(size) else b""
+    return PartitionResponse(topic, partition, error, high_watermark, log_start, aborted, records, last_stable)
 
 
 def _checked(count: int) -> int:
-    """A length or count; -1 stands for null, which means nothing here; less is no length."""
+    """Return a length or count; -1 stands for null, which means nothing here. Raises ValueError for less."""
     if count < -1:
         raise ValueError(f"negative length {count}")
     return max(count, 0)

@@ -46,7 +46,7 @@ from zkconsumer.kafka.group_schemas import (
     SYNC_GROUP,
 )
 from zkconsumer.kafka.requests import Api
-from zkconsumer.kafka.schema import Call, Message, Values
+from zkconsumer.kafka.schema import ApiRequest, ApiSchema, Values
 from zkconsumer.model import Endpoint, TopicPartition
 
 __all__ = ["DescribedMember", "GroupChannel", "GroupDescription", "Joined", "Membership", "StoredOffset"]
@@ -64,12 +64,12 @@ _OF_THE_GROUP: Final = frozenset(
         error_codes.FENCED_INSTANCE_ID,
     }
 )
-"""Codes that are never one partition's matter."""
+"""Codes that concern the whole group, never one partition."""
 
 _LEAST_GENERATION: Final = 2  # of 0.9
 _INT32_MAX: Final = 2**31 - 1
 _NO_EPOCH: Final = -1
-_UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: nothing but the deadline ends such a wait
+_UNTIL_DEADLINE: Final = 1e7  # seconds that the broker may be silent: only the deadline ends such a wait
 
 
 class GroupChannel:
@@ -94,7 +94,7 @@ class GroupChannel:
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """The version of each request on this connection, by its name."""
+        """The version of each request on this connection, by the name of the request."""
         return {message.name: version for message, version in self._versions.items()}
 
     def connect(self, deadline: Deadline) -> None:
@@ -134,11 +134,11 @@ class GroupChannel:
         deadline: Deadline,
         reason: str = "",
     ) -> Joined:
-        """Join the group, and wait until all of its members have, or the slow ones were given up.
+        """Join the group, and wait until all members have joined, or the broker has given up slow ones.
 
-        Arguments: each strategy's name and subscription, the preferred one first; the timeouts in seconds; ``reason``
-        for the broker's log. How long the broker waits depends on the others' rebalance timeouts too, so ``deadline``
-        alone ends it. Raises MemberIdRequiredError, whose ``member_id`` is the one to join again with.
+        Arguments: ``protocols`` are the strategies' names and subscriptions, the preferred one first; the timeouts are
+        in seconds; ``reason`` is for the broker's log. The broker's wait depends on the rebalance timeouts of other
+        members too, so ``deadline`` alone ends it. Raises MemberIdRequiredError, which has the ``member_id`` to use.
         """
         values = {
             **self._values(who),
@@ -169,9 +169,9 @@ class GroupChannel:
     def sync(
         self, who: Membership, *, protocol: str, deadline: Deadline, assignments: Mapping[str, bytes] | None = None
     ) -> bytes:
-        """Wait for the leader's assignment, or give it as the leader. Returns what is ours, for ``decode_assignment``.
+        """Wait for the leader's assignment, or send it as the leader. Returns our part, for ``decode_assignment``.
 
-        Arguments: ``protocol`` is the strategy that the join named; ``assignments`` of each member, by the leader.
+        Arguments: ``protocol`` is the strategy that the join named; ``assignments`` is the leader's, by member.
         """
         values = {
             **self._values(who),
@@ -186,15 +186,14 @@ class GroupChannel:
         return bytes(answer["assignment"] or b"")
 
     def heartbeat(self, who: Membership, deadline: Deadline) -> None:
-        """Say that we are alive; hear whether the group rebalances."""
+        """Send a heartbeat. Raises RebalanceInProgressError if the group rebalances."""
         answer = self._ask(HEARTBEAT, self._values(who), deadline)
         self._check(answer["error_code"], f"a heartbeat in group {who.group!r}")
 
     def leave(self, who: Membership, deadline: Deadline, *, reason: str = "") -> None:
-        """Leave the group, which lets the others rebalance at once.
+        """Leave the group, so that the other members rebalance at once.
 
-        Static members are left in by the broker's grace unless their instance is removed in so many words: with an
-        ``instance_id`` this removes them.
+        A static member leaves too: a broker removes it only if the request names its ``instance_id``, as this one does.
         """
         one = {"member_id": who.member_id, "group_instance_id": who.instance_id, "reason": reason or None}
         values = {"group_id": who.group, "member_id": who.member_id, "members": [one]}
@@ -205,11 +204,11 @@ class GroupChannel:
     def commit(
         self, who: Membership, offsets: Mapping[TopicPartition, int | StoredOffset], deadline: Deadline
     ) -> Mapping[TopicPartition, int]:
-        """Write offsets, as a member, or as nobody while the group has no members; a :class:`StoredOffset` with what
-        stands beside it.
+        """Write offsets, as a member, or as nobody while the group has no members.
 
-        Returns the error code of each partition, 0 where it is written. An error of the group, which the answer
-        repeats for every partition, is raised: nothing is written then.
+        A :class:`StoredOffset` is written with its metadata and leader epoch. Returns the error code of each partition,
+        0 if it is written. An error of the group, which the answer repeats for each partition, is raised: nothing is
+        written then.
         """
         values = {
             **self._values(who),
@@ -231,10 +230,10 @@ class GroupChannel:
     def offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None, deadline: Deadline
     ) -> Mapping[TopicPartition, StoredOffset]:
-        """Read offsets; of all partitions that have one where ``partitions`` is None (brokers from 0.10.2 on).
+        """Read offsets of these partitions, or of all with an offset (None, brokers from 0.10.2 on).
 
-        -1 where there is none; an error of one partition stands in its entry, UNSTABLE_OFFSET_COMMIT where a
-        transaction may yet change it (brokers from 2.5 on).
+        An offset is -1 if none is stored. The entry of a partition has its own error, UNSTABLE_OFFSET_COMMIT if a
+        transaction may still change it (brokers from 2.5 on).
         """
         wanted = None if partitions is None else list(partitions)
         if wanted is None and self._versions.get(OFFSET_FETCH, 0) < 2:
@@ -261,7 +260,7 @@ class GroupChannel:
         return found
 
     def describe(self, groups: Iterable[str], deadline: Deadline) -> Mapping[str, GroupDescription]:
-        """Groups as this broker, their coordinator, sees them. An error of any of them is raised."""
+        """Return groups as this broker, their coordinator, sees them. Raises the error of any of them."""
         wanted = list(groups)
         answer = self._ask(DESCRIBE_GROUPS, {"groups": wanted}, deadline)
         found: dict[str, GroupDescription] = {}
@@ -278,7 +277,7 @@ class GroupChannel:
         return found
 
     def groups(self, deadline: Deadline) -> Mapping[str, str]:
-        """The groups that this broker coordinates, each with its protocol type (empty: only offsets)."""
+        """Return the groups that this broker coordinates, each with its protocol type (empty: only offsets)."""
         answer = self._ask(LIST_GROUPS, {}, deadline)
         self._check(answer["error_code"], "its groups")
         return {one["group_id"]: one["protocol_type"] or "" for one in answer["groups"] or ()}
@@ -306,13 +305,13 @@ class GroupChannel:
 
     # -- inside
 
-    def _ask(self, message: Message, values: Values, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
+    def _ask(self, message: ApiSchema, values: Values, deadline: Deadline, max_wait: float = 0.0) -> dict[str, Any]:
         version = self._versions.get(message)
         if version is None:
             reason = f"does not know {message.name}" if self._versions else "not connected"
             raise BrokerError(f"{self._channel.name}: {reason}")
         answer: dict[str, Any] = self._channel.exchange(
-            Api(message.key, message.name, ()), Call(message, version, values), deadline, max_wait
+            Api(message.key, message.name, ()), ApiRequest(message, version, values), deadline, max_wait
         )
         return answer
 

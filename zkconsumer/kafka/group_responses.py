@@ -16,14 +16,14 @@ from zkconsumer.kafka.group_schemas import (
     OFFSET_DELETE,
     OFFSET_FETCH,
 )
-from zkconsumer.kafka.schema import Message
+from zkconsumer.kafka.schema import ApiSchema
 
-Versions = Mapping[Message, int]
+Versions = Mapping[ApiSchema, int]
 
 _OPTIONAL: Final = frozenset({DELETE_GROUPS, OFFSET_DELETE})
 """Requests of tools. Brokers before 1.1 and 2.4 do not know them."""
 
-_LEAST: Final[Mapping[Message, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
+_LEAST: Final[Mapping[ApiSchema, int]] = {OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
 """The lowest versions that keep offsets in Kafka. With version 0 the broker writes them to ZooKeeper."""
 
 OF_0_8: Final[Versions] = {FIND_COORDINATOR: 0, OFFSET_COMMIT: 1, OFFSET_FETCH: 1}
@@ -59,10 +59,9 @@ class StoredOffset(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The answer to a join. Only the leader learns of the ``members``.
+    """The response to a join. Only the leader gets the ``members``.
 
-    ``skip_assignment``: the group goes on with the assignment it has, which a static leader that comes back is to
-    leave alone (KIP-814).
+    ``skip_assignment`` tells a returning static leader to keep the group's assignment (KIP-814).
     """
 
     generation: int
@@ -74,12 +73,12 @@ class Joined(NamedTuple):
 
     @property
     def is_leader(self) -> bool:
-        """Whether we lead the group."""
+        """Whether this member leads the group."""
         return bool(self.member_id) and self.leader == self.member_id
 
 
 class DescribedMember(NamedTuple):
-    """A member as the coordinator describes it to anybody."""
+    """A member as its coordinator describes it."""
 
     member_id: str
     instance_id: str | None
@@ -93,10 +92,10 @@ _WITHOUT_MEMBERS = frozenset({"Empty", "Dead"})
 
 
 class GroupDescription(NamedTuple):
-    """A group as its coordinator sees it.
+    """A group as its coordinator describes it.
 
-    ``state`` is Empty, PreparingRebalance, CompletingRebalance (AwaitingSync before 1.1), Stable or Dead; the last one
-    also where there is no such group.
+    ``state`` is Empty, PreparingRebalance, CompletingRebalance (AwaitingSync before 1.1), Stable or Dead. A group that
+    does not exist is Dead.
     """
 
     state: str
@@ -106,7 +105,7 @@ class GroupDescription(NamedTuple):
 
     @property
     def who(self) -> list[str]:
-        """The members in words, by client.id, group.instance.id and host; empty where offsets of nobody are taken."""
+        """The members in words, by client.id, group.instance.id and host; empty if anybody may commit."""
         if self.state in _WITHOUT_MEMBERS:
             return []
         names = [
@@ -117,12 +116,12 @@ class GroupDescription(NamedTuple):
         return sorted(names) or [f"somebody: its state is {self.state}"]
 
 
-def negotiated_versions(ranges: Mapping[int, tuple[int, int]], broker: str, wanted: Collection[Message]) -> Versions:
+def negotiated_versions(ranges: Mapping[int, tuple[int, int]], broker: str, wanted: Collection[ApiSchema]) -> Versions:
     """Return the highest version of each wanted request that both sides know, without requests of tools only we know.
 
     Arguments: ``ranges`` is the broker's lowest and highest version by request number. Raises BrokerError.
     """
-    chosen: dict[Message, int] = {}
+    chosen: dict[ApiSchema, int] = {}
     for message in wanted:
         low, high = ranges.get(message.key, (0, -1))
         best = min(high, message.highest)

@@ -1,11 +1,11 @@
-"""The requests of groups, described for every version from 0.9's to those of 3.9 that a consumer's group needs. Pure.
+"""Schemas of the group requests, in all versions from 0.8.2 to 3.9 that a group of consumers needs. Pure.
 
-What later versions than ``highest`` add is for other things: several groups in one request, KIP-848's groups.
+Versions later than ``highest`` serve other purposes: several groups in one request, KIP-848's groups.
 """
 
 from __future__ import annotations
 
-from zkconsumer.kafka.schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, Field, Message
+from zkconsumer.kafka.schema import BOOL, BYTES, INT8, INT16, INT32, INT64, STRING, ApiSchema, Field
 
 _ERROR = Field("error_code", INT16)
 _GROUP = Field("group_id", STRING)
@@ -21,7 +21,7 @@ def _instance(since: int) -> Field:
     return Field("group_instance_id", STRING, since, default=None)
 
 
-FIND_COORDINATOR = Message(
+FIND_COORDINATOR = ApiSchema(
     *(10, "FindCoordinator", 0, 3, 3),
     request=(Field("key", STRING), Field("key_type", INT8, 1, default=0)),
     response=(
@@ -34,7 +34,7 @@ FIND_COORDINATOR = Message(
     ),
 )
 
-JOIN_GROUP = Message(
+JOIN_GROUP = ApiSchema(
     *(11, "JoinGroup", 0, 9, 6),
     request=(
         _GROUP,
@@ -59,7 +59,7 @@ JOIN_GROUP = Message(
     ),
 )
 
-SYNC_GROUP = Message(
+SYNC_GROUP = ApiSchema(
     *(14, "SyncGroup", 0, 5, 4),
     request=(
         _GROUP,
@@ -79,11 +79,11 @@ SYNC_GROUP = Message(
     ),
 )
 
-HEARTBEAT = Message(
+HEARTBEAT = ApiSchema(
     *(12, "Heartbeat", 0, 4, 4), request=(_GROUP, _GENERATION, _MEMBER, _instance(3)), response=(_throttle(1), _ERROR)
 )
 
-LEAVE_GROUP = Message(
+LEAVE_GROUP = ApiSchema(
     *(13, "LeaveGroup", 0, 5, 4),
     request=(
         _GROUP,
@@ -96,7 +96,7 @@ LEAVE_GROUP = Message(
 _PARTITION = Field("partition_index", INT32)
 _TOPIC = Field("name", STRING)
 
-OFFSET_COMMIT = Message(
+OFFSET_COMMIT = ApiSchema(
     *(8, "OffsetCommit", 0, 8, 8),
     request=(
         _GROUP,
@@ -129,7 +129,7 @@ OFFSET_COMMIT = Message(
     ),
 )
 
-OFFSET_FETCH = Message(
+OFFSET_FETCH = ApiSchema(
     *(9, "OffsetFetch", 0, 7, 6),
     request=(
         _GROUP,
@@ -160,7 +160,7 @@ OFFSET_FETCH = Message(
     ),
 )
 
-DESCRIBE_GROUPS = Message(
+DESCRIBE_GROUPS = ApiSchema(
     *(15, "DescribeGroups", 0, 5, 5),
     request=(Field("groups", STRING, many=True), Field("include_authorized_operations", BOOL, 3, default=False)),
     response=(
@@ -192,7 +192,7 @@ DESCRIBE_GROUPS = Message(
     ),
 )
 
-LIST_GROUPS = Message(
+LIST_GROUPS = ApiSchema(
     *(16, "ListGroups", 0, 5, 3),
     request=(
         Field("states_filter", STRING, 4, default=(), many=True),
@@ -214,13 +214,13 @@ LIST_GROUPS = Message(
     ),
 )
 
-DELETE_GROUPS = Message(
+DELETE_GROUPS = ApiSchema(
     *(42, "DeleteGroups", 0, 2, 2),
     request=(Field("groups_names", STRING, many=True),),
     response=(_throttle(0), Field("results", (_GROUP, _ERROR), many=True)),
 )
 
-OFFSET_DELETE = Message(
+OFFSET_DELETE = ApiSchema(
     *(47, "OffsetDelete", 0, 0, 1),
     request=(_GROUP, Field("topics", (_TOPIC, Field("partitions", (_PARTITION,), many=True)), many=True)),
     response=(
@@ -234,7 +234,7 @@ GROUP_MESSAGES = (
     *(FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH),
     *(DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE),
 )
-"""All of them."""
+"""All requests of this module."""
 
 OFFSET_MESSAGES = (FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH)
-"""Those of a client that is no member and only reads and writes offsets."""
+"""The requests of a client that is no member and only reads and writes offsets."""

@@ -1,14 +1,15 @@
-"""Message formats 0 and 1 (brokers before 0.11, and what newer ones convert down): single messages, compressed in
-wrappers.
+"""Reads message formats 0 and 1: single messages, compressed ones in wrappers. Pure.
 
-Pure. Written by hand instead of using aiokafka's class, for three reasons: that class trusts the lengths inside a
-compressed set (a corrupt one can make it read outside its memory or loop for ever), gives one batch object for each
-uncompressed message, and does not read LZ4 of format 0. The records handed out are aiokafka's format 2 record
-objects, so that whoever iterates sees one kind: ``timestamp`` is -1 and ``timestamp_type`` -1 where the format has
-none (format 0).
+Brokers before 0.11 store them, and newer brokers convert messages down to them. Written by hand instead of using
+aiokafka's class, for three reasons. That class trusts the lengths inside a compressed set: a corrupt one can make it
+read outside its memory or loop for ever. It gives one batch object for each uncompressed message. It does not read LZ4
+of format 0.
 
-Mirrors the original's ByteBufferMessageSet: the CRC of each message is checked (inner ones too), the offsets inside a
-format 1 wrapper are relative to the wrapper's (KIP-31), LogAppendTime of the wrapper overrides the inner timestamps.
+The records are aiokafka's format 2 record objects, so that iterators see one kind. In format 0, which has none,
+``timestamp`` and ``timestamp_type`` are -1.
+
+Mirrors the original's ByteBufferMessageSet. The CRC of each message is checked, inner ones too. The offsets inside a
+format 1 wrapper are relative to the wrapper's (KIP-31). LogAppendTime of the wrapper overrides the inner timestamps.
 """
 
 from __future__ import annotations
@@ -25,38 +26,38 @@ from zkconsumer.kafka.batch_headers import CODEC, MalformedSetError
 from zkconsumer.kafka.compression import Expansion, decompress
 from zkconsumer.kafka.record_batch import DECODED_BYTES, RecordBatch
 
-_MADE_TOGETHER = 256  # of a wrapper's messages
+_MADE_TOGETHER = 256  # messages of a wrapper
 RUN_LIMIT = 512  # uncompressed messages that make one batch: enough to spread its cost, few enough to hold
 
 _HEAD = Struct(">qiIbB").unpack_from  # offset, size, CRC, magic, attributes
-_TIME_AND_KEY = Struct(">qi").unpack_from  # what follows in format 1
+_TIME_AND_KEY = Struct(">qi").unpack_from  # the next fields of format 1
 _INT32 = Struct(">i").unpack_from
 _START = 12  # offset and size
-_SUMMED = 16  # where the part begins that the CRC is of
-_BODY = 18  # where format 0 has the key, and format 1 the timestamp
+_SUMMED = 16  # where the checksummed part begins
+_BODY = 18  # the key in format 0, the timestamp in format 1
 _SMALLEST = 26  # the bytes of a message of format 0 with empty key and value
 _LOG_APPEND_TIME = 0x08
 
 
-class Run(NamedTuple):
-    """Some messages that were read together: ``base_offset`` is that of the first, ``next_offset`` the one after the
-    last (in a wrapper: after the wrapper's own).
+class MessageRun(NamedTuple):
+    """Some messages that were read together.
 
-    ``end`` is where the next one starts.
+    ``base_offset`` is that of the first, ``next_offset`` the one after the last (in a wrapper: after the wrapper's
+    own). ``end`` is where the next run starts.
     """
 
-    records: list[Any] | Wrapped
+    records: list[Any] | WrappedMessages
     base_offset: int
     next_offset: int
     end: int
 
 
-def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansion) -> Run:
-    """The messages from ``at``: one wrapper's content, or a run of uncompressed ones whose offsets grow.
+def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansion) -> MessageRun:
+    """Return the messages from ``at``: one wrapper's content, or a run of uncompressed ones whose offsets grow.
 
-    Arguments: ``data`` up to ``end`` is a message set whose messages are complete from ``at`` on as far as their
-    sizes say; the last may be cut off, then the run ends before it. The first one's offset was compared with its
-    neighbours'. Raises MalformedSetError if the first message is corrupt; a corrupt one after it ends the run.
+    Arguments: ``data`` up to ``end`` is a message set. Its messages are complete from ``at`` on, as far as their sizes
+    say. The last may be cut off; then the run ends before it. The caller has compared the first one's offset with its
+    neighbours'. Raises: MalformedSetError if the first message is corrupt; a corrupt one after it ends the run.
     """
     records: list[Any] = []
     view = memoryview(data)
@@ -68,7 +69,7 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansi
         stop = at + _START + size
         if records:
             if offset < next_offset and magic < 2:
-                if len(records) > 1:  # one of the two is wrong, and who called looks at both
+                if len(records) > 1:  # one of the two is wrong, and the caller looks at both
                     records.pop()
                     at, next_offset = before, records[-1].offset + 1
                 break
@@ -77,19 +78,19 @@ def read_run(data: bytes, at: int, end: int, check_crc: bool, expansion: Expansi
         try:
             _check(view, at, stop, offset, magic, stored if check_crc else None)
             if attributes & CODEC:
-                wrapped = Wrapped(data, at, stop, check_crc, expansion)
-                return Run(wrapped, wrapped.base_offset, offset + 1, stop)
+                wrapped = WrappedMessages(data, at, stop, check_crc, expansion)
+                return MessageRun(wrapped, wrapped.base_offset, offset + 1, stop)
             records.append(_record(data, at, stop, magic, attributes, offset, None))
         except MalformedSetError:
             if not records:
                 raise
             break
         before, at, next_offset = at, stop, offset + 1
-    return Run(records, records[0].offset, next_offset, at)
+    return MessageRun(records, records[0].offset, next_offset, at)
 
 
 def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored: int | None) -> None:
-    """Refuse a message whose head makes no sense or whose checksum is not the stored one (None: not asked for)."""
+    """Refuse a message with a senseless head, or whose checksum is not ``stored`` (None: not checked)."""
     if stop - at < _SMALLEST or offset < 0 or not 0 <= magic <= 1:
         raise MalformedSetError(f"a message says that its size is {stop - at - _START}, its format {magic}")
     if stored is not None:
@@ -99,7 +100,7 @@ def _check(view: memoryview, at: int, stop: int, offset: int, magic: int, stored
 
 
 def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset: int, stamp: int | None) -> Any:
-    """One message. Arguments: ``stamp`` is the time of appending that its wrapper says, None for the message's own."""
+    """Return one message. Arguments: ``stamp`` is the wrapper's time of appending, None for the message's own time."""
     body = at + _BODY
     if magic:
         if body + 16 > stop:
@@ -129,12 +130,11 @@ def _record(data: bytes, at: int, stop: int, magic: int, attributes: int, offset
     return DefaultRecord(offset, timestamp, kind, key, value, [])
 
 
-class Wrapped:
-    """The messages inside a wrapper, with their absolute offsets. They are made when they are iterated, since there may
-    be millions.
+class WrappedMessages:
+    """The messages inside a wrapper, with their absolute offsets.
 
-    Raises MalformedSetError unless all of them are whole and their offsets grow up to the wrapper's; iterating raises
-    it for one whose fields do not lie within it.
+    They are made when they are iterated, since there may be millions. Raises: MalformedSetError unless all of them are
+    whole and their offsets grow up to the wrapper's; iterating raises it for a message with fields outside of it.
     """
 
     __slots__ = ("_content", "_heads", "_magic", "_shift", "_stamp", "base_offset")
@@ -170,7 +170,7 @@ class Wrapped:
 
 
 InnerHead = tuple[int, int, int, int]
-"""Of a message in a wrapper: the offset as written, where it begins and ends, its attributes."""
+"""Of a message in a wrapper: the offset as written, its beginning and end, its attributes."""
 
 
 def _all_heads(content: bytes) -> Iterator[InnerHead]:
@@ -189,7 +189,7 @@ class WrapperBatch(RecordBatch):
 
     @property
     def many(self) -> bool:
-        """Always: else they are made at once."""
+        """Always: the messages of a small wrapper are made at once."""
         return True
 
     def __iter__(self) -> Iterator[Any]:
@@ -214,8 +214,9 @@ class WrapperBatch(RecordBatch):
 
 
 def _inner_offsets(content: bytes, magic: int, check_crc: bool) -> tuple[int, int, list[InnerHead]]:
-    """The first and the last offset as inner messages write them, and the heads of all where these are few. All must
-    be whole, and offsets must grow.
+    """Return the first and last offset as inner messages write them, and the heads of all if these are few.
+
+    All messages must be whole, and offsets must grow.
     """
     heads: list[InnerHead] = []
     view = memoryview(content)

@@ -1,15 +1,15 @@
-"""Message sets as brokers send them -> batches of records, formats 0, 1 and 2.
+"""Splits a message set, as brokers send it, into batches of records of formats 0, 1 and 2.
 
-Responsible for: finding the batches, their checksums, the transactions that were aborted, the message that does not
-fit, and the position of whatever is corrupt. Pure; used by the thread that reads a stream (``batches``) and by a
-fetcher that wants to know where to read on (``extent``). A set is only read, never changed, so several threads may
-read one.
+Responsible for finding the batches, for their checksums, for aborted transactions, for a message that does not fit, and
+for the position of a corrupt place. Pure; used by the thread that reads a stream. A set is only read, never changed, so
+several threads may read one.
 
-The batches are found here and not by aiokafka's ``MemoryRecords``, which takes the format of the first batch for that
-of all (sets of mixed formats exist after an upgrade of the brokers) and trusts the sizes in a batch's head.
+aiokafka's ``MemoryRecords`` is not used. It takes the format of the first batch for that of all, but sets of mixed
+formats exist after an upgrade of the brokers. It also trusts the sizes in a batch's head.
 
-Mirrors the original's ByteBufferMessageSet and the newer client's fetcher (transactions). Differs on purpose: records
-before the asked offset are never handed out, and a corrupt place is named together with where one can go on after it.
+Mirrors the original's ByteBufferMessageSet and, for transactions, the newer client's fetcher. Differs on purpose:
+records before the requested offset are never handed out. The error for a corrupt place also names the offset to go on
+at.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from zkconsumer.kafka.batch_headers import (
     TRANSACTIONAL,
     Head,
     MalformedSetError,
+    checksum_is_right,
     misplaced,
     missing,
     read_head,
 )
 from zkconsumer.kafka.compression import Expansion
-from zkconsumer.kafka.crc32c import checksum_is_right
-from zkconsumer.kafka.legacy_records import Wrapped, WrapperBatch, read_run
+from zkconsumer.kafka.legacy_records import WrappedMessages, WrapperBatch, read_run
 from zkconsumer.kafka.record_batch import MANY_RECORDS, CorruptRecordsError, EmptyBatch, RecordBatch, expanded
 from zkconsumer.model import TopicPartition
 
@@ -55,15 +55,17 @@ def batches(
     expansion: Expansion | None = None,
     end: int = 1 << 63,
 ) -> Iterator[RecordBatch]:
-    """The batches of a message set, in order.
+    """Return the batches of a message set, in order.
 
-    Arguments: ``fetch_offset`` is the offset that was asked for: batches wholly before it are left out, and records
-    before it; ``where`` is for errors; ``aborted`` the (producer id, first offset) from the answer, used with
-    ``read_committed``; ``expansion`` limits what each batch is decompressed to; ``end`` is where the set ends by its
-    extent: nothing behind it is read, and a batch that reaches further is corrupt. A batch that is cut off at the end
-    is left out, but if there is nothing else one batch stands for it (``wanted``). Raises CorruptRecordsError (an
-    InvalidMessageException) at a corrupt place, after the batches before it. To go on after it, call again with its
-    ``next_offset`` as ``fetch_offset``, or fetch from there.
+    A batch that is cut off at the end is left out. If there is nothing else, one empty batch stands for it
+    (``wanted``).
+
+    Arguments: ``fetch_offset`` is the requested offset; batches and records before it are left out. ``where`` is for
+    errors. ``aborted`` are (producer id, first offset) from the response, used with ``read_committed``. ``expansion``
+    limits the decompressed batches. ``end`` is the end of the set by its extent: nothing behind it is read, and a batch
+    that reaches further is corrupt. Raises: CorruptRecordsError (an InvalidMessageException) at a corrupt place, after
+    the batches before it. To go on after it, call again with its ``next_offset`` as ``fetch_offset``, or fetch from
+    there.
     """
     expansion = expansion or Expansion()
     transactions = _Transactions(aborted, expansion) if read_committed and aborted else None
@@ -84,7 +86,7 @@ def batches(
                     at = stop
                     continue
                 batch, at = _legacy(records, at, where, reached, check_crc, expansion)
-            elif next_offset <= reached:  # not looked into: after a corrupt place one can go on with the same set
+            elif next_offset <= reached:  # not read, so that reading can go on after a corrupt place of the same set
                 if transactions is not None and reached == fetch_offset:
                     transactions.skip(head, view[at:stop])
                 at = stop
@@ -115,8 +117,9 @@ def _batch(
     transactions: _Transactions | None,
     expansion: Expansion,
 ) -> RecordBatch:
-    """A batch of format 2. Raises MalformedSetError for a wrong checksum, a wrong count or an unreadable transaction
-    marker.
+    """Return a batch of format 2.
+
+    Raises: MalformedSetError for a wrong checksum, a wrong count or an unreadable transaction marker.
     """
     if check_crc and not checksum_is_right(view):
         raise MalformedSetError("the checksum of a batch is wrong")
@@ -133,10 +136,10 @@ def _batch(
 def _legacy(
     records: bytes, at: int, where: TopicPartition, first: int, check_crc: bool, expansion: Expansion
 ) -> tuple[RecordBatch, int]:
-    """Messages of formats 0 and 1, and where the next ones start. Raises MalformedSetError."""
+    """Return messages of formats 0 and 1, and where the next ones start. Raises MalformedSetError."""
     run = read_run(records, at, len(records), check_crc, expansion)
     base, found = run.base_offset, run.records
-    if isinstance(found, Wrapped):
+    if isinstance(found, WrappedMessages):
         if not found.few:
             return WrapperBatch(where, base, run.next_offset, None, first, found), run.end
         found = list(found)
@@ -146,10 +149,10 @@ def _legacy(
 
 
 def corrupt_at(records: bytes, at: int, where: TopicPartition, reached: int, reason: str) -> CorruptRecordsError:
-    """The error for the place at ``at``, with the next offset as far as the neighbours tell it.
+    """Return the error for the corrupt place at ``at``, with the offset to go on at, as far as the neighbours tell it.
 
-    A wrong checksum makes the batch's own last offset doubtful (a wild one would skip good messages), so it counts
-    only if it agrees with the number of records; better known is where the next batch starts.
+    A wrong checksum makes the batch's own last offset doubtful, and a wild one would skip good messages. So it counts
+    only if it agrees with the number of records. The start of the next batch is better evidence.
     """
     if len(records) - at < START.size:
         return CorruptRecordsError(where, reached, reached + 1, reason)
@@ -171,10 +174,10 @@ def corrupt_at(records: bytes, at: int, where: TopicPartition, reached: int, rea
 
 
 class _Transactions:
-    """Which producers' records belong to an aborted transaction, while the batches go by in order.
+    """Tells which producers' records belong to an aborted transaction, while the batches go by in order.
 
-    A broker sends with a read_committed answer the (producer id, first offset) of the aborted transactions in it;
-    each ends at its producer's next abort marker.
+    A broker sends with a read_committed response the (producer id, first offset) of its aborted transactions. Each ends
+    at its producer's next abort marker.
     """
 
     def __init__(self, aborted: Sequence[tuple[int, int]], expansion: Expansion) -> None:
@@ -183,7 +186,7 @@ class _Transactions:
         self._open: set[int] = set()
 
     def observe(self, head: Head, view: memoryview) -> bool:
-        """Whether the records of this batch are aborted. Raises MalformedSetError for an unreadable marker."""
+        """Return whether the records of this batch are aborted. Raises MalformedSetError for an unreadable marker."""
         _, next_offset, _, _, attributes, producer_id, _ = head
         while self._coming and self._coming[-1][0] < next_offset:
             self._open.add(self._coming.pop()[1])
@@ -194,13 +197,13 @@ class _Transactions:
         return True
 
     def skip(self, head: Head, view: memoryview) -> None:
-        """A batch before the asked offset went by, which may be corrupt and need not be read."""
+        """Pass a batch before the requested offset, which may be corrupt and need not be read."""
         with suppress(MalformedSetError):
             self.observe(head, view)
 
 
 def _marker(view: memoryview, limit: int) -> int:
-    """The kind of a transaction marker: 0 abort, 1 commit; -1 where compaction removed the record."""
+    """Return the kind of a transaction marker: 0 abort, 1 commit; -1 if compaction removed the record."""
     try:
         if view[BATCH_CODEC] & CODEC:
             view = expanded(view, limit)

@@ -1,7 +1,7 @@
-"""How far a message set reaches, from the heads of its batches alone.
+"""Finds how far a message set reaches, and its leader epochs, from the heads of its batches alone. Pure.
 
-Pure; called by fetchers, which must know where to read on before anybody has decoded the set (and while somebody does).
-Mirrors what the original's fetcher does with the outer messages of a set, in all three formats.
+Fetchers call it. They must know where to fetch on before a stream has decoded the set, and while it does. Mirrors the
+original's fetcher, which reads the outer messages of a set, for all three formats.
 """
 
 from __future__ import annotations
@@ -9,25 +9,39 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
-from zkconsumer.kafka.batch_headers import CONTROL, START, MalformedSetError, given_up, misplaced, missing, read_head
-from zkconsumer.kafka.crc32c import checksum_is_right
+from zkconsumer.core.leader_epochs import Epochs
+from zkconsumer.kafka.batch_headers import (
+    CONTROL,
+    START,
+    MalformedSetError,
+    checksum_is_right,
+    given_up,
+    misplaced,
+    missing,
+    read_head,
+)
 from zkconsumer.kafka.message_set import corrupt_at
 from zkconsumer.kafka.record_batch import CorruptRecordsError
 from zkconsumer.model import TopicPartition
 
 _OFFSET = Struct(">q").unpack_from
 NO_END = 1 << 63
-"""A log's end that is not known."""
+"""A log end that is not known."""
+_HEAD = Struct(">qii").unpack_from  # offset, size of the rest, leader epoch
+_EPOCH = Struct(">i").unpack_from
+EPOCH_AT, EPOCH_END = 12, 16
+"""The place of the leader epoch in a batch of format 2; older formats have other bytes there."""
+_MAGIC, _START = 16, 12
 
 
 class Extent(NamedTuple):
     """How far a set reaches.
 
-    ``next_offset`` is the one to ask for next, after the last whole batch; None where no new batch is whole.
-    ``partial`` says that the set ends inside a batch; ``wanted`` is at least how many bytes a fetch at the same
-    offset must have to get that batch too. ``messages`` is how many new messages there are, as far as heads tell: those
-    of older formats count with what was compacted away before them. ``last`` is where in the set the last whole batch
-    begins.
+    - ``next_offset``: the offset to fetch next, after the last whole batch; None if no new batch is whole
+    - ``partial``: the set ends inside a batch
+    - ``wanted``: bytes that a fetch at the same offset must have at least to get that batch too
+    - ``messages``: the number of new messages, as far as heads tell; older formats count compacted messages as well
+    - ``last``: where in the set the last whole batch begins
     """
 
     next_offset: int | None
@@ -38,12 +52,12 @@ class Extent(NamedTuple):
 
 
 def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: int = NO_END) -> Extent:
-    """How far a set reaches that was fetched at ``fetch_offset``. Costs under a microsecond a batch.
+    """Return how far a set reaches that was fetched at ``fetch_offset``. Costs under a microsecond a batch.
 
-    Arguments: ``log_end`` is how far the log is said to reach. A batch of format 2 that says it reaches further is
-    believed only if its checksum is right: to go on where it says would be out of range, and look like another log.
-    Raises CorruptRecordsError, naming the position, where the head of the first new batch makes no sense. One further
-    behind ends the extent before it, so that what is good is not held back.
+    Arguments: ``log_end`` is the end of the log as the leader says. A batch of format 2 that says it reaches further is
+    believed only if its checksum is right. Otherwise the next fetch would be out of range, and look like another log.
+    Raises: CorruptRecordsError, with the position, if the head of the first new batch makes no sense. A later one ends
+    the extent before it, so that the good batches are not held back.
     """
     at, reached, messages, last, last_offset = 0, fetch_offset, 0, 0, -1
     looked_at = len(records) - START.size  # before that there is an offset
@@ -52,7 +66,7 @@ def extent(records: bytes, where: TopicPartition, fetch_offset: int, log_end: in
             begins = at
             offset, next_offset, at, magic, attributes, _, count = head
             if magic < 2:
-                # nearly always the offsets grow, and that is seen here at a third of the cost
+                # nearly always the offsets grow; this finds that at a third of the cost
                 grow = last_offset < offset and at < looked_at and offset < _OFFSET(records, at)[0]
                 beyond = None if grow else misplaced(records, head, last_offset, reached)
                 if beyond is not None:
@@ -89,10 +103,32 @@ def _check(records: bytes, at: int, end: int, where: TopicPartition, reached: in
 
 
 def offset_after_partial(records: bytes, fetch_offset: int) -> int:
-    """Where to go on without the batch of which only a part came, for a set that holds nothing else new: after its
-    last message where its head tells that, at least after ``fetch_offset``.
+    """Return where to go on without a batch of which only a part came, in a set that holds nothing else new.
+
+    That is after the batch's last message if its head tells that, and at least after ``fetch_offset``.
     """
     at = 0
     while (head := read_head(records, at)) is not None:
         at = head[2]
     return given_up(records, at, fetch_offset)
+
+
+def epochs_in(records: bytes, fetch_offset: int, last: int) -> Epochs:
+    """Return the leader epochs of a set of whole batches, each with its first requested offset.
+
+    Sets of older formats have none, and batches may name none. Arguments: ``last`` is where the last whole batch
+    begins. Almost always all have the first one's epoch, and only two heads are read.
+    """
+    if len(records) <= _MAGIC or records[_MAGIC] != 2:
+        return ()
+    first, _, epoch = _HEAD(records, 0)
+    if epoch == _EPOCH(records, last + EPOCH_AT)[0]:
+        return ((max(first, fetch_offset), epoch),) if epoch >= 0 else ()
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at <= last:
+        first, size, epoch = _HEAD(records, at)
+        if records[at + _MAGIC] == 2 and epoch >= 0 and (not found or found[-1][1] != epoch):
+            found.append((max(first, fetch_offset), epoch))
+        at += _START + size
+    return tuple(found)

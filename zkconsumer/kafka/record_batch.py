@@ -1,9 +1,8 @@
-"""A batch of records and what can be wrong with it.
+"""A batch of records, and the error for a corrupt one. Pure.
 
-Pure. A batch is handed from the reader of a message set to whoever iterates it, one thread at a time.
-
-The hot path: records of format 2 are made by aiokafka's compiled class and come out in slabs through C iterators, so
-that no line of Python runs for each.
+The reader of a message set hands a batch to its iterator, one thread at a time. This is the hot path: aiokafka's
+compiled class makes the records of format 2, and they come out in slabs through C iterators. So no line of Python runs
+for each record.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ COMPILED: Final[bool] = "_crecords" in DefaultRecordBatch.__module__
 if not COMPILED:
     logger.warning("aiokafka's compiled record classes are missing: records are read by Python code, many times slower")
 
-DECODED_RECORDS: Final = 384  # of a batch that is decoded in one go, which is the fastest way
-_SLAB = 256  # records that are decoded at once otherwise: enough to spread the cost, few enough to hold
-# Both stay well below the 700 new objects at which Python looks for cyclic garbage: more, and each batch sets that off,
-# which takes another 60 % of the time of a message.
+# Both limits stay well below the 700 new objects at which Python looks for cyclic garbage. Otherwise each batch would
+# set that off, which takes another 60 % of the time of a message.
+DECODED_RECORDS: Final = 384  # A batch of at most so many is decoded in one go, which is fastest.
+_SLAB = 256  # Records of a larger batch that are decoded at once.
 MANY_RECORDS: Final = 65_536
-"""A batch of more is read in parts: columns, and what they are made of, take many times the bytes of small records."""
+"""A larger batch is read in parts: columns of small records take many times the bytes of the records."""
 DECODED_BYTES: Final = 256 * 1024
-"""Of large records fewer are decoded at a time: as many as are about this large together, or one."""
+"""Fewer large records are decoded at a time: as many as take about this many bytes, or one."""
 _COUNT_AT, _COUNT = 57, Struct(">i").unpack_from
 
 
 class CorruptRecordsError(InvalidMessageException):
-    """A place in a message set that cannot be read.
+    """An unreadable place in a message set.
 
-    ``where`` and ``offset`` name it (the offset at which it starts, as far as that can be told); ``next_offset`` is
-    where one can go on if the place is given up, always beyond the offset that was asked for.
+    ``where`` and ``offset`` name the place, as far as its start can be told. ``next_offset`` is the offset to go on at
+    if the place is given up. It is always beyond the requested offset.
     """
 
     def __init__(self, where: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
@@ -57,13 +56,13 @@ class CorruptRecordsError(InvalidMessageException):
 
 
 _UNTOLD: Final = Expansion()
-"""For readers that do not want to know how large a batch has become."""
+"""For readers that need no limit and no count of decompressed bytes."""
 
 
 def expanded(view: memoryview, limit: int) -> memoryview:
     """Return a compressed batch of format 2 as the same batch uncompressed, for readers that must not decompress it.
 
-    Arguments: ``limit`` is how many bytes its records may have. Raises ValueError.
+    Arguments: ``limit`` is how many bytes its records may have. Raises: ValueError.
     """
     batch = decompress(view[BATCH_CODEC] & CODEC, view[BATCH_SIZE:], 2, limit, view[:BATCH_SIZE])
     batch[BATCH_CODEC] &= ~CODEC
@@ -71,10 +70,9 @@ def expanded(view: memoryview, limit: int) -> memoryview:
 
 
 def ascend(records: Sequence[Any], first: int, end: int) -> bool:
-    """Whether the offsets of some records grow from one to the next, begin at ``first`` or later and end before
-    ``end``.
+    """Return whether the offsets of some records grow, begin at ``first`` or later and end before ``end``.
 
-    Where they go up one by one, as far as the first and the last tell, they are not looked at one by one.
+    If the first and the last show that they go up one by one, the others are not compared.
     """
     low, high = records[0].offset, records[-1].offset
     if not first <= low <= high < end:
@@ -83,18 +81,19 @@ def ascend(records: Sequence[Any], first: int, end: int) -> bool:
 
 
 class RecordBatch:
-    """Records of neighbouring offsets; iterate for aiokafka's record objects, as often as wanted.
+    """Records of neighbouring offsets; iterate for aiokafka's record objects, any number of times.
 
     A record has ``offset``, ``timestamp`` (ms, -1 for none), ``timestamp_type`` (0 CreateTime, 1 LogAppendTime, -1
     none), ``key`` and ``value`` (bytes or None) and ``headers``, a list of (str, bytes or None). Records before the
-    asked offset are left out. Iterating raises CorruptRecordsError (an InvalidMessageException) where a record cannot
-    be read.
+    requested offset are left out. Iterating raises CorruptRecordsError (an InvalidMessageException) at an unreadable
+    record.
 
-    ``base_offset`` is the first offset that the batch covers, ``next_offset`` the one after its last, whether or not
-    records are left there (compaction). ``is_control`` marks a transaction marker, ``is_aborted`` a batch of an
-    aborted transaction under read_committed; both have no records, but their offsets count. ``wanted`` is not 0 for
-    the one batch that stands for a set with nothing but the beginning of a batch: at least so many bytes must be
-    fetched to get it, and there are no records and no progress (``next_offset == base_offset``).
+    ``base_offset`` is the first offset that the batch covers, ``next_offset`` the one after its last, also if
+    compaction removed records there. ``is_control`` marks a transaction marker, ``is_aborted`` a batch of an aborted
+    transaction under read_committed. Both have no records, but their offsets count.
+
+    ``wanted`` is not 0 for the one empty batch that stands for a set with nothing but the beginning of a batch. At
+    least so many bytes must be fetched to get it, and ``next_offset == base_offset``.
     """
 
     __slots__ = ("_first", "_records", "_view", "base_offset", "expansion", "next_offset", "where")
@@ -113,9 +112,8 @@ class RecordBatch:
         records: Iterable[Any] = (),
         expansion: Expansion | None = None,
     ) -> None:
-        """Arguments: either ``view``, the bytes of a batch of format 2 of which records before ``first`` are not
-        wanted, or the ``records`` themselves, or neither; ``expansion`` limits what a compressed batch becomes, and is
-        told of it.
+        """Arguments: ``view`` is a batch of format 2, without its records before ``first``; ``records`` are the records
+        themselves. Only one of the two is given. ``expansion`` limits the decompressed batch, and counts its bytes.
         """
         self.where = where
         self.base_offset = base_offset
@@ -143,7 +141,7 @@ class RecordBatch:
                 records = list(DefaultRecordBatch(view))
             except MemoryError:
                 raise
-            except Exception as failed:  # noqa: BLE001 - told by the exact way, which hands out what is good before it
+            except Exception as failed:  # noqa: BLE001 - the exact way raises it, after the good records before it
                 return chain.from_iterable(self._slabs(view, failed))
             base, last = self.base_offset, self.base_offset + len(records) - 1
             as_usual = last < self.next_offset and records[0].offset == base and records[-1].offset == last
@@ -153,11 +151,11 @@ class RecordBatch:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many records that nobody should take all of them at once."""
+        """Whether there are so many records that they must not be taken all at once."""
         return self._view is not None and bool(_COUNT(self._view, _COUNT_AT)[0] > MANY_RECORDS)
 
     def in_parts(self) -> Iterator[RecordBatch]:
-        """The same as batches of some hundred records each. Raises CorruptRecordsError where one cannot be read."""
+        """Return the same as batches of some hundred records. Raises CorruptRecordsError at an unreadable record."""
         reached = self.base_offset
         for records in self._lists():
             if records:
@@ -168,7 +166,7 @@ class RecordBatch:
             yield RecordBatch(self.where, reached, self.next_offset)
 
     def _lists(self) -> Iterator[list[Any]]:
-        """The records in lists, the last cut short before one that cannot be read; then the error."""
+        """Return the records in lists, the last cut short before an unreadable record; then raise the error."""
         view = self._view
         assert view is not None
         return self._slabs(self._expanded(view) if view[BATCH_CODEC] & CODEC else view)
@@ -182,9 +180,9 @@ class RecordBatch:
         return view
 
     def _slabs(self, view: memoryview, before: Exception | None = None) -> Iterator[list[Any]]:
-        """The records in lists, the last cut short before a record that cannot be read; then the error.
+        """Return the records in lists, the last cut short before an unreadable record; then raise the error.
 
-        Arguments: ``before`` is what a quicker try raised. Where all can be read, a signal handler raised it.
+        Arguments: ``before`` is the error of a quicker try. If all records can be read, a signal handler raised it.
         """
         first = self._first if self._first > self.base_offset else 0
         unread = self.base_offset
@@ -220,7 +218,7 @@ class RecordBatch:
             raise before
 
     def _failed(self, offset: int, failure: Exception) -> CorruptRecordsError:
-        """The library and the codecs raise errors of many kinds for corrupt data, with no base in common."""
+        """Return the error for corrupt data; the library and the codecs raise many kinds, with no base in common."""
         next_offset = max(self.next_offset, offset + 1)
         return CorruptRecordsError(self.where, offset, next_offset, f"a record cannot be read: {failure!r}")
 
@@ -229,7 +227,7 @@ _DISORDER: Final = ValueError("its offset is not between that of the one before 
 
 
 def _ascending(records: Sequence[Any], first: int, end: int) -> list[Any]:
-    """Those up to the first whose offset is not after that of the one before, or not within the batch."""
+    """Return the records before the first whose offset does not grow, or is not within the batch."""
     good: list[Any] = []
     for record in records:
         if not first <= record.offset < end:
@@ -240,7 +238,7 @@ def _ascending(records: Sequence[Any], first: int, end: int) -> list[Any]:
 
 
 class EmptyBatch(RecordBatch):
-    """A batch without records that says why."""
+    """A batch without records, and the reason."""
 
     __slots__ = ("is_aborted", "is_control", "wanted")
 

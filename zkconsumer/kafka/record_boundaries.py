@@ -1,9 +1,9 @@
-"""Where the records of batches of format 2 begin, told without reading them one after the other.
+"""Finds where the records of batches of format 2 begin, without reading them one after the other.
 
-Pure, one thread at a time; needs numpy. A record's length is the first thing in it, and leads to the next. Runs of
-records of one length are told by comparing that length at equal distances. Elsewhere it is guessed from the bytes, for
-all records at once, where lengths stand, and a guess counts where the chain of lengths leads to it; from where it does
-not, a short loop goes on. So what comes out is the chain, whatever the bytes are.
+Pure, one thread at a time; needs numpy. A record begins with its length, which leads to the next. Runs of records of
+one length are found by comparing that length at equal distances. Elsewhere, places of lengths are guessed from the
+bytes, for all records at once. A guess counts if the chain of lengths leads to it. From a place where it does not, a
+short loop goes on. So the result is the chain, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ except ImportError:  # pragma: no cover - the tests' environment has it
 
 _PATIENCE = 64  # records to walk one by one before the next look for a likely one
 _LONGEST_WALK = 8192
-_SHORTEST_RUN = 32  # records of one length that are worth being looked at together
+_SHORTEST_RUN = 32  # records of one length that are worth comparing together
 _STRIP = 100_000  # bytes that are looked at together: their temporary vectors fit into the processor's cache
 _FEWEST_OTHERS = 4
 _SMALLEST = 12  # how the length of the smallest record is written: six numbers of one byte
@@ -27,17 +27,17 @@ _LONG = 127  # a byte beyond this is not the last one of its number
 
 
 class StrangeBytesError(Exception):
-    """The bytes are not as expected; read them with care instead."""
+    """The bytes are not as expected; the caller reads them record by record instead."""
 
 
 Span = tuple[int, int, int]
-"""Bytes from one place to another, and the number of records that they are."""
+"""Bytes from one place to another, and the number of their records."""
 
 
 def boundaries(data: bytes | memoryview, spans: Sequence[Span]) -> tuple[Any, Any]:
-    """Where each record of some spans begins (after its length) and ends, as vectors; spans in order, at least one.
+    """Return where each record of some spans begins (after its length) and ends, as vectors.
 
-    Raises StrangeBytesError where the records are not just what a span holds.
+    The spans are in order, at least one. Raises: StrangeBytesError if a span does not hold exactly its records.
     """
     if any(begin >= end or total < 1 for begin, end, total in spans):
         raise StrangeBytesError
@@ -61,7 +61,7 @@ def boundaries(data: bytes | memoryview, spans: Sequence[Span]) -> tuple[Any, An
 
 
 def _chain(data: bytes | memoryview, buffer: Any, spans: Sequence[Span]) -> Any:
-    """Where the length of each record stands. Raises StrangeBytesError or IndexError."""
+    """Return where the length of each record stands. Raises StrangeBytesError or IndexError."""
     found: list[list[Any]] = []
     others: list[tuple[list[Any], Span]] = []
     for begin, end, total in spans:
@@ -78,14 +78,14 @@ def _chain(data: bytes | memoryview, buffer: Any, spans: Sequence[Span]) -> Any:
 
 
 def _runs(data: bytes | memoryview, buffer: Any, span: Span, parts: list[Any]) -> Span:
-    """Put the runs of records of one length that a span begins with into ``parts``; returns what is left of it."""
+    """Put the runs of records of one length at the beginning of a span into ``parts``; returns the rest of the span."""
     at, end, left = span
     while left >= _SHORTEST_RUN:
         size = data[at]
         more = data[at + 1]
         step = 1 + (size >> 1) if size <= _LONG else (size >> 1) + (more << 6) - 62
         count = min(left, (end - at) // step)
-        # three alike are looked for first, since in most data no two are
+        # compare three first, since in most data no two lengths are equal
         if size & 1 or (size > _LONG and more > _LONG) or count < _SHORTEST_RUN:
             break
         if data[at + step] != size or data[at + 2 * step] != size:
@@ -108,7 +108,7 @@ def _runs(data: bytes | memoryview, buffer: Any, span: Span, parts: list[Any]) -
 
 
 def _chain_others(data: bytes | memoryview, buffer: Any, others: Sequence[tuple[list[Any], Span]]) -> None:
-    """The rest of some spans, by guessing; what is found is put to each span's parts."""
+    """Find the rest of some spans by guessing, and add it to each span's parts."""
     begins, ends, totals = np.array([span for _, span in others], np.int64).T
     likely = _likely(buffer, begins, int(ends[-1]))
     likely, following = _on_the_way(likely, _following(buffer, likely), begins, ends)
@@ -123,10 +123,10 @@ def _chain_others(data: bytes | memoryview, buffer: Any, others: Sequence[tuple[
 
 
 def _on_the_way(likely: Any, following: Any, begins: Any, ends: Any) -> tuple[Any, Any]:
-    """Likely places, and where the records there end, without those between the spans, and those that the place before
-    them leads past, to a later one.
+    """Return likely places, and the ends of the records there, without wrong ones.
 
-    Any of them may be right or wrong before and after that, but for the beginnings, which stay: the chain decides.
+    Places between the spans are left out, and places that the place before them leads past, to a later one. Any of the
+    others may still be right or wrong, but for the beginnings, which stay: the chain decides.
     """
     astray = (following[:-1] != likely[1:]).nonzero()[0]
     target = following[astray]
@@ -151,19 +151,19 @@ def _chain_each(
     firsts: Sequence[int],
     others: Sequence[tuple[list[Any], Span]],
 ) -> None:
-    """The rest of some spans, one after the other. Arguments: ``firsts`` are the indexes of their beginnings."""
-    # the indexes at which a likely place does not lead to the next one, or should not
+    """Find the rest of some spans, one after the other. Arguments: ``firsts`` are the indexes of their beginnings."""
+    # the indexes of likely places that do not lead to the next one, or should not
     breaks = {*np.flatnonzero(following[:-1] != likely[1:]).tolist(), *(first - 1 for first in firsts), len(likely) - 1}
     stops = sorted(breaks)
     patience = _PATIENCE
     for known, (parts, (_, end, left)) in zip(firsts, others, strict=True):
         while True:
-            # from one that is right the next is right as well, as long as each leads to the next
+            # behind a right place the next is right as well, as long as each leads to the next
             last = stops[bisect_left(stops, known)]
             parts.append(likely[known : last + 1])
             left -= last + 1 - known
             at = int(following[last])
-            if at < 0:  # one of more than 8 KB
+            if at < 0:  # a record of more than 8 KB
                 at = _walk(data, int(likely[last]), 1)[1]
             while left > 0 and at < end:
                 known = int(likely.searchsorted(at))
@@ -180,11 +180,11 @@ def _chain_each(
 
 
 def _likely(buffer: Any, begins: Any, finish: int) -> Any:
-    """Where lengths of records probably stand, those among them that surely do (``begins``), in order; nothing before
-    the first of these and from ``finish`` on is looked at, since what was fetched may be many times that.
+    """Return the places where lengths of records probably stand, in order, with the sure ones (``begins``).
 
-    A record without headers ends with 0 (their number); the next begins with its length, of one byte or two unless it
-    is large, and then 0 (its attributes). Text has no 0 in it, and other data seldom in this way.
+    Nothing before the first of these and from ``finish`` on is looked at, since the fetched bytes may be many times
+    that. A record without headers ends with 0, their number. The next record begins with its length, of one byte or two
+    unless it is large, and then 0, its attributes. Text has no 0 in it, and other data seldom in this way.
     """
     found = []
     for low in range(int(begins[0]), finish, _STRIP):
@@ -193,7 +193,7 @@ def _likely(buffer: Any, begins: Any, finish: int) -> Any:
         framed = zero[2:-1] | zero[3:]
         framed &= zero[:-3]
         at = framed.nonzero()[0]
-        if len(at) <= len(strip) // _FEWEST_OTHERS:  # else it is not worth being looked at
+        if len(at) <= len(strip) // _FEWEST_OTHERS:  # else guessing is not worth it
             at += low + 1
             found.append(at)
     at = np.concatenate(found) if found else begins[:0]
@@ -206,7 +206,7 @@ def _likely(buffer: Any, begins: Any, finish: int) -> Any:
 
 
 def _following(buffer: Any, at: Any) -> Any:
-    """Where the record behind each of these ends, -1 where its length is none, or one of more than two bytes."""
+    """Return where the record behind each place ends, -1 if its length is senseless or takes more than two bytes."""
     first = buffer[at].astype(np.int64)
     second = buffer.take(at + 1, mode="clip").astype(np.int64)
     short = first <= _LONG
@@ -215,8 +215,9 @@ def _following(buffer: Any, at: Any) -> Any:
 
 
 def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[Any, int]:
-    """Where the lengths of the next records stand, one by one, and where the last one ends. Raises IndexError beyond
-    the data.
+    """Return where the lengths of the next records stand, one by one, and where the last one ends.
+
+    Raises: IndexError beyond the data.
     """
     found = [0] * count
     for number in range(count):
@@ -233,7 +234,7 @@ def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[Any, int]:
 
 
 def _after_long(data: bytes | memoryview, at: int) -> int:
-    """Where a record ends whose length takes more than two bytes."""
+    """Return where a record ends whose length takes more than two bytes."""
     size = shift = 0
     while shift <= 28:
         byte = data[at]

@@ -1,11 +1,11 @@
-"""The requests we make: their versions, how they are written, and how the small answers are read.
+"""The requests of this client: their versions, how they are written, and how small responses are read.
 
-Pure (no socket, no clock). Requests are written and small answers read by aiokafka's protocol classes. They are not
-that library's public API, so the library is pinned and ``tests/contract/test_protocol_classes.py`` pins what is
-relied on here. A fetch is written by ``fetch_question.py``, and its answer read by ``fetch_answer.py``.
+Pure (no socket, no clock). aiokafka's protocol classes write requests and read small responses. They are not that
+library's public API. So the library is pinned, and ``tests/contract/test_protocol_classes.py`` tests the parts that are
+used here. ``fetch_request.py`` writes a fetch, and ``fetch_response.py`` reads its response.
 
-Mirrors the original, which talks Fetch 0 to 3, Metadata 0 and ListOffsets 0; differs in that from node version 3 on
-the broker is asked what it can do, so that brokers need not convert messages down (losing headers and zstd).
+Mirrors the original, which speaks Fetch 0 to 3, Metadata 0 and ListOffsets 0. Differs in that a broker of node version
+3 or later is asked for its versions. Otherwise it would convert messages down, and lose headers and zstd.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from aiokafka.protocol import admin, fetch, metadata, offset
 
+from zkconsumer.core.leader_epochs import EpochEnd
 from zkconsumer.errors import BrokerError
 from zkconsumer.kafka import error_codes
+from zkconsumer.kafka.schema import INT16, INT32, INT64, STRING, ApiRequest, ApiSchema, Field
 from zkconsumer.model import TopicPartition
 
 
@@ -39,27 +41,27 @@ SASL_HANDSHAKE = Api(17, "SaslHandshake", tuple(getattr(admin, f"SaslHandShakeRe
 SASL_AUTHENTICATE = Api(
     36, "SaslAuthenticate", tuple(getattr(admin, f"SaslAuthenticateRequest_v{v}") for v in range(2))
 )
-EPOCH_END = Api(23, "OffsetForLeaderEpoch", (None,) * 4)  # written by leader_epochs.py
+EPOCH_END = Api(23, "OffsetForLeaderEpoch", (None,) * 4)  # written by epoch_ends_request
 NEGOTIATED = (FETCH, LIST_OFFSETS, METADATA)
 LOGIN = (SASL_HANDSHAKE, SASL_AUTHENTICATE)
-"""What only a login needs, so that a broker may lack it (0.10 and 0.11 do not know the second)."""
+"""Requests that only a login needs, so that a broker may lack them (0.10 and 0.11 do not know the second)."""
 OPTIONAL = (*LOGIN, EPOCH_END)
 
 Versions = Mapping[Api, int]
-"""The version in which each request is written on one connection."""
+"""The version of each request on one connection."""
 
 _BASE: Versions = {FETCH: 0, LIST_OFFSETS: 0, METADATA: 0, API_VERSIONS: 0}
 CAPPED_FETCH = 3
-"""From this version of a fetch on brokers keep to the limit of a whole answer, but for one larger batch (KIP-74)."""
+"""From this version of a fetch on, brokers keep a whole response to the limit, but for one larger batch (KIP-74)."""
 ASK_FROM_GENERATION = 3
-"""Brokers that registered with this node version or later (0.10) can be asked what they understand."""
+"""Brokers that registered with this node version or later (0.10) can be asked for their versions."""
 
-_CONSUMER = -1  # the replica id of somebody who is no replica
-_TOOL = -2  # the replica id of Kafka's own tools, which see what consumers may not see yet
+_CONSUMER = -1  # the replica id of a client that is no replica
+_TOOL = -2  # the replica id of Kafka's own tools, which see messages that consumers may not see yet
 
 
 class FetchPosition(NamedTuple):
-    """One partition of a fetch: where to read on, and how many bytes at most (a first batch may be larger)."""
+    """One partition of a fetch: the offset to read on, and the most bytes (a first batch may be larger)."""
 
     topic: str
     partition: int
@@ -68,13 +70,15 @@ class FetchPosition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """What is asked of one broker in one exchange.
+    """One fetch request to one broker.
 
-    ``max_wait`` in seconds, ``min_bytes`` ends the wait early; ``max_bytes`` caps the answer where the broker can
-    (0.10.1 and later); ``isolation_level`` 0 is read_uncommitted, 1 read_committed (0.11 and later; older brokers
-    know no transactions, so it is dropped there). The order of ``positions`` is the order of service where bytes are
-    short. A fetch session (KIP-227, 1.1 and later, dropped for older brokers) is made and kept by ``session_id`` and
-    ``session_epoch``; the defaults ask for none. ``forgotten`` are the partitions to drop from the session.
+    - ``positions``: their order is the order of service if bytes are short
+    - ``max_wait``: in seconds; ``min_bytes`` of data end the wait early
+    - ``max_bytes``: the limit of the response, for brokers from 0.10.1 on
+    - ``isolation_level``: 0 is read_uncommitted, 1 read_committed; dropped for brokers before 0.11, without
+      transactions
+    - ``session_id``, ``session_epoch``: the fetch session (KIP-227, from 1.1 on); the defaults ask for none
+    - ``forgotten``: the partitions to drop from the session
     """
 
     positions: Sequence[FetchPosition]
@@ -88,8 +92,10 @@ class FetchRequest(NamedTuple):
 
 
 class ClusterMetadata(NamedTuple):
-    """What a broker says about topics: (host, port) of each broker, the leader of each partition that has one, and the
-    error code of each topic (by name) or partition that it cannot tell about.
+    """The metadata of topics, from one broker.
+
+    (host, port) of each broker, the leader of each partition that has one, and the error code of each topic (by name)
+    or partition that the broker cannot tell.
     """
 
     brokers: Mapping[int, tuple[str, int]]
@@ -98,9 +104,7 @@ class ClusterMetadata(NamedTuple):
 
 
 class ListedOffset(NamedTuple):
-    """The answer for one partition: -1 where there is no such offset; ``timestamp`` in ms, -1 where unknown; error
-    code.
-    """
+    """The answer for one partition: the offset, -1 for none; ``timestamp`` in ms, -1 if unknown; error code."""
 
     offset: int
     timestamp: int
@@ -108,17 +112,18 @@ class ListedOffset(NamedTuple):
 
 
 def base_versions(generation: int) -> Versions:
-    """What a broker understands unasked, by the version of its node in ZooKeeper: 1 (0.8) or 2 (0.9).
+    """Return the versions that a broker knows by its node in ZooKeeper, unasked: version 1 (0.8) or 2 (0.9).
 
-    Version 0 of everything is also what remains for a broker that registered as newer and still refuses to be asked.
+    A newer broker that refuses to be asked gets version 0 of everything.
     """
     return {**_BASE, FETCH: 1} if generation == 2 else _BASE
 
 
 def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Versions:
-    """The highest version of each request that both sides know. Arguments: ranges by the request's number; the broker.
+    """Return the highest version of each request that both sides know.
 
-    Raises BrokerError where there is none.
+    Arguments: the broker's ``ranges`` by the request's number; ``who`` is the broker. Raises: BrokerError if there is
+    none.
     """
     chosen: dict[Api, int] = {API_VERSIONS: 0}
     for api in NEGOTIATED:
@@ -141,12 +146,12 @@ def negotiated_versions(ranges: Mapping[int, tuple[int, int]], who: str) -> Vers
 
 
 def api_versions_request() -> Any:
-    """The question what the broker understands."""
+    """Return the request for the broker's versions."""
     return API_VERSIONS.classes[0]()
 
 
 def metadata_request(version: int, topics: Sequence[str]) -> Any:
-    """The question who leads the partitions of ``topics`` (not empty: version 0 would read that as all topics)."""
+    """Return the request for the leaders of ``topics`` (not empty: version 0 would read that as all topics)."""
     names = list(topics)
     return METADATA.classes[version](names, False) if version >= 4 else METADATA.classes[version](names)
 
@@ -154,8 +159,9 @@ def metadata_request(version: int, topics: Sequence[str]) -> Any:
 def list_offsets_request(
     version: int, wanted: Mapping[TopicPartition, int], isolation_level: int, *, written: bool = False
 ) -> Any:
-    """The question for the offset at a time of each partition (ms; -1 the end, -2 the beginning). With ``written`` the
-    end is that of the leader's log, beyond what consumers may read now.
+    """Return the request for the offset at a time of each partition (ms; -1 the end, -2 the beginning).
+
+    With ``written`` the end is that of the leader's log, beyond the messages that consumers may read now.
     """
     who = _TOOL if written else _CONSUMER
     one: tuple[int, ...] = (1,) if version == 0 else ()  # version 0 answers with a list; one entry is enough
@@ -166,21 +172,21 @@ def list_offsets_request(
 
 
 def _by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """Runs of equal topics become one entry; the order stays, since it decides who is served first."""
+    """Make runs of equal topics one entry; the order stays, since it decides which partition is served first."""
     return [(topic, [part for _, part in run]) for topic, run in groupby(parts, itemgetter(0))]
 
 
 def encode(request: Any, correlation_id: int, client_id: str) -> bytes:
-    """A request as it goes over the wire, length included."""
+    """Return a request as its bytes, length included."""
     body: bytes = request.build_request_header(correlation_id, client_id).encode() + request.encode()
     return len(body).to_bytes(4, "big") + body
 
 
-# -- small answers
+# -- small responses
 
 
 def decode(request: Any, payload: bytes, who: str) -> Any:
-    """The answer to ``request`` as aiokafka's object. Raises BrokerError for bytes that are none."""
+    """Return the response to ``request`` as aiokafka's object. Raises BrokerError for bytes that are none."""
     try:
         return request.RESPONSE_TYPE.decode(payload)
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError) as failure:
@@ -189,14 +195,14 @@ def decode(request: Any, payload: bytes, who: str) -> Any:
 
 
 def api_ranges(answer: Any, who: str) -> Mapping[int, tuple[int, int]]:
-    """The (lowest, highest) version of each request. Raises BrokerResponseError where the broker refuses to tell."""
+    """Return the (lowest, highest) version of each request. Raises BrokerResponseError if the broker refuses."""
     if answer.error_code and answer.error_code != error_codes.UNSUPPORTED_VERSION:
         raise error_codes.error(answer.error_code, f"{who}, which versions it speaks")
     return {key: (low, high) for key, low, high in answer.api_versions or ()}
 
 
 def cluster_metadata(answer: Any) -> ClusterMetadata:
-    """Metadata of any version in our own form.
+    """Return metadata of any version in our own form.
 
     A partition with REPLICA_NOT_AVAILABLE (only some follower is down) has a leader and no error for a consumer.
     """
@@ -216,7 +222,7 @@ def cluster_metadata(answer: Any) -> ClusterMetadata:
 
 
 def listed_offsets(answer: Any) -> dict[TopicPartition, ListedOffset]:
-    """Offsets of any version in our own form. Version 0 tells no timestamps and answers with a list."""
+    """Return offsets of any version in our own form. Version 0 has no timestamps and answers with a list."""
     found: dict[TopicPartition, ListedOffset] = {}
     for topic, partitions in answer.topics or ():
         for partition, code, *rest in partitions or ():
@@ -225,4 +231,86 @@ def listed_offsets(answer: Any) -> dict[TopicPartition, ListedOffset]:
             else:
                 listed = ListedOffset(rest[0][0] if rest[0] else -1, -1, code)
             found[TopicPartition(topic, partition)] = listed
+    return found
+
+
+_ANY = -1  # no leader epoch is expected
+
+OFFSET_FOR_LEADER_EPOCH = ApiSchema(
+    *(23, "OffsetForLeaderEpoch", 0, 3, 4),
+    request=(
+        Field("replica_id", INT32, 3),
+        Field(
+            "topics",
+            (
+                Field("topic", STRING),
+                Field(
+                    "partitions",
+                    (Field("partition", INT32), Field("current_leader_epoch", INT32, 2), Field("leader_epoch", INT32)),
+                    many=True,
+                ),
+            ),
+            many=True,
+        ),
+    ),
+    response=(
+        Field("throttle_time_ms", INT32, 2, default=0),
+        Field(
+            "topics",
+            (
+                Field("topic", STRING),
+                Field(
+                    "partitions",
+                    (
+                        Field("error_code", INT16),
+                        Field("partition", INT32),
+                        Field("leader_epoch", INT32, 1, default=-1),
+                        Field("end_offset", INT64),
+                    ),
+                    many=True,
+                ),
+            ),
+            many=True,
+        ),
+    ),
+)
+
+
+class EpochEndResponse(NamedTuple):
+    """The answer for one partition: an error code, 0 for none, and the end of the epoch."""
+
+    error: int
+    end: EpochEnd
+
+
+def epoch_ends_request(version: int, epochs: Mapping[TopicPartition, int]) -> ApiRequest:
+    """Return the request for the ends of these leader epochs (OffsetForLeaderEpoch).
+
+    Brokers from 0.11 on answer it. Up to 2.0 it was for brokers alone: with access rights checked, they refuse a
+    client.
+    """
+    topics = [
+        {
+            "topic": topic,
+            "partitions": [
+                {"partition": tp.partition, "current_leader_epoch": _ANY, "leader_epoch": epochs[tp]} for tp in run
+            ],
+        }
+        for topic, run in groupby(sorted(epochs), lambda tp: tp.topic)
+    ]
+    return ApiRequest(OFFSET_FOR_LEADER_EPOCH, version, {"replica_id": _CONSUMER, "topics": topics})
+
+
+def epoch_ends(
+    answer: Mapping[str, Any], epochs: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, EpochEndResponse]:
+    """Return the answers for the requested partitions; UNKNOWN_SERVER_ERROR for one without an answer."""
+    found = dict.fromkeys(epochs, EpochEndResponse(error_codes.UNKNOWN_SERVER_ERROR, EpochEnd(-1)))
+    for topic in answer["topics"] or ():
+        for one in topic["partitions"] or ():
+            tp = TopicPartition(topic["topic"], one["partition"])
+            if tp in found:
+                found[tp] = EpochEndResponse(
+                    one["error_code"], EpochEnd(one["end_offset"], one.get("leader_epoch", -1))
+                )
     return found

@@ -1,9 +1,9 @@
-"""Requests and answers described as fields with versions, as Kafka's own definitions do, written and read both ways.
+"""Describes requests and responses as fields with versions, as Kafka's own definitions do, and writes and reads both.
 
-Pure; any thread. One description serves every version, the flexible ones (KIP-482: compact lengths, tagged fields)
-included, and both sides: a client writes requests and reads answers, a broker of the test kit the other way round.
-Values are dictionaries by Kafka's field names in snake_case; tagged fields are read over, and none are written.
-Here because the client library lacks most versions of the requests of groups.
+Pure; any thread. One description serves every version, also the flexible ones (KIP-482: compact lengths, tagged
+fields). It serves both sides: a client writes requests and reads responses, a broker of the test kit the other way
+round. Values are dictionaries by Kafka's field names in snake_case. Tagged fields are passed over, and none are
+written. The client library lacks most versions of the group requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 
 _LATEST: Final = 0x7FFF
 MOST_ENTRIES: Final = 400_000
-"""Entries of all arrays of one message. An entry of three bytes takes a hundred times that in memory."""
+"""The most entries of all arrays of one message. An entry of three bytes takes a hundred times that in memory."""
 
 
 class _Missing:
@@ -40,7 +40,7 @@ class BodyReader(ByteReader):
         self.entries = 0
 
     def unsigned(self) -> int:
-        """A number of one to five bytes of seven bits each."""
+        """Read a number of one to five bytes of seven bits each."""
         value = 0
         for shift in range(0, 35, 7):
             (byte,) = self.take(1)
@@ -50,27 +50,27 @@ class BodyReader(ByteReader):
         raise ValueError("a number has more than five bytes")
 
     def tags(self) -> None:
-        """Read over tagged fields."""
+        """Pass tagged fields."""
         for _ in range(self.unsigned()):
             self.unsigned()
             self.take(self.unsigned())
 
     def text(self) -> str | None:
-        """A text, or None."""
+        """Read a text, or None."""
         if not self.compact:
             return self.nullable_string()
         size = self.unsigned() - 1
         return None if size < 0 else self.take(size).decode()
 
     def data(self) -> bytes | None:
-        """A byte string, or None."""
+        """Read a byte string, or None."""
         if not self.compact:
             return self.nullable_bytes()
         size = self.unsigned() - 1
         return None if size < 0 else self.take(size)
 
     def count(self) -> int:
-        """How many entries an array has, -1 for none at all."""
+        """Read the number of an array's entries, -1 for null."""
         found = self.unsigned() - 1 if self.compact else self.int32()
         if found > self.left:
             raise ValueError(f"{found} entries are announced, {self.left} bytes are there")
@@ -81,20 +81,20 @@ class BodyReader(ByteReader):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of value: how it is written (value, whether compact) and read."""
+class FieldType:
+    """One type of value: how it is written (value, whether compact) and read."""
 
     write: Callable[[Any, bool], bytes]
     read: Callable[[BodyReader], Any]
 
 
-def _number(layout: str) -> Kind:
+def _number(layout: str) -> FieldType:
     struct = Struct(layout)
-    return Kind(lambda value, _: struct.pack(value), lambda reader: struct.unpack(reader.take(struct.size))[0])
+    return FieldType(lambda value, _: struct.pack(value), lambda reader: struct.unpack(reader.take(struct.size))[0])
 
 
 def unsigned(value: int) -> bytes:
-    """A number of one to five bytes of seven bits each."""
+    """Return a number as one to five bytes of seven bits each."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -118,19 +118,21 @@ INT8 = _number(">b")
 INT16 = _number(">h")
 INT32 = _number(">i")
 INT64 = _number(">q")
-STRING = Kind(lambda text, compact: _sized(None if text is None else text.encode(), compact, _INT16), BodyReader.text)
-BYTES = Kind(lambda data, compact: _sized(data, compact, _INT32), BodyReader.data)
+STRING = FieldType(
+    lambda text, compact: _sized(None if text is None else text.encode(), compact, _INT16), BodyReader.text
+)
+BYTES = FieldType(lambda data, compact: _sized(data, compact, _INT32), BodyReader.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: there from version ``since`` up to and with ``until``, and ``default`` where no value is given.
+    """One field, in the versions ``since`` to ``until``; ``default`` is used if no value is given.
 
-    ``kind`` is what it holds; with ``many`` an array of that. A tuple of fields is a structure.
+    ``kind`` is its type, or a tuple of fields for a structure; with ``many`` it is an array of that.
     """
 
     name: str
-    kind: Kind | tuple[Field, ...]
+    kind: FieldType | tuple[Field, ...]
     since: int = 0
     until: int = _LATEST
     default: Any = REQUIRED
@@ -138,8 +140,8 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
-    """One request with its answer, in the versions ``lowest`` to ``highest``; from ``flexible`` on it is compact."""
+class ApiSchema:
+    """One request and its response, in the versions ``lowest`` to ``highest``; from ``flexible`` on it is compact."""
 
     key: int
     name: str
@@ -150,23 +152,26 @@ class Message:
     response: tuple[Field, ...]
 
     def compact(self, version: int) -> bool:
-        """Whether this version has compact fields, tags, and the headers that go with them."""
+        """Return whether this version has compact fields, tags, and the headers that go with them."""
         return version >= self.flexible
 
     def write_request(self, version: int, values: Values) -> bytes:
-        """The body of a request. Raises ValueError for a version out of range, KeyError for a value that is missing."""
+        """Return the body of a request.
+
+        Raises: ValueError for a version out of range, KeyError for a missing value.
+        """
         return self._write(self.request, version, values)
 
     def read_request(self, version: int, data: bytes) -> dict[str, Any]:
-        """The body of a request, by the names of its fields. Raises ValueError for bytes that are none."""
+        """Return the fields of a request's body by name. Raises ValueError for bytes that are none."""
         return self._read(self.request, version, data)
 
     def write_response(self, version: int, values: Values) -> bytes:
-        """The body of an answer. Raises as :meth:`write_request`."""
+        """Return the body of a response. Raises as :meth:`write_request`."""
         return self._write(self.response, version, values)
 
     def read_response(self, version: int, data: bytes) -> dict[str, Any]:
-        """The body of an answer, by the names of its fields. Raises ValueError for bytes that are none."""
+        """Return the fields of a response's body by name. Raises ValueError for bytes that are none."""
         return self._read(self.response, version, data)
 
     def _write(self, fields: Sequence[Field], version: int, values: Values) -> bytes:
@@ -206,8 +211,10 @@ def _write_structure(fields: Sequence[Field], version: int, compact: bool, value
     return bytes(written)
 
 
-def _write_one(kind: Kind | tuple[Field, ...], version: int, compact: bool, value: Any) -> bytes:
-    return kind.write(value, compact) if isinstance(kind, Kind) else _write_structure(kind, version, compact, value)
+def _write_one(kind: FieldType | tuple[Field, ...], version: int, compact: bool, value: Any) -> bytes:
+    return (
+        kind.write(value, compact) if isinstance(kind, FieldType) else _write_structure(kind, version, compact, value)
+    )
 
 
 def _read_structure(fields: Sequence[Field], version: int, reader: BodyReader) -> dict[str, Any]:
@@ -223,34 +230,34 @@ def _read_structure(fields: Sequence[Field], version: int, reader: BodyReader) -
     return found
 
 
-def _read_one(kind: Kind | tuple[Field, ...], version: int, reader: BodyReader) -> Any:
-    return kind.read(reader) if isinstance(kind, Kind) else _read_structure(kind, version, reader)
+def _read_one(kind: FieldType | tuple[Field, ...], version: int, reader: BodyReader) -> Any:
+    return kind.read(reader) if isinstance(kind, FieldType) else _read_structure(kind, version, reader)
 
 
-class Call:
-    """A request as a channel takes it: a message in one version with its values."""
+class ApiRequest:
+    """A request in the form that a channel takes: a schema in one version with its values."""
 
-    def __init__(self, message: Message, version: int, values: Values) -> None:
+    def __init__(self, message: ApiSchema, version: int, values: Values) -> None:
         self.API_VERSION = version
         self.name = f"{message.name} {version}"
         self._message = message
         self._values = values
 
     @property
-    def RESPONSE_TYPE(self) -> Call:  # noqa: N802 - the name that the client library's classes have
-        """What decodes the answer."""
+    def RESPONSE_TYPE(self) -> ApiRequest:  # noqa: N802 - the name that the client library's classes have
+        """The decoder of the response."""
         return self
 
     def build_request_header(self, correlation_id: int, client_id: str) -> _Header:
-        """The header that goes with the version."""
+        """Return the header of the version."""
         return _Header(self._message, self.API_VERSION, correlation_id, client_id)
 
     def encode(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return self._message.write_request(self.API_VERSION, self._values)
 
     def decode(self, payload: bytes) -> dict[str, Any]:
-        """The answer, from behind its correlation id on. Raises ValueError for bytes that are none."""
+        """Return the response, from behind its correlation id on. Raises ValueError for bytes that are none."""
         if self._message.compact(self.API_VERSION):
             reader = BodyReader(payload, compact=True)
             reader.tags()
@@ -260,7 +267,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    message: Message
+    message: ApiSchema
     version: int
     correlation_id: int
     client_id: str

@@ -1,9 +1,9 @@
-"""The rules by which a group moves from ZooKeeper to the brokers, or back. Pure.
+"""The rules of a group that moves from ZooKeeper to the brokers, or back: its coordinator and its assignment. Pure.
 
-A bridge is a member in ZooKeeper that can also be one of the brokers' group. As long as one member is no bridge,
-ZooKeeper coordinates, and no bridge is in the brokers' group: its coordinator would refuse the commits of all members
-outside it. If all members are bridges, the brokers coordinate. Every bridge decides this by itself from the nodes under
-``ids``. Some see a change later, which harms nothing: all of them consume only what they own in ZooKeeper.
+A bridge is a member in ZooKeeper that can also join the brokers' group. The brokers coordinate if all members are
+bridges; otherwise ZooKeeper does. Then no bridge is in the brokers' group, because its coordinator would refuse the
+commits of all members outside. Every bridge decides this by itself from the nodes under ``ids``. A late decision does
+no harm, because all members consume only the partitions that they own in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from zkconsumer.member.zookeeper.planner import GroupView, Threads
 from zkconsumer.model import Assignment, ConsumerId, TopicPartition
 
 ADVERTISED = "coordination"
-"""The extra key of a bridge's registration; Scala members ignore it."""
+"""The extra key in a bridge's registration. Scala members ignore it."""
 BY_BROKERS = "kafka"
 
 
 def non_bridges(view: GroupView) -> list[str]:
-    """Return the members that are no bridges, or cannot be read. ZooKeeper coordinates while there are any."""
+    """Return the members that are not bridges or cannot be read. While there are any, ZooKeeper coordinates."""
     others = [consumer for consumer, one in view.members.items() if one.extra.get(ADVERTISED) != BY_BROKERS]
     unreadable = [path.rpartition("/")[2] for path in view.unreadable if "/ids/" in path]
     return sorted({*others, *unreadable})
@@ -28,7 +28,7 @@ def non_bridges(view: GroupView) -> list[str]:
 def assigned_by_brokers(
     streams: Mapping[TopicPartition, int], me: ConsumerId, view: GroupView, threads: Threads
 ) -> Assignment:
-    """Return what the brokers' group gave to our streams, as far as ZooKeeper shows those partitions already."""
+    """Return the brokers' assignment to the streams of ``me``, without partitions that ZooKeeper does not show yet."""
     ours = threads.get(me, {})
     return {
         tp: ours[tp.topic][number]
@@ -38,7 +38,7 @@ def assigned_by_brokers(
 
 
 def still_assignable(owned: Assignment, me: ConsumerId, view: GroupView, threads: Threads) -> Assignment:
-    """Return what we own and still can own: all that is ours until the brokers' group has given us a share."""
+    """Return the owned partitions that ``me`` can keep until the brokers' group has assigned some."""
     ours = threads.get(me, {})
     return {
         tp: thread
@@ -48,5 +48,5 @@ def still_assignable(owned: Assignment, me: ConsumerId, view: GroupView, threads
 
 
 def brokers_only_members(clients: Collection[str], members: Collection[str]) -> list[str]:
-    """Return the brokers' members that are no bridges: a bridge's ``client.id`` is its name in ZooKeeper."""
+    """Return the members of the brokers' group that are not bridges. A bridge's client id is its name under ``ids``."""
     return sorted(set(clients) - set(members))

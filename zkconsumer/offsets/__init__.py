@@ -1,1 +1,1 @@
-"""Where offsets are kept and when they are written."""
+"""Stores of offsets, start offsets, and the committer that writes progress."""

@@ -16,7 +16,7 @@ quarter of it that may pass until the next look.
 
 @dataclass(frozen=True, slots=True)
 class CommitSettings:
-    """What the configuration says about commits.
+    """Times and rules of commits, from the configuration.
 
     ``interval`` in seconds between the timer's commits, None for none (``auto.commit.enable=false``); ``timeout`` in
     seconds for one of them; ``count_held`` counts a message as consumed when it is handed out (``consumed.on=return``);

@@ -48,7 +48,7 @@ class _Tracked:
 
 
 class CommitTracker:
-    """The partitions that are ours, with what is written of each.
+    """The partitions that are ours, each with its last commit.
 
     Arguments: as for the committer. ``starts`` are the partitions that wait for their start.
     """
@@ -118,7 +118,7 @@ class CommitTracker:
     # ---- what somebody else wrote ----
 
     def check(self) -> None:
-        """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``."""
+        """Look whether somebody else wrote offsets of ours in ZooKeeper or elsewhere; tell ``refused`` or ``moved``."""
         if not self._lease.valid:
             return
         self.look_elsewhere()
@@ -130,9 +130,9 @@ class CommitTracker:
         self._tell_refused(dict.fromkeys(moved, CommitRefusedError(Outcome.OFFSET_MOVED)))
 
     def look_elsewhere(self, deadline: Deadline | None = None) -> Collection[TopicPartition]:
-        """See whether somebody else wrote offsets of ours to a store outside ZooKeeper, and tell ``moved``.
+        """Look whether somebody else wrote offsets of ours outside ZooKeeper, and tell ``moved``.
 
-        Offsets that the store has forgotten are written again. Returns the partitions of which that could not be seen.
+        Offsets that the store has forgotten are written again. Returns the partitions that it did not tell.
         """
         known = {
             tp: found
@@ -163,11 +163,10 @@ class CommitTracker:
             found.ahead, found.undecided = False, None
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Write where these begin to all stores: one of them says so already, and the larger of what they hold would
-        count for the next owner.
+        """Write the start offsets of these to all stores.
 
-        It is nobody's progress, so it is written whether or not the timer commits. What cannot be written now is with
-        the next commit.
+        One store has them already. The next owner would start at the larger offset of the two stores. A start is
+        nobody's progress, so it is written whether or not the timer commits. If that fails, the next commit writes it.
         """
         ours = self._ours(positions)
         for found in ours:
@@ -184,8 +183,8 @@ class CommitTracker:
     def commit(self, count_held: CountHeld, deadline: Deadline, *, patient: bool) -> None:
         """Write what was finished since. Raises OffsetCommitError, RegistryError.
 
-        If nobody waits (not ``patient``), it first sees whether somebody else wrote elsewhere, and a conflict that the
-        group's thread has not decided yet is no error. A commit of which that cannot be seen waits for the next one.
+        The timer's commit (not ``patient``) first looks whether somebody else wrote elsewhere. A conflict that the
+        group's thread has not decided yet is no error for it. If the look fails, the partition waits for the next one.
         """
         self._commit(list(self._tracked.values()), count_held, deadline, patient=patient)
 
@@ -231,7 +230,7 @@ class CommitTracker:
         deadline: Deadline,
         release: bool,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """Do the last commit (if ``commit``), with the release if both go together; see the committer's."""
+        """Do the last commit (if ``commit``), and with ``release`` the release too; see the committer."""
         ours = self._ours(positions)
         released: set[TopicPartition] = set()
         # after its deadline nobody waits for us any more, and the same partitions may have been claimed again
@@ -254,9 +253,7 @@ class CommitTracker:
     def _release(
         self, ours: Collection[_Tracked], count_held: CountHeld, deadline: Deadline, released: set[TopicPartition]
     ) -> None:
-        """Do the last commit and the release in one request; note in ``released`` the partitions of which it was
-        done.
-        """
+        """Do the last commit and the release in one request; add the released partitions to ``released``."""
         changed = self._progress(ours, count_held)
         if not changed:
             return
@@ -297,7 +294,8 @@ class CommitTracker:
     def rewrite(self, before: float, *, everywhere: bool = True) -> None:
         """Write committed offsets again that were last written before that time (monotonic seconds).
 
-        Offsets that somebody else wrote are left alone. ``everywhere``: to all stores, not only to one that forgets.
+        Offsets that somebody else wrote are left alone. ``everywhere`` writes to all stores, not only to one that
+        forgets.
         """
         if not self._lease.valid or not self._unchanged_since(before):
             return
@@ -353,14 +351,15 @@ class CommitTracker:
         found.ahead = consumed is None or consumed < offset
 
     def counted_in_hand(self, position: PartitionPosition) -> int | None:
-        """Return the committed offset if a commit of this position counted what is in the user's hands, else None.
+        """Return the committed offset if it counts the message in the user's hands as finished, else None.
+
         Any thread.
         """
         found = self._find(position)
         return position.committed if found is not None and found.ahead else None
 
     def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
-        """Store starts that were resolved; ``done`` is told of each whether it is stored."""
+        """Store resolved starts; ``done`` is told of each whether it is stored."""
         ours = {position: start for position, start in starts.items() if self._find(position) is not None}
         if len(ours) < len(starts):
             done({position: False for position in starts if position not in ours})

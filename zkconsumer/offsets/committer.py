@@ -1,14 +1,14 @@
-"""When offsets are written, and the one thread that writes them.
+"""Commits offsets: the one thread that reads and writes them.
 
-Everything that touches offset state runs on the committer's thread, in the order it was asked for: the timer's
-commits, the user's, the last one before a release, the search for a start position outside ZooKeeper and the store of
-a resolved one. So a user's commit is served also while a rebalance waits for that user to finish a message, no lock is
-held over a request, and a store that does not answer keeps the group's thread waiting for a bounded time only.
+Everything that touches offset state runs on the committer's thread, in the order of the calls: commits of the timer and
+of the user, the last commit before a release, start offsets. So a user's commit is served while a rebalance waits for
+the user's message. No lock is held over a request. A store that does not answer delays the group's thread by a bounded
+time only.
 
-Threads: every method may be called from any thread; those that wait take a deadline.
+Threads: every method may be called from any thread; methods that wait take a deadline.
 
-Differs from the original on purpose: errors of an explicit commit reach the caller (there they are dropped after the
-retries, in Kafka mode); a commit is refused, not written, when the partition is no longer ours.
+Differs from the original on purpose: the caller gets the errors of an explicit commit, which the original drops after
+its retries in Kafka mode. A commit of a partition that is no longer ours is refused and not written.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ T = TypeVar("T")
 _IDLE = 60.0
 MEANWHILE = 0.2
 TO_DRAIN = 1.0
-"""Seconds that what was asked before the end may still take before the stores are closed under it."""
+"""Seconds for requests made before the end; then the stores are closed under them."""
 
 
 class Committer:
     """Writes the offsets of the partitions we own.
 
     Arguments: ``refused`` is told of partitions whose commit ZooKeeper refused; ``moved`` of offsets that somebody else
-    wrote outside ZooKeeper; ``barred`` why no partition can start when the store refuses us (a login, a permission),
-    and None when that is over. ``tracker`` and ``schedule`` belong to the committer's thread.
+    wrote outside ZooKeeper. ``barred`` is told why no partition can start (the store refuses our login, or a right is
+    missing), and None when that is over. ``tracker`` and ``schedule`` belong to the committer's thread.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Committer:
         self._thread.start()
 
     def close(self, deadline: Deadline) -> None:
-        """End the thread after what was asked before; commits nothing by itself. Never waits beyond the deadline."""
+        """End the thread after the requests made before; commit nothing. Never waits beyond the deadline."""
         self._requests.put(None)
         if self._thread.is_alive():
             self._thread.join(deadline.bounded(TO_DRAIN))
@@ -88,8 +88,9 @@ class Committer:
                 thread.join(deadline.remaining())
 
     def interrupt(self) -> None:
-        """Close the stores, so that whoever waits for one waits no longer. Returns at once: a user's own store is
-        closed by a thread, which is left behind where that does not come back.
+        """Close the stores, so that a waiting call fails. Returns at once.
+
+        A thread closes a user's own store, and is left behind if that does not return.
         """
         if self._store.releases:
             self._store.close()
@@ -109,18 +110,18 @@ class Committer:
     # ---- what may be asked ----
 
     def track(self, claimed: Sequence[tuple[PartitionPosition, KnownOffset]]) -> None:
-        """Partitions were claimed: write their progress from now on. Returns at once."""
+        """Write the progress of these claimed partitions from now on. Returns at once."""
         self.submit(lambda: self.tracker.track(claimed))
 
     def succeed(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """A partition goes on at a new position: what is due is the new one's from now on. Returns at once."""
+        """Write the progress of the new position from now on. Returns at once."""
         self.submit(lambda: self.tracker.succeed(old, new))
 
     def find_starts(self, positions: Sequence[PartitionPosition], found: Found) -> Sequence[PartitionPosition]:
-        """Have the starts of claimed partitions looked up where they are not only in their offset nodes.
+        """Look up the starts of claimed partitions, unless their offset nodes alone say them. Returns at once.
 
-        Returns those whose start needs no asking; the others are told to ``found``, on the committer's thread, as soon
-        as their start is known for certain, however long the store does not answer. Returns at once.
+        Returns the partitions whose start is known. ``found`` is told of the others, on the committer's thread, when
+        their start is known for certain, however long the store does not answer.
         """
         if not self._store.asks:
             return positions
@@ -129,27 +130,25 @@ class Committer:
 
     @property
     def asks(self) -> bool:
-        """Whether starts are to be asked for, by :meth:`find_starts`."""
+        """Whether :meth:`find_starts` has to ask a store."""
         return self._store.asks
 
     @property
     def reads_nodes(self) -> bool:
-        """Whether what the offset nodes in ZooKeeper say matters."""
+        """Whether the offset nodes in ZooKeeper hold offsets of the group."""
         return self._store.in_zookeeper
 
     @property
     def trouble(self) -> str:
-        """Why partitions wait for their start, or are not committed by themselves, in words for the user; empty where
-        nothing is wrong.
-        """
+        """Why partitions wait for their start, or why the timer's commit fails; empty if nothing is wrong."""
         return "; ".join(filter(None, (self.tracker.starts.trouble, self._failure if self._failing else "")))
 
     def store_starts(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
-        """Write the resolved start positions of partitions that had none, before anything of them is handed out.
+        """Write resolved starts of partitions that had none, before anything of them is handed out.
 
-        ``done`` is told, on the committer's thread, of each once whether it is stored; a store that does not answer is
-        tried again. Without the node a member that lost the partition could still commit to it, and "largest" would
-        lose what arrives before the first commit.
+        ``done`` is told of each once, on the committer's thread, whether it is stored. A store that does not answer is
+        tried again. Without the offset node a member that lost the partition could still commit to it. And "largest"
+        would lose messages that arrive before the first commit.
         """
         self.submit(lambda: self.tracker.store_starts(starts, done))
 
@@ -157,7 +156,7 @@ class Committer:
         """Write the progress of all partitions now and wait for it.
 
         Arguments: ``count_held`` says for which partitions the message in hand counts as finished.
-        Raises: :class:`OffsetCommitError` naming the partitions that could not be written, and why.
+        Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
         self._wait(
             self.submit(lambda: self.tracker.commit(count_held, deadline, patient=True), Answer()),
@@ -166,33 +165,34 @@ class Committer:
         )
 
     def counted_in_hand(self, position: PartitionPosition) -> int | None:
-        """Return the committed offset where that counts what is in the user's hands, else None. Any thread."""
+        """Return the committed offset if it counts the message in the user's hands as finished, else None."""
         return self.tracker.counted_in_hand(position)
 
     def commit_given(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> None:
         """Write given offsets now, as they are, and wait for it.
 
-        A partition of ours is written as its owner; one that nobody owns is written as well.
-        Raises: :class:`OffsetCommitError` naming what could not be written, and why.
+        A partition of ours is written as its owner; a partition without an owner is written as well.
+        Raises :class:`OffsetCommitError` with the partitions that were not written, and the reasons.
         """
         self._wait(self.submit(lambda: self.tracker.commit_given(offsets, deadline), Answer()), deadline, "commit")
 
     def overwrite(self, position: PartitionPosition, known: KnownOffset | None) -> None:
-        """Somebody else wrote ``known`` (None: elsewhere than in ZooKeeper): the next commit writes over it. Returns at
-        once.
+        """Let the next commit write over ``known``, which somebody else wrote (None: elsewhere than in ZooKeeper).
+
+        Returns at once.
         """
         self.submit(lambda: self.tracker.overwrite(position, known))
 
     def level(self, positions: Collection[PartitionPosition]) -> None:
-        """Write where these begin to every store, at once or with the next commit. Returns at once."""
+        """Write the start offsets of these to every store, now or with the next commit. Returns at once."""
         self.submit(lambda: self.tracker.level(positions))
 
     def check(self) -> None:
-        """See whether somebody else wrote the offsets of partitions of ours, and tell ``refused``. Returns at once."""
+        """Look whether somebody else wrote offsets of ours; tell ``refused`` or ``moved``. Returns at once."""
         self.submit(self.tracker.check)
 
     def hurry(self) -> None:
-        """Have the next automatic commit now; nothing where there are none. Returns at once."""
+        """Do the timer's next commit now, if it commits at all. Returns at once."""
         if self.schedule.interval < NEVER:
             self.submit(self._auto_commit)
 
@@ -206,11 +206,11 @@ class Committer:
         meanwhile: Callable[[], None] = lambda: None,
         release: bool = False,
     ) -> Mapping[TopicPartition, KnownOffset | None]:
-        """The last commit (if ``commit``) of partitions that are given up, after which they are no longer written;
-        ``meanwhile`` is called a few times a second. With ``release`` it may delete their owner nodes as well.
+        """Do the last commit (if ``commit``) of partitions that we give up, and write nothing more of them.
 
-        Returns their offset nodes as last seen, None for what is released, and nothing of those that may be released or
-        not. A failed commit is logged: the next owner starts at the one before.
+        ``meanwhile`` is called a few times a second. With ``release`` the commit may delete their owner nodes as well.
+        Returns their offset nodes as last seen, None for released partitions. Partitions that may be released or not
+        are left out. A failed commit is logged: the next owner starts at the one before.
         """
         asked = self.submit(
             lambda: self.tracker.surrender(
@@ -223,11 +223,11 @@ class Committer:
         return self._wait(asked, deadline, "last commit")
 
     def forget(self, positions: Collection[PartitionPosition]) -> None:
-        """These partitions are lost: write nothing of them any more. Returns at once."""
+        """Write nothing more of these lost partitions. Returns at once."""
         self.submit(lambda: self.tracker.untrack(positions))
 
     def submit(self, request: Callable[[], T], answer: Future[T] | None = None) -> Future[T]:
-        """Have the thread do something; whoever waits for it in a thread of the application brings an ``Answer``."""
+        """Let the committer's thread call ``request``. A waiting thread of the application passes an ``Answer``."""
         future = Future[T]() if answer is None else answer
         self._requests.put((request, future))
         return future
@@ -281,17 +281,17 @@ class Committer:
 
     def _auto_commit(self) -> None:
         if not self._lease.valid:
-            return  # the session is away: what we own may be another's by now
+            return  # the session is away: another member may own our partitions by now
         try:
             self.tracker.commit(lambda _: False, Deadline(self._settings.timeout), patient=False)
             self._failing = ""
         except RegistryUnavailableError as e:
             log.info("the automatic commit is put off: %s", e)
         except (RegistryError, OffsetCommitError) as e:
-            # each offset differs every time, what stands in the way does not
+            # the offsets differ every time, the reason does not
             reason = str(e.__cause__ or type(e).__name__)
             level = logging.DEBUG if reason == self._failing else logging.WARNING
             log.log(level, "the automatic commit failed: %s", e)
             self._failing, self._failure = reason, f"the automatic commit failed: {e}"
-        except Exception:  # whatever it is, the thread that all commits need lives on
+        except Exception:  # the thread that all commits need must live on
             log.exception("the automatic commit failed unexpectedly")

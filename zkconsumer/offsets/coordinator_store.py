@@ -1,11 +1,11 @@
-"""Offsets of a group that the brokers coordinate: every commit carries who writes it, and is refused to anybody else.
+"""Offsets in Kafka of a group that the brokers coordinate: every commit is in a member's name.
 
-Called by one thread (the committer's); ``close`` from any, which makes a call that waits for a broker raise. One call
-is one try: whoever calls repeats. Who we are is read for each commit; what an outdated one is refused with is told to
-the group's thread, for which it means that our share is lost.
+Called by one thread (the committer's); any may ``close``, and a waiting call raises. One call is one try; the caller
+repeats it. The member's name and generation are read for each commit. If the coordinator refuses an outdated one, the
+group's thread is told, for which our partitions are lost.
 
-Mirrors the Java consumer's part of ``ConsumerCoordinator``. Differs on purpose: there a refused commit is the
-application's to deal with, while streams go on with what others own.
+Mirrors the Java consumer's part of ``ConsumerCoordinator``. Differs on purpose: there the application gets a refused
+commit, while its streams go on with partitions of other members.
 """
 
 from __future__ import annotations
@@ -35,38 +35,39 @@ Failures = Mapping[TopicPartition, Exception]
 
 ASKED = "an offset commit"
 NOT_OURS = "lost with our membership of the group, or given to another member since"
-"""Why nothing is sent."""
+"""The reason of a commit that is not sent."""
 
 _LOST = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN_AS_NEW_MEMBER)
 _BETWEEN = (ErrorAction.REJOIN_WITHOUT_PARTITIONS, ErrorAction.REJOIN)
-"""How a commit is refused between two generations."""
+"""Refusals of a commit between two generations."""
 
 
 class Identity(Protocol):
-    """Who we are in the group; read by any thread."""
+    """The member's name and partitions in the group; read by any thread."""
 
     @property
     def who(self) -> Membership:
-        """As whom to commit."""
+        """The member and generation to commit as."""
 
     @property
     def settled(self) -> bool:
-        """Whether no next generation is under way, in which we may be already without knowing it."""
+        """Whether no next generation is under way, of which we may be a member already without knowing it."""
 
     @property
     def held(self) -> GenerationEpochs | None:
-        """What nobody else can have in that generation, or in a later one: to be read after ``who``. None where others
-        say what is ours.
+        """The partitions that no other member can own in that generation, or in a later one. Read it after ``who``.
+
+        None if this group does not decide which partitions are ours.
         """
 
 
 class CoordinatorOffsets:
     """The offsets of one group as its coordinator keeps them (an ``OffsetStore``).
 
-    Arguments: ``search`` is this store's alone; ``refused`` is told, on the committer's thread, as whom we were
-    refused, and why; ``sent`` how many offsets each answered commit had. ``positions`` are what is owned: an offset
-    is stored with the leader epoch of the message before it (brokers from 2.1 on), by which its next owner sees whether
-    the log is still the same (KIP-320).
+    Arguments: ``search`` belongs to this store alone. ``refused`` is told, on the committer's thread, of a refused
+    member and the reason; ``sent`` of the number of offsets of each answered commit. ``positions`` returns the
+    partitions we own: an offset is stored with the leader epoch of the message before it (brokers from 2.1 on). By that
+    epoch the next owner sees whether the log is still the same (KIP-320).
     """
 
     def __init__(
@@ -85,12 +86,12 @@ class CoordinatorOffsets:
         self._closing = Event()
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """Read offsets. Raises BrokerError where that of any partition is unknown, whatever the reason."""
+        """Read offsets. Raises BrokerError if that of any partition is unknown, whatever the reason."""
         found = self._client.fetch(partitions, Deadline(timeout))
         positions = self._positions()
         for tp, stored in found.items():
             position = positions.get(tp)
-            # before it begins there nobody fetches it
+            # nobody fetches the partition before it begins there
             if position is not None and position.fetched is None and stored.leader_epoch >= 0:
                 position.epochs = ((stored.offset - 1, stored.leader_epoch),)
         return {tp: stored.offset for tp, stored in found.items()}
@@ -107,8 +108,8 @@ class CoordinatorOffsets:
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
         """Write offsets in one request. Returns what the coordinator refused. Raises BrokerError.
 
-        While the group passes into the next generation nobody may commit, for as long as its leader decides: that is
-        waited for. What we own in both is ours all the while; what is not ours in the next one is not sent in it.
+        While the group passes into the next generation nobody may commit until its leader decides: this waits for it.
+        Partitions that we own in both generations are ours all the while. Others are not sent in the next one.
         """
         deadline, started = Deadline(timeout), self._identity.held
         while True:
@@ -133,7 +134,7 @@ class CoordinatorOffsets:
         return {**refused, **unclear, **failures}
 
     def _may_wait(self, deadline: Deadline) -> bool:
-        """Wait a moment; False where there is no time, or everything ends."""
+        """Wait a moment; return False if no time is left, or the store is closed."""
         return not deadline.expired and not self._closing.wait(deadline.bounded(LOOK_AGAIN))
 
     def close(self) -> None:
@@ -145,8 +146,8 @@ class CoordinatorOffsets:
 def _sorted_out(
     offsets: Offsets, started: GenerationEpochs | None, held: GenerationEpochs | None
 ) -> tuple[Offsets, Failures, Failures]:
-    """Offsets to send; those of stays that have ended since the commit ``started``; and those to be asked for again:
-    whose they are was not said yet, then or now.
+    """Return the offsets to send, the failures of ownerships that ended since the commit ``started``, and the failures
+    to try again: their generation has not decided whose they are, then or now.
     """
     if started is None or held is None:
         return offsets, {}, {}
@@ -164,42 +165,36 @@ def _sorted_out(
     return left, refused, unclear
 
 
-class Holding(Protocol):
-    """What we hold; read by any thread."""
-
-    @property
-    def held(self) -> GenerationEpochs:
-        """Our stays with partitions, as of now."""
-
-
 class EpochFence:
-    """Knows by their ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
+    """Tells by ownership epochs which partitions are ours in a group that the brokers coordinate (a ``Fence``).
 
-    The coordinator lets any member of its generation commit any partition. So a partition that was lost or handed over
-    is not tried again: the next try would be one of our next life, or generation.
+    The coordinator lets any member of its generation commit any partition. So a commit of a partition that was lost or
+    handed over is not tried again: the next try would be in a later generation, which gave it to another member.
+
+    Arguments: ``held`` returns our ownership epochs as of now.
     """
 
-    def __init__(self, holding: Holding) -> None:
-        self._holding = holding
+    def __init__(self, held: Callable[[], GenerationEpochs]) -> None:
+        self._held = held
         self._stays: dict[TopicPartition, int | None] = {}
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """Note a partition in its present stay; in none if the group has gone on since. There is no offset node."""
-        self._stays[partition] = self._holding.held.epochs.get(partition)
+        """Note a partition with its present epoch; with none if the group has gone on since."""
+        self._stays[partition] = self._held().epochs.get(partition)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """Forget a partition. There is no offset node."""
+        """Forget a partition; return that it has no offset node."""
         self._stays.pop(partition, None)
         return ABSENT
 
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
-        """Return those that were lost or handed over since; the coordinator itself refuses others that are not ours."""
-        held, stays = self._holding.held, self._stays
+        """Return those that were lost or handed over since. The coordinator itself refuses others that are not ours."""
+        held, stays = self._held(), self._stays
         return {tp: OffsetCommitError(NOT_OURS) for tp in partitions if tp in stays and held.ended(tp, stays[tp])}
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
-        """Return all: only the group's leader knows whether they have owners."""
+        """Return all of them: only the group's leader knows whether they have owners."""
         reason = "not owned by this member, and in a group that the brokers coordinate only the owner commits"
         return {tp: OffsetCommitError(reason) for tp in partitions}

@@ -1,18 +1,17 @@
-"""The offsets of the partitions we own, wherever they are kept: in ZooKeeper, elsewhere (Kafka, a user's store), or
-both.
+"""Reads and writes offsets in ZooKeeper, elsewhere (Kafka, a user's store), or both.
 
-Called by one thread (the committer's); ``close`` from any. In ZooKeeper every write is fenced. What is kept elsewhere
-cannot be; there the owner nodes are looked at right before each try. With ``dual.commit.enabled`` what was written
-elsewhere is written to ZooKeeper too, and a partition starts at the larger of both.
+Called by one thread (the committer's); any may ``close``. ZooKeeper fences every write. A store elsewhere cannot; there
+a fence says right before each try which partitions are still ours. With ``dual.commit.enabled`` offsets are written
+elsewhere and then to ZooKeeper, and a partition starts at the larger of both.
 
-Kafka keeps no version with an offset, so a write by somebody else shows only in its value: :meth:`DualStore.looked`
-compares what stands there with what we last read or wrote. A commit of ours that comes between his write and that look
+Kafka keeps no version with an offset, so a write by somebody else shows only in its value. :meth:`DualStore.looked`
+compares the stored offset with the one we last read or wrote. A commit of ours between the other write and that look
 writes over it unseen.
 
-Differs from the original on purpose in the number of tries: its documentation says that
-``offsets.commit.max.retries`` is for the commit at shutdown and not for the timer's, its code from 0.9 on does the
-opposite. Here the timer's commit is one try (the next is due anyway) and any other commit is repeated, within its
-deadline. As documented, a search for the coordinator that fails does not count.
+Differs from the original on purpose in the number of tries. Its documentation says that
+``offsets.commit.max.retries`` is for the commit at shutdown and not for the timer's; its code from 0.9 on does the
+opposite. Here the timer's commit is one try, since the next is due anyway. Any other commit is repeated within its
+deadline. As documented, a failed search for the coordinator does not count.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Failures = Mapping[TopicPartition, Exception]
 Check = Callable[[Collection[TopicPartition], Deadline], Failures]
 
 ONE_TRY = 10.0
-"""Seconds for one call of a store where no deadline is nearer."""
+"""Seconds for one call of a store, if no deadline is nearer."""
 
 
 class Fence(Protocol):
@@ -62,8 +61,10 @@ class Fence(Protocol):
 
 
 class Looked(NamedTuple):
-    """Stored offsets that differ from those we knew. Somebody else wrote ``theirs``. A commit of ours whose answer was
-    lost wrote ``ours``. The store lost the offsets of ``forgotten`` partitions and did not tell those of ``untold``.
+    """Stored offsets that differ from those we knew.
+
+    Somebody else wrote ``theirs``. A commit of ours whose answer was lost wrote ``ours``. The store lost the offsets of
+    ``forgotten`` partitions and did not tell those of ``untold``.
     """
 
     theirs: dict[TopicPartition, int]
@@ -96,44 +97,32 @@ class DualStore:
         self._fence = fence
         self._nodes = nodes
         self._elsewhere = elsewhere
-        self._expires = expires
+        self.in_zookeeper = nodes is not None
+        """Whether ZooKeeper keeps the offsets too, or alone."""
+        self.asks = elsewhere is not None
+        """Whether a start must be asked for. Otherwise it is in the offset node that was read at the claim."""
+        self.releases = elsewhere is None
+        """Whether the last commit can release the partition as well: ZooKeeper alone keeps its offset and owner."""
+        self.keeps_refused = elsewhere is not None and not zookeeper_first
+        """Whether offsets that ZooKeeper refuses were written elsewhere before."""
+        self.forgets = expires
         self._backoff = backoff
         self._max_retries = max_retries
         self._zookeeper_first = zookeeper_first
         self._closing = Event()
         self._stored: dict[TopicPartition, int] = {}
-        """What the store elsewhere holds of tracked partitions, as last read or written."""
+        """The offsets of tracked partitions elsewhere, as last read or written."""
         self._doubtful: dict[TopicPartition, tuple[int, int]] = {}
         """The lowest and highest offset of tries whose outcome is unknown."""
 
-    @property
-    def in_zookeeper(self) -> bool:
-        """Whether ZooKeeper keeps the offsets too, or alone."""
-        return self._nodes is not None
-
-    @property
-    def asks(self) -> bool:
-        """Whether a start is to be asked for; else it is the one of the offset node that was read at the claim."""
-        return self._elsewhere is not None
-
-    @property
-    def forgets(self) -> bool:
-        """Whether unchanged offsets must be written again from time to time, since the store elsewhere forgets them."""
-        return self._expires
-
-    @property
-    def keeps_refused(self) -> bool:
-        """Whether what ZooKeeper refuses was written elsewhere before."""
-        return self._elsewhere is not None and not self._zookeeper_first
-
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed."""
+        """Note a claimed partition, with its offset node as of the claim."""
         self._stored.pop(partition, None)
         self._doubtful.pop(partition, None)
         self._fence.track(partition, known)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """The partition is given up or lost; returns its offset node as last seen."""
+        """Forget a released or lost partition; return its offset node as last seen."""
         self._stored.pop(partition, None)
         self._doubtful.pop(partition, None)
         return self._fence.untrack(partition)
@@ -141,7 +130,7 @@ class DualStore:
     def starts(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, MergedStart]:
-        """Where tracked partitions begin. Raises whatever the store raises, where one is not known."""
+        """Return where tracked partitions begin. Raises the error of the store if one is unknown."""
         stored = self._elsewhere.fetch(partitions, deadline.bounded(ONE_TRY)) if self._elsewhere is not None else {}
         found = {}
         self._stored.update((tp, offset) for tp, offset in stored.items() if offset >= 0)
@@ -160,12 +149,12 @@ class DualStore:
         *,
         patient: bool,
     ) -> Failures:
-        """Write offsets of tracked partitions. Returns what was not written, with the reason.
+        """Write offsets of tracked partitions. Returns the partitions that were not written, with the reasons.
 
-        Arguments: ``unchanged`` are written only where a store forgets them; ``patient`` repeats what fails.
-        Raises: RegistryError where nothing is known of the outcome.
+        Arguments: ``unchanged`` are written only to a store that forgets them; ``patient`` repeats failed writes.
+        Raises RegistryError if the outcome is unknown.
         """
-        wanted = {**unchanged, **changed} if self._expires else changed
+        wanted = {**unchanged, **changed} if self.forgets else changed
         if self._elsewhere is None:
             return self._write_nodes(changed, deadline)
         if self._zookeeper_first:
@@ -181,26 +170,21 @@ class DualStore:
             return {}
         return self._nodes.commit(offsets, deadline.bounded(ONE_TRY))
 
-    @property
-    def releases(self) -> bool:
-        """Whether the last commit can give the ownership up as well: both are in ZooKeeper alone."""
-        return self._elsewhere is None
-
     def release(
         self, changed: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Failures, frozenset[TopicPartition]]:
-        """Write offsets for the last time and give up the ownership of all these, in one request, where
-        :attr:`releases`. Returns what was not written, with the reason, and what is released.
+        """Write offsets for the last time and release all these partitions, in one request. Only if :attr:`releases`.
 
-        Raises: RegistryError where nothing is known of the outcome.
+        Returns the partitions that were not written, with the reasons, and the released ones. Raises RegistryError if
+        the outcome is unknown.
         """
         assert self._nodes is not None
         return self._nodes.release(changed, unchanged, Deadline(deadline.bounded(ONE_TRY)))
 
     def commit_unowned(self, offsets: Mapping[TopicPartition, int], deadline: Deadline) -> Failures:
-        """Write offsets of partitions that are not ours; refused for one that anybody owns now.
+        """Write offsets of partitions that are not ours; a partition with an owner is refused.
 
-        Raises: RegistryError where nothing is known of the outcome.
+        Raises RegistryError if the outcome is unknown.
         """
         failures = self._write_nodes(offsets, deadline)  # first, since here the check and the write are one
         if self._elsewhere is None:
@@ -209,19 +193,17 @@ class DualStore:
         return {**failures, **self._write_elsewhere(left, self._fence.owned, deadline, patient=True)}
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Partitions of ours whose offset nodes somebody else wrote; none where they do not matter. Raises
-        RegistryError.
-        """
+        """Return partitions of ours whose offset nodes somebody else wrote, if nodes are used. Raises RegistryError."""
         return () if self._nodes is None else self._nodes.moved(deadline)
 
     def looked(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Looked:
-        """See what a store that forgets holds of tracked partitions; never raises. A difference is told once.
+        """Compare a store that forgets with the offsets we know there. Never raises; tells a difference once.
 
-        In a group that moves nothing is looked at: ZooKeeper alone decides there, and the other store has a copy.
+        With ``zookeeper_first`` it does not look: ZooKeeper alone decides, and the other store has a copy.
         """
         found = Looked({}, {}, set(), set())
         wanted = [tp for tp in partitions if tp in self._stored]
-        if self._elsewhere is None or not self._expires or self._zookeeper_first or not wanted:
+        if self._elsewhere is None or not self.forgets or self._zookeeper_first or not wanted:
             return found
         stored, untold = self._fetch_what_is_told(wanted, deadline)
         found.untold.update(untold)
@@ -241,7 +223,7 @@ class DualStore:
     def _fetch_what_is_told(
         self, wanted: Sequence[TopicPartition], deadline: Deadline
     ) -> tuple[Mapping[TopicPartition, int], frozenset[TopicPartition]]:
-        """Offsets, and the partitions that are not known. One that is refused must not hide the others for ever."""
+        """Return offsets, and the unknown partitions. A topic that is refused to us must not hide the others."""
         assert self._elsewhere is not None
         try:
             return self._elsewhere.fetch(wanted, deadline.bounded(ONE_TRY)), frozenset()
@@ -257,7 +239,7 @@ class DualStore:
         return {**stored, **more}, untold | also_untold
 
     def close(self) -> None:
-        """Wake and fail whatever waits for a store."""
+        """Fail calls that wait for a store, and close it."""
         self._closing.set()
         if self._elsewhere is not None:
             self._elsewhere.close()
@@ -297,7 +279,7 @@ class DualStore:
         return failures
 
     def _note(self, offsets: Mapping[TopicPartition, int], failures: Failures) -> None:
-        """Remember what the store holds now, and what it may hold."""
+        """Remember the offsets that the store holds now, and those that it may hold."""
         for tp, offset in offsets.items():
             failure = failures.get(tp)
             if failure is None:
@@ -308,7 +290,7 @@ class DualStore:
                 self._doubtful[tp] = min(lowest, offset), max(highest, offset)
 
     def _pause(self, deadline: Deadline) -> bool:
-        """Wait before the next try; False where there is no time for one, or everything ends."""
+        """Wait before the next try; return False if no time is left for one, or the store is closed."""
         left = deadline.remaining()
         if left is not None and left <= self._backoff:
             return False
@@ -316,7 +298,7 @@ class DualStore:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether another try may succeed without anybody changing anything."""
+    """Return whether another try may succeed though nobody changes anything."""
     if isinstance(error, BrokerResponseError):
         return error_codes.retriable(error.code)
     return not isinstance(error, CommitRefusedError | BrokerAuthenticationError)

@@ -43,8 +43,8 @@ Settle = Callable[[Mapping[PartitionPosition, int], Failures], None]
 class StartOffsets:
     """The partitions that wait for their start.
 
-    Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred``: see
-    :class:`Committer`; ``unlevel`` is told of partitions whose stores do not agree.
+    Arguments: ``retry`` in seconds between two tries, ``timeout`` in seconds for one; ``barred`` as for the committer;
+    ``settle`` is told of stored starts; ``unlevel`` of partitions whose stores do not agree.
     """
 
     def __init__(
@@ -72,39 +72,39 @@ class StartOffsets:
         self.trouble = ""
 
     def find(self, positions: Sequence[PartitionPosition], found: Found, owned: int) -> None:
-        """Look these up. ``owned``: how many partitions are ours."""
+        """Look up the starts of these. ``owned`` is the number of all partitions of ours."""
         self._finding.update((position, found) for position in positions)
         self._try_unless_waiting(owned)
 
     def store(self, starts: Mapping[PartitionPosition, int], done: Stored, owned: int) -> None:
-        """Store starts that were resolved otherwise."""
+        """Store starts that ``auto.offset.reset`` or the user resolved."""
         self._writer.add(starts, done)
         self._try_unless_waiting(owned, starts)
 
     def forget(self, position: PartitionPosition) -> None:
-        """It is no longer ours, or goes on elsewhere."""
+        """Forget a position that is no longer ours, or has a successor."""
         self._finding.pop(position, None)
         self._writer.forget(position)
 
     def _try_unless_waiting(self, owned: int, starts: Collection[PartitionPosition] = ()) -> None:
-        """A store that did not answer is not asked once for each partition: the next try is for all."""
+        """Try now, unless the store did not answer: then the next try is for all partitions together."""
         if self.due == NEVER:
             self.try_all(owned)
-        elif self._denied:  # it answers, and who asks now has nothing to do with what waits
+        elif self._denied:  # ZooKeeper answers; these starts need not wait for others
             self._try(owned, starts)
-            if not self._denied:  # the long pause is over with what it was for
+            if not self._denied:  # the reason for the long pause is over
                 self.due = min(self.due, monotonic() + self.retry) if self.trouble else NEVER
 
     def try_all(self, owned: int) -> None:
-        """One try for everything that waits; the next one is scheduled where it is needed."""
+        """Try once for all partitions that wait, and schedule the next try if one is needed."""
         bar = self._try(owned)
         self._failures = self._failures + 1 if self._denied or bar is not None else 0
-        # only an operator can let us in, so it is tried ever more seldom
+        # only an operator can let us in: try ever more seldom
         pause = backoff(self._failures + 1, self.retry, max(self.retry, LONGEST_RETRY))
         self.due = monotonic() + pause if self.trouble else NEVER
 
     def _try(self, owned: int, only: Collection[PartitionPosition] | None = None) -> Exception | None:
-        """One try, of starts to be stored for ``only`` these. Returns what keeps us out of the store, if anything."""
+        """Try once; store ``only`` these starts, if given. Returns the error that keeps us out of the store, if any."""
         bar: Exception | None = None
         unfound = ""
         try:
@@ -142,7 +142,13 @@ class StartOffsets:
 
 
 class StartWriter:
-    """The starts that are to be stored. Arguments: ``timeout`` in seconds for one call."""
+    """The starts that are to be stored.
+
+    Many go together, but a start that cannot be stored must not keep the others back. Calls become smaller after a
+    failure, and failed starts go to the end.
+
+    Arguments: ``timeout`` in seconds for one call.
+    """
 
     def __init__(self, store: DualStore, timeout: float, settle: Settle) -> None:
         self._store = store
@@ -153,24 +159,24 @@ class StartWriter:
         self._together = TOGETHER
 
     def add(self, starts: Mapping[PartitionPosition, int], done: Stored) -> None:
-        """These are to be stored, before all others."""
+        """Store these, before all others."""
         fresh = {position: (offset, done) for position, offset in starts.items()}
         self._waiting = fresh | {position: asked for position, asked in self._waiting.items() if position not in fresh}
         self._tell_known()
 
     def forget(self, position: PartitionPosition) -> None:
-        """It is no longer ours, or goes on elsewhere."""
+        """Forget a position that is no longer ours, or has a successor."""
         self._waiting.pop(position, None)
         self._why.pop(position, None)
 
     @property
     def denied(self) -> bool:
-        """Whether something waits, and all of it only because ZooKeeper does not let us write it."""
+        """Whether starts wait, and all of them only because ZooKeeper does not let us write them."""
         return bool(self._waiting) and all(isinstance(self._why.get(p), CommitRefusedError) for p in self._waiting)
 
     @property
     def trouble(self) -> str:
-        """What waits, and why, in words for the user; empty where nothing does."""
+        """Why starts wait, in words for the user; empty if none do."""
         why = {position.tp: self._why[position] for position in self._waiting if position in self._why}
         if not why:
             return ""
@@ -179,12 +185,12 @@ class StartWriter:
         return f"{first} cannot be stored: {str(why[first]) or repr(why[first])}{more}"
 
     def _tell_known(self) -> None:
-        """Of some it was stored before, or the user has committed another one meanwhile, and that is where to start."""
+        """Tell of partitions that have an offset by now: a start stored before, or a commit of the user."""
         known = {p: asked for p, asked in self._waiting.items() if p.committed is not None}
         self._tell({position: position.committed == offset for position, (offset, _) in known.items()})
 
     def _tell(self, stored: Mapping[PartitionPosition, bool]) -> None:
-        """These wait no more."""
+        """Tell of these whether they are stored, and forget them."""
         told: dict[Stored, dict[PartitionPosition, bool]] = {}
         for position, is_stored in stored.items():
             told.setdefault(self._waiting[position][1], {})[position] = is_stored
@@ -193,7 +199,7 @@ class StartWriter:
             done(of_it)
 
     def try_all(self, only: Collection[PartitionPosition] | None = None) -> None:
-        """One try for all that waits, or for ``only`` these."""
+        """Try once for all starts that wait, or for ``only`` these."""
         self._tell_known()
         for position in [position for position in self._waiting if position.revoked]:
             self.forget(position)
@@ -202,20 +208,20 @@ class StartWriter:
         while untried and misses < MISSES and not (behind and deadline.expired):
             part, untried = untried[: self._together], untried[self._together :]
             answered = self._try(part)
-            # whatever is the matter with what is left of these, others are tried before it next time
+            # whatever is wrong with these, others are tried before them next time
             left = [position for position in part if position in self._waiting]
             self._waiting.update((position, self._waiting.pop(position)) for position in left)
             behind = behind or bool(left)
-            # one of them may be what it cannot store: then fewer suffer from it
+            # one of them may be a start that it cannot store: then fewer suffer from it
             self._together = min(TOGETHER, 2 * self._together) if answered else max(1, len(part) // 2)
             misses += not answered
 
     def _try(self, part: Collection[PartitionPosition]) -> bool:
-        """One call of the store. Returns whether it said anything of any of these."""
+        """Call the store once. Returns whether it decided about any of these."""
         wanted = {position.tp: self._waiting[position][0] for position in part}
         try:
             failures = self._store.commit(wanted, {}, Deadline(self._timeout), patient=False)
-        except Exception as e:  # the thread that all commits need lives on, and what waits is tried again
+        except Exception as e:  # the thread that all commits need must live on; the starts are tried again
             if not isinstance(e, ZkConsumerError) and repr(e) not in map(repr, self._why.values()):
                 log.exception("storing starts failed unexpectedly")
             self._why.update(dict.fromkeys(part, e))
@@ -227,7 +233,7 @@ class StartWriter:
             failure = failures.get(position.tp)
             answered = answered or failure is None or isinstance(failure, CommitRefusedError)
             if failure is None or self._decides(failure):
-                # a refusal that the group's thread was told of is dealt with there
+                # the group's thread was told of the refusal, and deals with it
                 decided[position] = failure is None
             else:
                 self._why[position] = failure
@@ -235,8 +241,9 @@ class StartWriter:
         return answered
 
     def _decides(self, failure: Exception) -> bool:
-        """Whether its node says something else than we thought. Where we may not write it nothing but time can help,
-        unless there is another store to ask, which has it now.
+        """Return whether the offset node is not as we thought, so that the start must be read again.
+
+        If a right is missing, only another try can help, unless another store has the start already.
         """
         denied = isinstance(failure, CommitRefusedError) and failure.outcome is Outcome.REFUSED
         return isinstance(failure, CommitRefusedError) and (not denied or self._store.keeps_refused)

@@ -1,4 +1,4 @@
-"""The one protocol of everything that keeps offsets, and what is common to its implementations.
+"""The protocol of a store of offsets, and the error of a refused commit.
 
 ``ZooKeeperOffsets``, ``KafkaOffsets`` and a user's own object (``offset_store=`` of the connector) promise the same;
 ``tests/contract/test_offset_stores.py`` is the promise as a suite.
@@ -38,8 +38,9 @@ class OffsetStore(Protocol):
     (Each partition has one owner and so one writer, but several members write: a store must not lose one member's
     commit to another's, as this file would without a lock.)
 
-    What it promises: after ``commit`` returned, every member's ``fetch`` sees that value or a later one; what it does
-    not know it raises and never guesses; it keeps to the timeouts, for while it works nothing else is committed.
+    A store promises three things. After ``commit`` returned, every member's ``fetch`` sees that value or a later one.
+    It raises for an unknown offset and never guesses one. It keeps to the timeouts: while it works nothing else is
+    committed.
 
     ``fetch`` and ``commit`` are called by one thread of the connector, never at the same time; ``close`` once, at the
     end, from any thread, and should make a call that is blocked raise. Ownership is checked before each commit, but a
@@ -48,9 +49,9 @@ class OffsetStore(Protocol):
     """
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """The stored offsets; a partition that has none is left out (or negative).
+        """Return the stored offsets; a partition without one is left out (or negative).
 
-        Arguments: ``timeout`` in seconds. Raises: anything, where the offset of any of them is unknown; it is asked
+        Arguments: ``timeout`` in seconds. Raises: anything, if the offset of any of them is unknown; it is asked
         again after ``offsets.channel.backoff.ms``.
         """
 
@@ -59,12 +60,12 @@ class OffsetStore(Protocol):
     ) -> Mapping[TopicPartition, Exception] | None:
         """Write offsets. Returns those that were not written with the reason; empty or None: all are.
 
-        Arguments: ``timeout`` in seconds. Raises: anything, where nothing is known to be written. Except on the timer
+        Arguments: ``timeout`` in seconds. Raises: anything, if nothing is known to be written. Except on the timer
         it is tried again after ``offsets.channel.backoff.ms``, up to ``offsets.commit.max.retries`` times.
         """
 
     def close(self) -> None:
-        """Let go of connections; wake whoever waits."""
+        """Close connections, and make a waiting call raise."""
 
 
 class CommitRefusedError(OffsetCommitError):
@@ -76,5 +77,5 @@ class CommitRefusedError(OffsetCommitError):
 
 
 def refusals(outcomes: Mapping[TopicPartition, Outcome]) -> dict[TopicPartition, Exception]:
-    """What was not done, as exceptions."""
+    """Return the outcomes that are not done, as exceptions."""
     return {tp: CommitRefusedError(outcome) for tp, outcome in outcomes.items() if outcome is not Outcome.DONE}

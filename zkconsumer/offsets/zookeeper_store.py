@@ -1,10 +1,10 @@
 """Offsets in ZooKeeper: ``/consumers/<group>/offsets/<topic>/<partition>``, decimal text of the next offset to consume.
 
-Owned by one thread (the committer's). Every write is fenced (see ``zookeeper.fenced_writes``): it names the version
-of the offset node as we last saw it and is refused once somebody else owns the partition or wrote its offset. The
-original writes unconditionally, so a member that was paused overwrites its successor's progress; it also remembers
-the last value it wrote without ever looking again, so that a value set back by a tool is silently kept (section
-"ZooKeeper write rule" of its behaviour).
+Owned by one thread (the committer's). Every write is fenced (see ``zookeeper.fenced_writes``): it names the version of
+the offset node as we last saw it. ZooKeeper refuses it after somebody else claimed the partition or wrote its offset.
+
+The original writes unconditionally, so a paused member overwrites the progress of its successor. It also remembers the
+last value it wrote and never looks again. So it does not write that value over an offset that a tool has set back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ROUNDS = 5
 
 
 class ZooKeeperOffsets:
-    """The offset nodes of one group (an ``OffsetStore``). Partitions that are tracked are ours.
+    """The offset nodes of one group (an ``OffsetStore`` and a ``Fence``). Tracked partitions are ours.
 
-    Arguments: ``written`` is told how many offsets each commit wrote.
+    Arguments: ``written`` is told the number of offsets that each commit wrote.
     """
 
     def __init__(self, session: Session, group: str, written: Callable[[int], None] = lambda _: None) -> None:
@@ -37,25 +37,27 @@ class ZooKeeperOffsets:
         self._claims = ClaimSessions(session)
 
     def track(self, partition: TopicPartition, known: KnownOffset) -> None:
-        """The partition was claimed; ``known`` is its offset node as of the claim. For one that is tracked already: as
-        somebody else has written it since, which makes no new claim of the old one.
+        """Note a claimed partition, with its offset node as of the claim.
+
+        For a partition that is tracked already, ``known`` is the node as somebody else has written it since. The claim
+        stays the old one.
         """
         self._known[partition] = known
         self._claims.claimed(partition)
         self._unanswered.pop(partition, None)
 
     def untrack(self, partition: TopicPartition) -> KnownOffset:
-        """The partition is given up or lost; returns its offset node as last seen."""
+        """Forget a released or lost partition; return its offset node as last seen."""
         self._unanswered.pop(partition, None)
         self._claims.forget(partition)
         return self._known.pop(partition, ABSENT)
 
     def known(self, partition: TopicPartition) -> int | None:
-        """The offset in a tracked partition's node as last seen; None where there is no node."""
+        """Return the offset in a tracked partition's node as last seen; None if there is no node."""
         return self._known.get(partition, ABSENT).offset
 
     def fetch(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """Read offset nodes. Raises RegistryError; MalformedNodeError for one that cannot be read."""
+        """Read offset nodes. Raises RegistryError; MalformedNodeError if a node holds no offset."""
         wanted = list(partitions)
         nodes = self._session.read([paths.offset(self._group, tp) for tp in wanted], Deadline(timeout))
         return {
@@ -65,8 +67,9 @@ class ZooKeeperOffsets:
         }
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, Exception]:
-        """Write offsets, in one transaction those of tracked partitions and in one the others, which must have no
-        owner. Returns what was refused. Raises RegistryError where nothing is known of the outcome.
+        """Write offsets: in one transaction those of tracked partitions, in one the others, which must have no owner.
+
+        Returns the refused partitions. Raises RegistryError if the outcome is unknown.
         """
         deadline = Deadline(timeout)
         ours = {tp: offset for tp, offset in offsets.items() if tp in self._known}
@@ -80,10 +83,10 @@ class ZooKeeperOffsets:
     def release(
         self, offsets: Mapping[TopicPartition, int], unchanged: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Mapping[TopicPartition, Exception], frozenset[TopicPartition]]:
-        """The last commit of tracked partitions and the end of our ownership, of each together or not at all.
+        """Do the last commit of tracked partitions and release them, of each both or neither.
 
-        Returns the commits that were refused, and the partitions that are released; the others' owner nodes, also those
-        of ``unchanged`` ones, may still stand. Raises RegistryError where nothing is known of the outcome.
+        Returns the refused commits, and the released partitions. The owner nodes of all others, also of ``unchanged``
+        ones, may still exist. Raises RegistryError if the outcome is unknown.
         """
         wanted = {**dict.fromkeys(unchanged), **offsets}
         outcomes = self._commit_owned(wanted, deadline, release=True)
@@ -94,10 +97,10 @@ class ZooKeeperOffsets:
         return refusals({tp: outcomes[tp] for tp in offsets}), released
 
     def close(self) -> None:
-        """Nothing: the session is its maker's."""
+        """Do nothing: the session belongs to its maker."""
 
     def moved(self, deadline: Deadline) -> Collection[TopicPartition]:
-        """Tracked partitions whose offset nodes are not as we last saw or wrote them. Raises RegistryError."""
+        """Return tracked partitions whose offset nodes are not as we last saw or wrote them. Raises RegistryError."""
         tracked = [tp for tp, known in self._known.items() if tp not in self._unanswered and known.version is not None]
         nodes = self._session.stat([paths.offset(self._group, tp) for tp in tracked], deadline)
         return [
@@ -109,9 +112,7 @@ class ZooKeeperOffsets:
     def not_ours(
         self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Mapping[TopicPartition, Exception]:
-        """Those whose owner node our session did not make, looked up now: the fence of offsets that are kept
-        elsewhere. Raises RegistryError.
-        """
+        """Return the partitions whose owner node our session did not create, looked up now. Raises RegistryError."""
         ours = self._session.session_id
         return refusals(
             {
@@ -121,7 +122,7 @@ class ZooKeeperOffsets:
         )
 
     def owned(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Mapping[TopicPartition, Exception]:
-        """Those that anybody owns now. Raises RegistryError."""
+        """Return the partitions that have an owner node now. Raises RegistryError."""
         return refusals(
             {
                 tp: Outcome.DONE if owner is None else Outcome.OWNED
@@ -142,7 +143,7 @@ class ZooKeeperOffsets:
         """Write offsets (None: none), and with ``release`` delete the owner nodes as well."""
         outcomes = self._write_owned(offsets, deadline, release)
         moved = [tp for tp, outcome in outcomes.items() if outcome is Outcome.OFFSET_MOVED]
-        # "moved" by ourselves, perhaps: by a commit that was done, and whose answer the connection took with it
+        # perhaps we moved it ourselves, by a commit that was done and whose answer was lost with the connection
         again = self._moved_by_us(moved, deadline)
         if again:
             outcomes |= self._write_owned({tp: offsets[tp] for tp in again}, deadline, release)
@@ -170,8 +171,9 @@ class ZooKeeperOffsets:
         return {**outcomes, **lost}
 
     def _moved_by_us(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
-        """Those in whose offset nodes stands what we tried to write last, by the one write that could succeed; they are
-        known as they stand then. Raises RegistryError.
+        """Return the partitions whose offset nodes hold our last try, written by the one write that could succeed.
+
+        Their nodes are known as read then. Raises RegistryError.
         """
         doubtful = [tp for tp in partitions if tp in self._unanswered]
         if not doubtful:

@@ -29,7 +29,7 @@ from zkconsumer.errors import (
     OffsetOutOfRangeError,
     RegistryError,
 )
-from zkconsumer.kafka import BrokerChannel, FetchedPartition, FetchPosition, FetchRequest, batches
+from zkconsumer.kafka import BrokerChannel, FetchPosition, FetchRequest, PartitionResponse, batches
 from zkconsumer.kafka import error_codes as codes
 from zkconsumer.kafka.arrow_columns import ColumnBuilder
 from zkconsumer.kafka.compression import Expansion
@@ -82,7 +82,7 @@ class RangeReader:
             channel.close()
         self._channels.clear()
 
-    def sets(self, range_: OffsetRange) -> Iterator[tuple[FetchedPartition, int]]:
+    def sets(self, range_: OffsetRange) -> Iterator[tuple[PartitionResponse, int]]:
         """What was fetched of a range, with the offset that was asked for, until its end is reached.
 
         Raises BrokerError where it cannot be read in time, OffsetOutOfRangeError where it is gone.
@@ -116,7 +116,7 @@ class RangeReader:
                 self._forget(where)
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
-    def _fetches(self, where: TopicPartition, position: int, end: int) -> Iterator[tuple[FetchedPartition, int, int]]:
+    def _fetches(self, where: TopicPartition, position: int, end: int) -> Iterator[tuple[PartitionResponse, int, int]]:
         """(fetched, offset asked for, next offset), each next fetch sent before the last is handed out."""
         channel = self._channel(where)
         largest = min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, (end - position) * _GUESSED_RECORD))
@@ -163,7 +163,7 @@ class RangeReader:
         )
         return channel.send_fetch(request, Deadline(self._timeout))
 
-    def _answer(self, channel: BrokerChannel, pending: int, where: TopicPartition) -> FetchedPartition:
+    def _answer(self, channel: BrokerChannel, pending: int, where: TopicPartition) -> PartitionResponse:
         answer = channel.receive_fetch(pending, Deadline(self._timeout))
         for part in answer.partitions:
             if (part.topic, part.partition) != where:

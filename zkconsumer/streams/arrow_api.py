@@ -1,9 +1,9 @@
-"""What a stream offers beside messages: batches of columns, tables, data frames.
+"""The part of a stream that hands out columns: record batches, tables and data frames.
 
-Threads: exactly one application thread at a time asks, for these or for messages.
+Threads: exactly one application thread at a time reads the stream, as columns or as messages.
 
-Whoever asks for columns throws :class:`TurnToColumns` into the generator that hands out messages, which lets go of its
-chunk and begins anew there when it is asked again; it costs messages nothing.
+A request for columns throws :class:`SwitchToColumns` into the generator that hands out messages. The generator lets go
+of its chunk, and begins anew there when a message is asked for again. This costs messages nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from zkconsumer.streams.chunk_batches import (
     MAX_ROWS,
     SPARK_COLUMNS,
     SPARK_HEADERS,
-    Limits,
-    Piece,
+    BatchLimits,
+    ChunkPart,
     arrow_schema,
     one_table,
 )
-from zkconsumer.streams.chunk_reader import Ask, ChunkReader
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.column_reader import ColumnReader
 from zkconsumer.streams.message_iterator import MessageIterator, as_generator
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TurnToColumns(BaseException):
-    """Columns are asked for: what was handed out is finished, and whoever asks for messages again begins anew."""
+class SwitchToColumns(BaseException):
+    """Columns are asked for: the last message is finished, and the next message read begins anew."""
 
 
 class _Batches(Iterator[Any]):
-    """What ``KafkaStream.batches`` returns."""
+    """The iterator that ``KafkaStream.batches`` returns."""
 
     def __init__(
-        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: Limits, patience: float | None
+        self, stream: ColumnStream[Any, Any], schema: pa.Schema, limits: BatchLimits, patience: float | None
     ) -> None:
         self._stream = stream
         self._schema = schema
@@ -73,7 +73,6 @@ class ColumnStream(MessageIterator[K, V]):
 
     def __init__(
         self,
-        name: str,
         reader: ChunkReader,
         *,
         timeout: float | None,
@@ -81,7 +80,7 @@ class ColumnStream(MessageIterator[K, V]):
         ended: Callable[[], None],
     ) -> None:
         super().__init__(timeout, ends_on_timeout)
-        self.name = name
+        self.name = reader.name
         self.queue = reader.queue
         self._reader = reader
         self._columns = ColumnReader(reader)
@@ -101,44 +100,54 @@ class ColumnStream(MessageIterator[K, V]):
         headers: bool = False,
         timeout: float | Literal["configured"] | None = "configured",
     ) -> Iterator[pa.RecordBatch]:
-        """The messages as ``pyarrow.RecordBatch``, several times faster than one by one: a single pass together with
-        the messages, which may be taken in between.
+        """Return an iterator over the messages as ``pyarrow.RecordBatch``, several times faster than one by one.
 
-        The columns are those of Spark's Kafka source (``key``, ``value``: binary; ``topic``, ``partition``, ``offset``,
-        ``timestamp``: microseconds, UTC, null where the message has none; ``timestampType``: 0 by the producer, 1 by
-        the broker, -1 none). A batch holds messages of one partition in their order: what one fetch brought, or less.
-        It is finished when the next one (or the next message) is asked for; until then it is in the user's hands
-        as a message is: not committed but by ``commit_offsets()`` of this thread (or with ``consumed.on=return``), and
-        waited for, up to ``rebalance.drain.timeout.ms``, when its partition leaves. No batch is handed out, in whole
-        or part, of a partition that has left, or without a lease. What cannot be read is raised after a batch with all
-        that is good before it; :meth:`skip` goes on after it.
+        It continues the same single pass as the messages, which may be taken in between. The columns are those of
+        Spark's Kafka source:
 
-        Arguments: at most ``max_rows`` rows and ``max_bytes`` bytes of keys and values a batch (a larger message is a
-        batch of its own); ``headers`` adds the column ``headers``, null for a message without any; ``timeout`` in
-        seconds (None waits for ever) in place of ``consumer.timeout.ms``, after which it raises
-        :class:`ConsumerTimeoutException` or, with ``consumer.timeout.action=end``, ends the loop; go on in either case.
-        Raises: :class:`ConfigException` for a stream with decoders, which columns cannot be given, and for a limit
-        below 1; :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
+        - ``key``, ``value``: binary
+        - ``topic``, ``partition``, ``offset``
+        - ``timestamp``: microseconds, UTC, null if the message has none
+        - ``timestampType``: 0 set by the producer, 1 by the broker, -1 none
+
+        A batch holds messages of one partition in their order, at most those of one fetch. It is finished when the next
+        batch or message is asked for. Until then it is in the user's hands, as a message is. It is committed only by
+        ``commit_offsets()`` of this thread, or with ``consumed.on=return``. When its partition leaves, the rebalance
+        waits for it up to ``rebalance.drain.timeout.ms``. No row is handed out of a partition that has left, or without
+        a lease. An unreadable place is raised after a batch with all good messages before it; :meth:`skip` goes on
+        after it.
+
+        Arguments: a batch has at most ``max_rows`` rows and ``max_bytes`` bytes of keys and values; a larger message is
+        a batch of its own. ``headers`` adds the column ``headers``, null for a message without any. ``timeout`` in
+        seconds replaces ``consumer.timeout.ms``; None waits for ever. After it, iteration raises
+        :class:`ConsumerTimeoutException`, or ends with ``consumer.timeout.action=end``; iterate on in either case.
+        Raises: :class:`ConfigException` for a stream with decoders, which columns cannot have, and for a limit below 1;
+        :class:`MissingExtraError` without pyarrow (``zkconsumer[arrow]``; numpy makes it faster).
         """
         patience = self._timeout if timeout == "configured" else timeout
         schema = self._schema(headers, patience, max_rows=max_rows, max_bytes=max_bytes)
-        return _Batches(self, schema, Limits(max_rows, max_bytes), patience)
+        return _Batches(self, schema, BatchLimits(max_rows, max_bytes), patience)
 
     def to_arrow(
         self, max_messages: int | None = None, timeout: float | None = None, headers: bool = False
     ) -> pa.Table:
         """Collect messages into a ``pyarrow.Table`` with the columns of :meth:`batches`, each partition in its order.
 
-        All its rows are in the user's hands until the stream is asked again: nothing of them is committed before but
-        by ``connector.commit_offsets()`` of this thread, which counts them as finished. What is collected of a
-        partition that leaves meanwhile is left to its next owner. While it collects it takes about twice the memory
-        of the table: that, and what was fetched together with its rows.
+        All rows are in the user's hands until the stream is asked again. Until then only ``connector.commit_offsets()``
+        of this thread commits them, and counts them as finished. Rows of a partition that leaves meanwhile are left to
+        its next owner. Collecting takes about twice the memory of the table, and that of all that was fetched together
+        with its rows.
 
-        Arguments: ends when there are ``max_messages``, when ``timeout`` seconds have passed in all (0: with what was
-        fetched already), when nothing came for ``consumer.timeout.ms``, or before what cannot be read, which the next
-        ask raises; one of the first two must be given. ``headers`` as for :meth:`batches`.
-        Returns: a table, without rows if nothing came.
-        Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of the stream.
+        Collecting ends at the first of these:
+
+        - there are ``max_messages`` rows
+        - ``timeout`` seconds have passed in all (0: take only what is already fetched)
+        - no message came for ``consumer.timeout.ms``
+        - the next place is unreadable; the next read raises it
+
+        Arguments: one of ``max_messages`` and ``timeout`` must be given. ``headers`` as for :meth:`batches`. Returns: a
+        table, without rows if nothing came. Raises: as :meth:`batches`; :class:`ConnectorClosedException` at the end of
+        the stream.
         """
         columns = self._columns
         before = self._begin_columns()
@@ -160,11 +169,11 @@ class ColumnStream(MessageIterator[K, V]):
         """Collect messages into a Spark DataFrame with the schema of Spark's Kafka source; pandas is not needed.
 
         The rows are copied to Spark before this returns. They are in the user's hands as with :meth:`to_arrow`: call
-        ``connector.commit_offsets()`` on this thread when what is made of them is safe. Where Spark fails to take them
-        they come again.
+        ``connector.commit_offsets()`` on this thread once the results are safe. If Spark fails to take the rows, they
+        come again.
 
-        Arguments: ``spark`` is the session; the others as for :meth:`to_arrow`. Raises: as :meth:`to_arrow`, and what
-        Spark raises.
+        Arguments: ``spark`` is the session; the others as for :meth:`to_arrow`. Raises: as :meth:`to_arrow`, and errors
+        of Spark.
         """
         names = SPARK_COLUMNS if not headers else f"{SPARK_COLUMNS}, {SPARK_HEADERS}"
         columns = self._columns
@@ -179,8 +188,8 @@ class ColumnStream(MessageIterator[K, V]):
             columns.take_back_unless(before)
             raise
 
-    def _begin_columns(self) -> Sequence[Piece]:
-        """Return the rows that are in hand before an ask. Raises RuntimeError where another thread is asking."""
+    def _begin_columns(self) -> Sequence[ChunkPart]:
+        """Return the rows that are in hand before a read. Raises RuntimeError if another thread is reading."""
         if self._asked:
             raise RuntimeError(f"{self.name} is being asked already: a stream is read by one thread at a time")
         return self._columns.in_hand
@@ -206,7 +215,7 @@ class ColumnStream(MessageIterator[K, V]):
         if max_messages is None and timeout is None:
             raise ConfigException("max_messages, timeout", "say one of them, or it would collect for ever")
         columns = self._columns
-        limit, quiet, patience = Ask(timeout), Ask(self._timeout), self._timeout
+        limit, quiet, patience = ReadDeadline(timeout), ReadDeadline(self._timeout), self._timeout
         wanted = max_messages or ANY
 
         def collect() -> T:
@@ -220,9 +229,9 @@ class ColumnStream(MessageIterator[K, V]):
 
         return self._ask(collect)
 
-    def _next_batch(self, schema: pa.Schema, limits: Limits, patience: float | None) -> pa.RecordBatch:
-        """For ``batches``. Raises: StopIteration at the end, and what it says there."""
-        limit = Ask(patience)
+    def _next_batch(self, schema: pa.Schema, limits: BatchLimits, patience: float | None) -> pa.RecordBatch:
+        """Return the next batch for ``batches``. Raises: StopIteration at the end; the errors of ``batches``."""
+        limit = ReadDeadline(patience)
         try:
             rows = self._ask(lambda: self._or_pass_over(lambda: self._columns.next_batch(schema, limits, limit)))
         except ConsumerTimeoutException:
@@ -239,13 +248,14 @@ class ColumnStream(MessageIterator[K, V]):
             try:
                 return ask()
             except Exception as e:  # noqa: BLE001 (told apart by the reader)
-                error = self._reader.deal_with(e, in_hand=False)
+                error = self._reader.handle_error(e, in_hand=False)
                 if error is not None:
                     raise error from error.__cause__
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """Columns are asked for: finish what is in hand, and get the next. They are handed out when the caller sets
-        ``handed_out``; until then the next ask takes them back.
+        """Finish the rows or message in hand, and return the next rows.
+
+        They count as handed out when the caller sets ``handed_out``. Until then the next read takes them back.
         """
         made: list[T] = []
         self._asking = as_generator(self._turn(ask, made))
@@ -253,7 +263,9 @@ class ColumnStream(MessageIterator[K, V]):
         return made[0]
 
     def _turn(self, ask: Callable[[], T], made: list[T]) -> Generator[None, None, None]:
-        """A generator for its state only: Python itself knows whether it runs, and no interrupt leaves that behind."""
+        """A generator for its state only: Python itself knows whether it runs, and an interrupt cannot leave that
+        wrong.
+        """
         try:
             self._holder = get_native_id()
             self._finish_in_hand()
@@ -265,16 +277,16 @@ class ColumnStream(MessageIterator[K, V]):
         yield
 
     def _finish_in_hand(self) -> None:
-        """What was handed out, as message or columns, is finished."""
+        """Finish the message, or the rows, in the user's hands."""
         if not self._returned:
             self._take_back()
         if self._yielded:
-            self._messages.throw(TurnToColumns())
+            self._messages.throw(SwitchToColumns())
         self._columns.settle()
 
     @property
     def being_asked(self) -> bool:
-        """Whether its reader waits for it now."""
+        """Whether a reader waits for this stream now."""
         return self._asked
 
     @property

@@ -1,9 +1,10 @@
-"""One limit for the bytes that wait in all streams of a member, are in a reader's hands, or on their way from a broker
-(``queued.max.bytes``).
+"""Limits the bytes that a member holds for the application (``queued.max.bytes``).
 
-Threads: fetchers look and reserve, streams' queues come and go; a lock guards the table of queues and what is reserved.
-What waits is counted by the queues themselves and added up when a fetcher looks, once a request, so that no interrupt
-can leave a wrong sum behind.
+These are the bytes that wait in all streams, are in a reader's hands, or are on their way from a broker.
+
+Threads: fetchers look and reserve; the queues of streams come and go. A lock guards the table of queues and the
+reserved bytes. The queues count their own bytes, and a fetcher adds these up once a request. So no interrupt can leave
+a wrong sum behind.
 
 The original bounds each stream by a number of chunks only, so many streams, or large messages, may take any memory.
 """
@@ -13,86 +14,85 @@ from __future__ import annotations
 from threading import Lock
 from typing import Protocol
 
-SHARES = 4
-"""A stream may have so many times what is still free, and a request may ask for one in so many parts of it: whoever is
-there first takes much and still leaves something to the next, and with n that want all they can get each has about as
-much.
+STREAM_SHARE = 4
+"""One stream may hold at most ``STREAM_SHARE`` times the free bytes. One request may ask for at most 1/``STREAM_SHARE``
+of them. So the first stream takes much and still leaves bytes to the next, and greedy streams get about the same.
 """
 AMPLE_CHUNK = 4 * 1024 * 1024
 AMPLE_PART = 8
-"""What may wait in a stream whatever number of chunks it is: so many bytes for each chunk of its capacity, and no more
-than one in so many parts of the limit.
+"""Bytes that may wait in a stream whatever number of chunks they are: ``AMPLE_CHUNK`` for each chunk of its capacity,
+but at most 1/``AMPLE_PART`` of the limit.
 """
 KEPT_BACK = 16
-"""One in so many parts of the limit is kept for streams whose readers wait with nothing to read."""
+"""1/``KEPT_BACK`` of the limit is kept for streams whose readers wait with nothing to read."""
 
 
-class Holder(Protocol):
-    """What holds bytes: a stream's queue."""
+class BudgetedQueue(Protocol):
+    """A stream's queue, as the budget counts it."""
 
     @property
     def held_bytes(self) -> int:
-        """How many, with what its reader has in hand."""
+        """Bytes that wait in it, and those that its reader has in hand."""
 
 
 class QueueBudget:
     """The bytes of one member.
 
-    Arguments: ``limit`` in bytes. ``short`` says that somebody was refused since the last time that room was made.
+    Arguments: ``limit`` in bytes. ``short`` says that a queue or fetcher was refused since bytes were last freed.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = Lock()
-        self._holders: tuple[Holder, ...] = ()
+        self._holders: tuple[BudgetedQueue, ...] = ()
         self._reserved = 0
         self.short = False
 
-    def enter(self, holder: Holder) -> None:
-        """Count what this one holds."""
+    def enter(self, holder: BudgetedQueue) -> None:
+        """Count the bytes of this queue."""
         with self._lock:
             self._holders = (*self._holders, holder)
 
-    def leave(self, holder: Holder) -> None:
-        """It holds nothing any more."""
+    def leave(self, holder: BudgetedQueue) -> None:
+        """Count this queue no more."""
         with self._lock:
             self._holders = tuple(other for other in self._holders if other is not holder)
 
     @property
     def used(self) -> int:
-        """Bytes that are held or on their way."""
+        """The bytes that are held or on their way."""
         used = self._reserved
         for holder in self._holders:
             used += holder.held_bytes
         return used
 
     def free(self) -> int:
-        """Bytes that may still be asked for; 0 or less: only a stream whose reader waits may be served."""
+        """Return the bytes that may still be asked for; at 0 or less only a stream with a waiting reader is served."""
         free = self._limit - self._limit // KEPT_BACK - self.used
         if free <= 0:
             self.short = True
         return free
 
     def ample(self, capacity: int) -> int:
-        """Bytes that may wait in a stream of so many chunks although it has them."""
+        """Return the bytes that may wait in a stream of that capacity beyond its number of chunks."""
         return min(capacity * AMPLE_CHUNK, self._limit // AMPLE_PART)
 
     def allows(self, held: int, free: int) -> bool:
-        """Whether a stream that holds so much may have more, where so much is free."""
-        if held < SHARES * free:
+        """Return whether a stream that holds ``held`` bytes may have more while ``free`` bytes are free."""
+        if held < STREAM_SHARE * free:
             return True
         self.short = True
         return False
 
     def reserve(self, wanted: int) -> int:
-        """Bytes that may be asked for in one request, at least 1; they count until :meth:`release`."""
-        free = self.free() // SHARES
+        """Return the bytes that one request may ask for, at least 1; they count until :meth:`release`."""
+        free = self.free() // STREAM_SHARE
         with self._lock:
             granted = max(1, min(wanted, free))
             self._reserved += granted
         return granted
 
     def release(self, count: int) -> None:
-        """What was reserved has arrived, or will not."""
+        """Count these reserved bytes no more: they have arrived, or will not come."""
         with self._lock:
             self._reserved -= count

@@ -1,7 +1,6 @@
-"""A chunk's records as Arrow columns, a piece at a time.
+"""Decodes a chunk into Arrow record batches, a part of the chunk at a time.
 
-Threads: the application's thread that reads the stream, nobody else. Nothing here hands anything out or moves a
-position.
+Threads: the application thread that reads the stream, no other. Nothing here hands anything out or moves a position.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ SPARK_COLUMNS = (
 SPARK_HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
-class Limits(NamedTuple):
-    """How much one batch may be: ``rows``, and bytes of keys and values (one row may be more)."""
+class BatchLimits(NamedTuple):
+    """The most that one batch may hold: ``rows``, and bytes of keys and values (one row may be more)."""
 
     rows: int = MAX_ROWS
     size: int = MAX_BYTES
 
 
 def arrow_schema(headers: bool) -> pa.Schema:
-    """The schema of Spark's Kafka source. Raises MissingExtraError without pyarrow."""
+    """Return the schema of Spark's Kafka source. Raises MissingExtraError without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.compute
@@ -49,8 +48,9 @@ def arrow_schema(headers: bool) -> pa.Schema:
     return pa.schema([pa.field(name, types[name]) for name in ((*NAMES, HEADERS) if headers else NAMES)])
 
 
-class Piece(NamedTuple):
-    """Some rows of a chunk: offsets from ``first`` on and before ``end``, where those that have no row count too.
+class ChunkPart(NamedTuple):
+    """Some rows of a chunk: the offsets from ``first`` on and before ``end``, also those without a row.
+
     ``whole`` says that nothing of the chunk is left.
     """
 
@@ -62,13 +62,14 @@ class Piece(NamedTuple):
 
     @property
     def position(self) -> PartitionPosition:
-        """Where the partition stands."""
+        """The position of the partition."""
         return self.chunk.position
 
 
-class Decoding:
-    """What is made of a chunk from offset ``at`` on, a piece at a time. ``at`` is None after an interrupt: then nobody
-    knows how far it came, and the chunk is decoded anew.
+class ChunkDecoder:
+    """Decodes a chunk from offset ``at`` on, a part at a time.
+
+    ``at`` is None after an interrupt. Then it is unknown how far decoding came, and the chunk is decoded anew.
     """
 
     def __init__(self, reader: ChunkReader, chunk: Chunk, at: int, schema: pa.Schema) -> None:
@@ -84,12 +85,13 @@ class Decoding:
 
     @property
     def fails(self) -> bool:
-        """Whether the next ask raises what cannot be read."""
+        """Whether the next read raises an unreadable place."""
         return self.failure is not None and self._rest is None
 
-    def piece(self, limits: Limits) -> Piece:
-        """The next rows; none, where no message is left. Raises UnreadableMessageError where there is nothing good
-        before what cannot be read, or what was before it was handed out last (``failure``).
+    def next_part(self, limits: BatchLimits) -> ChunkPart:
+        """Return the next rows; a part without rows if no message is left.
+
+        Raises: UnreadableMessageError if nothing good is left before the unreadable place (``failure``).
         """
         first, self.at = self.at, None
         assert first is not None
@@ -103,13 +105,13 @@ class Decoding:
             if count < rows.num_rows:
                 self._rest = rows.slice(count)
                 rows = rows.slice(0, count)
-                # never back, where offsets (which have no checksum) do not ascend: it would begin anew for ever
+                # never back: offsets have no checksum, and one that does not ascend would make it begin anew for ever
                 end = max(first, rows.column(_OFFSET)[count - 1].as_py() + 1)
         self.at = end
         whole = self._rest is None and self.failure is None and (self._exhausted or end >= self.chunk.next_offset)
-        return Piece(self.chunk, first, end, rows, whole)
+        return ChunkPart(self.chunk, first, end, rows, whole)
 
-    def _decoded(self, first: int, limits: Limits) -> tuple[pa.RecordBatch | None, int]:
+    def _decoded(self, first: int, limits: BatchLimits) -> tuple[pa.RecordBatch | None, int]:
         builder = ColumnBuilder(self.schema.names)
         if self._batches is None:
             self._batches = self._reader.batches(self.chunk, first)
@@ -121,7 +123,7 @@ class Decoding:
                 if builder.rows >= limits.rows or builder.size >= limits.size:
                     break
             else:
-                end = max(end, self.chunk.next_offset)  # what follows was compacted away
+                end = max(end, self.chunk.next_offset)  # the rest was compacted away
                 self._exhausted = True
             return self._made(builder), end
         except UnreadableMessageError as failed:
@@ -131,11 +133,11 @@ class Decoding:
             raise interrupt
         made = self._decoded_carefully(first)
         if self.failure is None and isinstance(interrupt, Exception):
-            raise interrupt  # all of it can be read: a signal handler has raised this
+            raise interrupt  # all of the chunk can be read, so a signal handler raised this
         return made
 
     def _decoded_carefully(self, first: int) -> tuple[pa.RecordBatch | None, int]:
-        """What can be read before the place that cannot, as whoever takes messages gets it; the place is the next."""
+        """Return the rows before the unreadable place, the same that messages would give, and that place's offset."""
         builder = ColumnBuilder(self.schema.names)
         end = first
         try:
@@ -162,8 +164,8 @@ class Decoding:
 _OFFSET = NAMES.index("offset")
 
 
-def _fitting(rows: pa.RecordBatch, limits: Limits) -> int:
-    """How many of the rows are within the limits; at least one."""
+def _fitting(rows: pa.RecordBatch, limits: BatchLimits) -> int:
+    """Return how many of the rows are within the limits; at least one."""
     import pyarrow.compute as pc
 
     sizes = [pc.fill_null(pc.binary_length(rows.column(name)), 0).cast("int64") for name in ("key", "value")]
@@ -173,8 +175,8 @@ def _fitting(rows: pa.RecordBatch, limits: Limits) -> int:
 
 
 def one_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """All rows as one table."""
+    """Return all rows as one table."""
     import pyarrow as pa
 
-    # made of no batches it would have no chunks either, and Spark does not take headers without one
+    # a table of no batches would have no chunks, and Spark refuses a column of headers without a chunk
     return pa.Table.from_batches(batches, schema=schema) if batches else schema.empty_table()

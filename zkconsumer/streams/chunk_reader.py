@@ -1,7 +1,7 @@
-"""What a stream does with a chunk before messages or columns are made of it, and after: where to begin, what to do
-about what cannot be read, how to wait at the gate, when it is through.
+"""Reads a stream's chunks, for messages and for columns alike.
 
-Threads: the application's thread that reads the stream, nobody else. Nothing here runs for each message.
+Responsible for the place to begin in a chunk, for unreadable places, for waiting on the lease, and for the end of a
+chunk. Threads: the application thread that reads the stream, no other. Nothing here runs for each message.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from zkconsumer.errors import ConsumerTimeoutException, InvalidMessageException,
 from zkconsumer.kafka.compression import DEFAULT_LIMIT, Expansion
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.kafka.record_batch import RecordBatch
-from zkconsumer.streams.rate_limit import Gate, PacedLease
+from zkconsumer.streams.rate_limit import HandOutGate, RateLimitedLease
 from zkconsumer.streams.stream_queue import NOTHING_CAME, Chunk, StreamQueue
 
 log = logging.getLogger(__name__)
 
-Count = Callable[[str, int, int], None]
-"""Told, when a chunk ends, of a topic how many offsets were passed and how many bytes that took."""
+CountConsumed = Callable[[str, int, int], None]
+"""Called when a chunk ends, with its topic, the number of offsets passed, and the bytes they took."""
 
-Wait = Callable[[float], bool]
-"""Waits so many seconds, or less where something changed; returns whether there is time left to look again."""
+WaitForToken = Callable[[float], bool]
+"""Waits so many seconds, or less if something changed. Returns whether there is time left to look again."""
 
 _AWAY = "no message within the timeout, for ZooKeeper is away, or the group's coordinator; the stream stays usable"
 _UNHEARD = 0.1
-"""Seconds after which who waits at the gate looks whether the stream or the partition has left."""
+"""Seconds after which a reader at the gate looks whether the stream or the partition has left."""
 _PACED = "no message within the timeout, for consumed.max.per.second allows none yet; the stream stays usable"
 
 
-class Ask(Deadline):
-    """The time that one ask has, over all that it goes through before there is a message: chunks without any (markers,
-    aborted transactions, what was revoked or given up) and the gate. One that each of these began anew would never end.
+class ReadDeadline(Deadline):
+    """The time of one read, over every wait on the way to a message.
 
-    At its end what was fetched by then is still looked into, and not what comes for ever.
+    A read may pass chunks without a message (markers, aborted transactions, revoked or given-up places) and wait at the
+    gate. If each of these began a deadline of its own, a read might never end. After the deadline, only chunks that
+    were fetched by then are still read. Otherwise chunks without messages could keep the read for ever.
     """
 
     __slots__ = ("_looks",)
 
     def __init__(self, seconds: float | None) -> None:
-        self.at = None if seconds is None else monotonic() + seconds  # and no call: it is made for each chunk
+        self.at = None if seconds is None else monotonic() + seconds  # no super(): one is made for each chunk
         self._looks = -1
 
     def is_over(self, waiting: int) -> bool:
-        """Whether to take none of the chunks any more, of which so many wait. Asked before each but the first."""
+        """Return whether to take no more chunks, of which ``waiting`` are queued. Asked before each but the first."""
         if not self.expired:
             return False
         self._looks = max(1, waiting) if self._looks < 0 else self._looks - 1
@@ -56,11 +57,13 @@ class Ask(Deadline):
 
 
 class ReadSettings(NamedTuple):
-    """How records are read: ``check_crc`` is ``check.crcs``, ``read_committed`` ``isolation.level``, ``skip_corrupt``
-    ``corrupt.message.policy``, ``largest_batch`` ``batch.expanded.max.bytes``.
+    """How records are read.
+
+    ``check_crc`` is ``check.crcs``, ``read_committed`` is ``isolation.level``, ``skip_corrupt`` is
+    ``corrupt.message.policy``, ``largest_batch`` is ``batch.expanded.max.bytes``.
     """
 
-    check_crc: bool
+    check_crc: bool = True
     read_committed: bool = False
     skip_corrupt: bool = False
     largest_batch: int = DEFAULT_LIMIT
@@ -69,14 +72,22 @@ class ReadSettings(NamedTuple):
 class ChunkReader:
     """The part of a stream that messages and columns have in common.
 
-    Arguments: ``name`` is the stream's, for errors; ``count`` is told of what was passed.
+    Arguments: ``name`` is the stream's, for errors; ``lease`` says whether a message may be handed out; ``count`` is
+    called with the consumed offsets and bytes.
     """
 
-    def __init__(self, name: str, queue: StreamQueue, lease: Gate, settings: ReadSettings, count: Count) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        queue: StreamQueue,
+        lease: HandOutGate,
+        settings: ReadSettings,
+        count: CountConsumed,
+    ) -> None:
+        self.name = name
         self.queue = queue
         self.lease = lease
-        self._pace = lease if isinstance(lease, PacedLease) else None
+        self._pace = lease if isinstance(lease, RateLimitedLease) else None
         self._settings = settings
         self._count = count
         self._unreadable: tuple[Chunk, UnreadableMessageError] | None = None
@@ -84,10 +95,10 @@ class ChunkReader:
         self._read_from = 0
         self._counted_to = 0
 
-    def next_chunk(self, ask: Ask) -> Chunk | None:
-        """The chunk that is read, or the next one; None at the end of the stream.
+    def next_chunk(self, ask: ReadDeadline) -> Chunk | None:
+        """Return the chunk being read, or the next one; None at the end of the stream.
 
-        Raises: ConsumerTimeoutException; whatever made the connector fail.
+        Raises: ConsumerTimeoutException; the error that made the connector fail.
         """
         queue = self.queue
         chunk = queue.taken
@@ -98,15 +109,14 @@ class ChunkReader:
         return chunk
 
     def begin(self, chunk: Chunk) -> int | None:
-        """Reconcile what the chunk holds with where we stand; returns the first offset to hand out, or None where
-        nothing of the chunk is to be read now.
+        """Return the first offset to hand out of the chunk, or None if nothing of it is to be read now.
 
-        Raises the chunk's error, where it stands for one.
+        Raises: the error that the chunk stands for, if it stands for one.
         """
         self.queue.asks += 1
         position = chunk.position
         if position.halted:
-            # before anything is decoded: what cannot be read would hold up all other partitions of the stream
+            # before anything is decoded: an unreadable place would hold up all other partitions of the stream
             self.finish(chunk)
             return None
         if chunk.jump or position.consumed is None:
@@ -121,7 +131,7 @@ class ChunkReader:
                 chunk.fetch_offset,
                 position.consumed,
             )
-            self.queue.read_again(position)  # never on behind the gap: its messages were not handed out
+            self.queue.read_again(position)  # never go on behind the gap: its messages were not handed out
             return None
         if chunk is not self._current:
             self._current, self._counted_to = chunk, position.consumed
@@ -130,7 +140,7 @@ class ChunkReader:
         return position.consumed
 
     def batches(self, chunk: Chunk, start: int) -> Iterator[RecordBatch]:
-        """The chunk's batches; records before ``start`` (a compressed set may begin there, KAFKA-546) are left out."""
+        """Return the batches without records before ``start``; a compressed set may begin before it (KAFKA-546)."""
         chunk.expansion = Expansion(self._settings.largest_batch)
         self._read_from = start
         return batches(
@@ -145,8 +155,9 @@ class ChunkReader:
         )
 
     def finish(self, chunk: Chunk) -> None:
-        """Every message of the chunk is finished, or the partition is no longer ours or paused, or the stream has
-        ended. What is not finished waits again, also where the partition was resumed a moment ago.
+        """Stop reading the chunk: it is at its end, its partition has left or is paused, or the stream has ended.
+
+        The unfinished rest is queued again, also if the partition was resumed a moment ago.
         """
         position = chunk.position
         position.held_until = NOTHING_HELD
@@ -163,24 +174,24 @@ class ChunkReader:
             self.queue.let_go()
 
     def passed(self, chunk: Chunk, first: int, end: int, *, closing: bool) -> None:
-        """Count what is finished of a chunk; ``closing`` says that nothing of it is left."""
+        """Count the finished part of a chunk; ``closing`` says that nothing of the chunk is left."""
         messages = max(0, end - first)
-        if chunk.messages is not None:  # a compacted chunk has fewer than offsets; only of all of it we know how many
+        if chunk.messages is not None:  # a compacted chunk has fewer messages than offsets
             messages = chunk.messages if closing and first == chunk.fetch_offset else min(messages, chunk.messages)
         self._count(chunk.position.topic, messages, len(chunk.records) if closing else 0)
         self._current, self._counted_to = chunk, end
 
-    def passed_bytes(self, chunk: Chunk) -> None:
-        """Count the bytes of a chunk that is given away before it counts as finished."""
+    def count_bytes(self, chunk: Chunk) -> None:
+        """Count the bytes of a chunk that is dropped before it counts as finished."""
         self._count(chunk.position.topic, 0, len(chunk.records))
 
     def left_to_parent(self, error: Exception) -> None:
-        """In a forked process: nothing of this is read here."""
+        """Read nothing any more, in a forked process."""
         self._count = lambda _topic, _messages, _bytes: None  # it takes locks
         self.queue.left_to_parent(error)
 
-    def turn_over(self) -> None:
-        """What was handed out as messages is finished, for columns go on."""
+    def finish_for_columns(self) -> None:
+        """Finish the messages that were handed out, before columns are read."""
         chunk = self.queue.taken
         if chunk is None:
             return
@@ -189,23 +200,24 @@ class ChunkReader:
             self.passed(chunk, self._counted_to, chunk.position.consumed or 0, closing=False)
 
     def finish_message(self, position: PartitionPosition) -> None:
-        """The message in hand, if there is one, is finished."""
+        """Finish the message in hand, if there is one."""
         if position.held and position.consumed is not None:
-            position.held_until = position.consumed + 1  # finished and no longer held at once, by what follows
+            # so that the next write makes it finished and no longer held at once
+            position.held_until = position.consumed + 1
             position.consumed += 1
         position.held_until = NOTHING_HELD
 
     def retract(self) -> None:
-        """The message that was announced last was not handed out: it comes again."""
+        """Have the announced message come again: it was not handed out."""
         chunk = self.queue.taken
         if chunk is not None:
             chunk.position.held_until = NOTHING_HELD
             self.queue.let_go()
 
-    def deal_with(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
-        """Deal with an error of an ask; returns what is to be raised, None where the ask goes on.
+    def handle_error(self, error: Exception, *, in_hand: bool = True) -> Exception | None:
+        """Handle an error of a read; returns the error to raise, or None if the read goes on.
 
-        The message announced last is finished if it was ``in_hand``, else it comes again.
+        If the announced message was ``in_hand`` it is finished, else it comes again.
         """
         chunk = self.queue.taken
         if chunk is None:
@@ -218,7 +230,7 @@ class ChunkReader:
         if not (isinstance(error, UnreadableMessageError) or error is chunk.error):
             return error
         if position.halted or (chunk.error is None and (position.consumed or 0) >= chunk.next_offset):
-            # not to be read now, or all that counts as fetched was read: what follows the fetcher asks for anew
+            # not to be read now, or all that counts as fetched was read; the fetcher fetches the rest anew
             self.finish(chunk)
             return None
         interrupt = error.__cause__
@@ -231,13 +243,15 @@ class ChunkReader:
         return None
 
     def _fails_again(self, chunk: Chunk, cause: Exception) -> bool:
-        """Whether what looked corrupt is: libraries raise errors of any kind, and so do signal handlers, whose error
-        must not be taken for data that may be skipped. Nor must missing memory.
+        """Return whether data that looked corrupt is corrupt.
+
+        Libraries raise errors of any kind, and so do signal handlers. An error of a signal handler, or missing memory,
+        must not be taken for data that may be skipped.
         """
         if isinstance(cause, MemoryError):
             return False
         try:
-            for batch in self.batches(chunk, self._read_from):  # in the same way as before
+            for batch in self.batches(chunk, self._read_from):  # from the same place as before
                 for _ in batch:
                     pass
         except UnreadableMessageError as again:
@@ -245,15 +259,16 @@ class ChunkReader:
         return False
 
     def skip(self) -> int:
-        """Give up what could not be read, and go on after it; see ``KafkaStream.skip``."""
+        """Give up an unreadable place and go on after it; see ``KafkaStream.skip``."""
         chunk, error = self._unreadable or (None, None)
         if chunk is None or error is None or chunk is not self.queue.taken:
-            raise ValueError(f"{self._name}: nothing to skip; it did not just raise that something cannot be read")
+            raise ValueError(f"{self.name}: nothing to skip; it did not just raise that something cannot be read")
         return self._give_up(chunk, error)
 
     def _give_up(self, chunk: Chunk, error: UnreadableMessageError) -> int:
-        """Go on after the place that cannot be read; returns where. Of a partition that has left nothing is given up:
-        its next owner decides.
+        """Go on after the unreadable place; returns the offset to read on.
+
+        Nothing is given up of a partition that has left: its next owner decides.
         """
         self._unreadable = None
         position = chunk.position
@@ -264,7 +279,7 @@ class ChunkReader:
             position.consumed = max(error.next_offset, position.consumed or 0)
             self.queue.read_again(position)
         else:
-            # a corrupt head may name any offset: never beyond what was fetched
+            # a corrupt head may name any offset: never go beyond the fetched chunk
             position.consumed = max(min(error.next_offset, chunk.next_offset), position.consumed or 0)
         return position.consumed
 
@@ -273,12 +288,12 @@ class ChunkReader:
             return NOTHING_CAME
         return _PACED if self._pace is not None and self._pace.lease.valid else _AWAY
 
-    def lets_through(self) -> bool:
-        """Whether a message may be handed out now; then its token is taken, if there is a pace."""
+    def may_hand_out(self) -> bool:
+        """Return whether a message may be handed out now; with a rate limit this takes its token."""
         return self.lease.valid if self._pace is None else self._pace.take()
 
     def handed_out(self, messages: int) -> None:
-        """So many were handed out at once, and only the first of them has taken its token."""
+        """Take the tokens of ``messages`` that were handed out at once; the first has taken its own."""
         if self._pace is not None:
             self._pace.spend(messages - 1)
 
@@ -289,28 +304,29 @@ class ChunkReader:
         """
         if deadline.expired:
             raise ConsumerTimeoutException(self._why_closed())
-        # readers are woken by the lease itself; the bound is for a stream that ends while the session is away
+        # the lease itself wakes readers; the bound is for a stream that ends while the session is away
         self.lease.wait(Deadline(deadline.bounded(_UNHEARD)))
 
-    def may_go_on(
-        self, position: PartitionPosition, until: int, deadline: Deadline, wait_for_token: Wait | None = None
+    def wait_to_hand_out(
+        self, position: PartitionPosition, until: int, deadline: Deadline, wait_for_token: WaitForToken | None = None
     ) -> bool:
-        """The gate was found closed before a hand-out: wait for the lease, unless the partition is no longer ours.
+        """Wait for the lease before a hand-out, unless the partition is no longer ours; returns whether to hand out.
 
-        The message is announced (``until`` is the end of its batch) only where this returns True.
-        Arguments: ``wait_for_token`` is how to wait where nothing but the pace is missing, whatever the deadline.
-        Raises: ConsumerTimeoutException when the reader's patience is over; the message comes at a later ask.
+        The message is announced (``until`` is the end of its batch) only if this returns True.
+
+        Arguments: ``wait_for_token`` waits when only the rate limit keeps the message back, whatever the deadline.
+        Raises: ConsumerTimeoutException at the deadline; the message comes at a later read.
         """
         lease = self.lease if self._pace is None else self._pace.lease
         while True:
             if position.halted or self.queue.closed:
                 return False
             time_left = True
-            if not (open_now := self.lets_through()):
+            if not (open_now := self.may_hand_out()):
                 time_left = self._wait_before(deadline, wait_for_token)
-                open_now = self.lets_through()
+                open_now = self.may_hand_out()
             if open_now:
-                now = monotonic()  # and then no call, as in the loop that hands out
+                now = monotonic()  # no call after it, as in KafkaStream._hand_out
                 position.held_until = until
                 if not position.halted and now < lease.until:
                     return True
@@ -318,9 +334,10 @@ class ChunkReader:
             elif not time_left:
                 raise ConsumerTimeoutException(self._why_closed())
 
-    def _wait_before(self, deadline: Deadline, wait_for_token: Wait | None) -> bool:
-        """Wait for what is missing, and no longer than what changes unheard may take to be seen; whether there is time
-        left.
+    def _wait_before(self, deadline: Deadline, wait_for_token: WaitForToken | None) -> bool:
+        """Wait for the lease or a token; returns whether there is time left.
+
+        It waits no longer than it may take to see a change that wakes nobody.
         """
         pace = self._pace
         if wait_for_token is not None and pace is not None and pace.lease.valid:

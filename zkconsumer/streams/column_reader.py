@@ -1,14 +1,15 @@
-"""A stream's messages as Arrow columns, many at a time.
+"""Reads a stream's messages as Arrow columns, many at a time.
 
-Threads: the application's thread that reads the stream, nobody else.
+Threads: the application thread that reads the stream, no other.
 
-How it goes together with messages: both read the chunk in ``queue.taken`` from ``position.consumed`` on, and whoever is
-asked first finishes what the other has handed out. A batch of rows in the user's hands is announced as a message is:
-``consumed`` is its first offset, ``batch_until`` its end, and it is finished by the one write that moves ``consumed``
-there. Rows that were read and not handed out yet are in nobody's hands: they are announced all together, when they are
-handed out, so that a revocation meanwhile waits for nothing and takes them away. They count as handed out when the
-function that the user has called returns, which sets ``handed_out`` as its last act. An ask that was interrupted before
-that leaves ``handed_out`` unset, and the next ask takes its rows back.
+Columns and messages read the same chunk, ``queue.taken``, from ``position.consumed`` on. The first read of one kind
+finishes what the other kind has handed out. A batch of rows in the user's hands is announced like a message.
+``consumed`` is its first offset and ``batch_until`` its end, and one write that moves ``consumed`` there finishes it.
+
+Rows that are read and not handed out yet are held by nobody. All are announced together, when they are handed out. So a
+revocation meanwhile waits for nothing and takes them away. They count as handed out when the function that the user
+called returns, which sets ``handed_out`` as its last act. After a read that was interrupted before that, ``handed_out``
+is unset and the next read takes the rows back.
 
 The original has nothing of the kind.
 """
@@ -21,8 +22,8 @@ from typing import TYPE_CHECKING
 from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException, UnreadableMessageError
-from zkconsumer.streams.chunk_batches import ANY, Decoding, Limits, Piece
-from zkconsumer.streams.chunk_reader import Ask, ChunkReader
+from zkconsumer.streams.chunk_batches import ANY, BatchLimits, ChunkDecoder, ChunkPart
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline
 from zkconsumer.streams.stream_queue import Chunk
 
 if TYPE_CHECKING:
@@ -30,170 +31,185 @@ if TYPE_CHECKING:
 
 
 class ColumnReader:
-    """Hands the rows of a stream out. Arguments: ``reader`` is the stream's.
+    """Hands out the rows of a stream. Arguments: ``reader`` is the stream's.
 
-    ``in_hand`` is what was read for the user and not finished yet; ``handed_out`` says whether it has reached him.
+    ``in_hand`` holds the rows that were read for the user and are not finished; ``handed_out`` says whether they have
+    reached the user.
     """
 
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader
         self._queue = reader.queue
-        self._decoding: Decoding | None = None
-        self.in_hand: Sequence[Piece] = ()
+        self._decoder: ChunkDecoder | None = None
+        self.in_hand: Sequence[ChunkPart] = ()
         self.handed_out = False
         self._released = False
 
     @property
     def withheld(self) -> bool:
-        """Whether rows were read for the user and have not reached him yet."""
+        """Whether rows were read for the user and have not reached the user yet."""
         return bool(self.in_hand) and not self.handed_out
 
-    # ---- what was handed out
+    # ---- rows that were handed out
 
     def settle(self) -> None:
-        """The rows in the user's hands, if there are any, are finished; what has not reached him comes again."""
+        """Finish the rows in the user's hands, if there are any; rows that have not reached the user come again."""
         if not self.handed_out:
             self.take_back()
             return
-        for piece in self.in_hand:
-            position, chunk = piece.position, piece.chunk
-            # one write: no longer held and consumed up to here, so that who waits for them to be let go commits them
-            position.consumed = piece.end
+        for part in self.in_hand:
+            position, chunk = part.position, part.chunk
+            # one write: no longer held and consumed up to here; otherwise a revocation could commit without these rows
+            position.consumed = part.end
             taken = chunk is self._queue.taken
-            self._reader.passed(chunk, piece.first, piece.end, closing=piece.whole and not taken)
-            if taken and (piece.whole or position.halted):
+            self._reader.passed(chunk, part.first, part.end, closing=part.whole and not taken)
+            if taken and (part.whole or position.halted):
                 self._reader.finish(chunk)
             elif position.revoked:
                 self._queue.let_go()
         self._clear()
 
     def take_back(self) -> None:
-        """What was read for the user did not reach him: it comes again."""
+        """Have the rows that were read for the user come again: they did not reach the user."""
         self.handed_out = False
-        pieces = self.in_hand
-        if pieces:
-            self._retract(pieces)
+        parts = self.in_hand
+        if parts:
+            self._retract(parts)
             if self._released:
-                for position in {piece.position: None for piece in pieces}:
+                for position in {part.position: None for part in parts}:
                     self._queue.read_again(position)
             else:
-                self._put_back(pieces)
+                self._put_back(parts)
         self._clear()
 
-    def take_back_unless(self, before: Sequence[Piece]) -> None:
-        """An ask has failed: what it read comes again. ``before`` is what was in hand when it was begun, which stays
-        where that is still so: the ask was refused before it began (a wrong argument, a stream that is being asked).
+    def take_back_unless(self, before: Sequence[ChunkPart]) -> None:
+        """Have the rows of a failed read come again.
+
+        ``before`` are the rows that were in hand when the read began. They stay in hand if the read was refused before
+        it began (a wrong argument, a stream that another thread is reading).
         """
         if self.in_hand is not before or not self.handed_out:
             self.take_back()
 
     def _clear(self) -> None:
         self.in_hand = ()
-        # after the line above: an interrupt between the two must not count what is in hand for something else
+        # after the line above: otherwise an interrupt between the two could count rows that are still in hand
         self.handed_out = self._released = False
 
     def release(self) -> None:
-        """The rows were made into what the user gets: what was fetched of them need not be kept. Should they have to
-        come again after this, they are fetched again.
+        """Drop the fetched bytes of the rows, which are copied into the user's table.
+
+        If the rows have to come again after this, they are fetched again.
         """
         self._released = True
         kept = []
-        for piece in self.in_hand:
-            if piece.chunk is not self._queue.taken:
-                self._reader.passed_bytes(piece.chunk)
-                piece = piece._replace(chunk=_emptied(piece.chunk))
-            kept.append(piece)
+        for part in self.in_hand:
+            if part.chunk is not self._queue.taken:
+                self._reader.count_bytes(part.chunk)
+                part = part._replace(chunk=_emptied(part.chunk))
+            kept.append(part)
         self.in_hand = kept
 
-    # ---- what is to be handed out
+    # ---- rows to hand out
 
-    def next_batch(self, schema: pa.Schema, limits: Limits, ask: Ask) -> pa.RecordBatch | None:
-        """The next rows of one partition; None at the end of the stream. ``settle`` was called before.
+    def next_batch(self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline) -> pa.RecordBatch | None:
+        """Return the next rows of one partition; None at the end of the stream. ``settle`` was called before.
 
-        Raises: ConsumerTimeoutException; what cannot be read; what made the connector fail.
+        Raises: ConsumerTimeoutException; an unreadable place; the error that made the connector fail.
         """
         while True:
-            piece = self._piece(schema, limits, ask, {})
-            if piece is None:
+            part = self._next_part(schema, limits, ask, {})
+            if part is None:
                 return None
-            if piece.rows is None:
-                self._pass(piece)
+            if part.rows is None:
+                self._pass(part)
                 continue
-            self.in_hand = pieces = [piece]
-            if self._hand_over(pieces, ask):
-                return piece.rows
+            self.in_hand = parts = [part]
+            if self.hand_over(parts, ask):
+                return part.rows
             self._clear()
 
     def collect(
-        self, schema: pa.Schema, rows: int, ask: Ask, quiet: Ask, patience: float | None
+        self, schema: pa.Schema, rows: int, ask: ReadDeadline, quiet: ReadDeadline, patience: float | None
     ) -> list[pa.RecordBatch]:
-        """So many rows of any partitions, or what there is at the end of the ask, or when no row came for ``patience``
-        seconds (``quiet`` is the time for the first one), or before what cannot be read. ``settle`` was called before.
+        """Return ``rows`` rows of any partitions, or fewer. ``settle`` was called before.
 
-        Raises: what cannot be read where there are no rows before it; what made the connector fail.
+        It returns fewer rows at the end of ``ask``, when no row came for ``patience`` seconds (``quiet`` is the
+        deadline for the first one), or before an unreadable place.
+
+        Raises: an unreadable place if there are no rows before it; the error that made the connector fail.
         """
-        pieces: list[Piece] = []
-        self.in_hand = pieces
+        parts: list[ChunkPart] = []
+        self.in_hand = parts
         try:
-            self._gather(pieces, schema, rows, ask, quiet, patience)
-            if not self._hand_over(pieces, _sooner(ask, Ask(patience))):
+            self.gather(parts, schema, rows, ask, quiet, patience)
+            if not self.hand_over(parts, _sooner(ask, ReadDeadline(patience))):
                 self._clear()
                 return []
         except ConsumerTimeoutException:  # at the gate
             self.take_back()
             return []
-        return [piece.rows for piece in pieces if piece.rows is not None]
+        return [part.rows for part in parts if part.rows is not None]
 
-    def _gather(
-        self, pieces: list[Piece], schema: pa.Schema, wanted: int, ask: Ask, quiet: Ask, patience: float | None
+    def gather(
+        self,
+        parts: list[ChunkPart],
+        schema: pa.Schema,
+        wanted: int,
+        ask: ReadDeadline,
+        quiet: ReadDeadline,
+        patience: float | None,
     ) -> None:
+        """Put rows into ``parts`` until there are enough, a deadline passes, or an unreadable place comes."""
         reached: dict[PartitionPosition, int] = {}
-        last: dict[PartitionPosition, int] = {}  # where in ``pieces`` the last one of each is
+        last: dict[PartitionPosition, int] = {}  # index in ``parts`` of each partition's last one
         rows = 0
         while rows < wanted:
-            if pieces and self._decoding is not None and self._decoding.fails:
-                return  # the next ask raises it
+            if parts and self._decoder is not None and self._decoder.fails:
+                return  # the next read raises it
             try:
-                piece = self._piece(schema, Limits(wanted - rows, ANY), _sooner(ask, quiet), reached)
+                part = self._next_part(schema, BatchLimits(wanted - rows, ANY), _sooner(ask, quiet), reached)
             except ConsumerTimeoutException:
                 return
             except UnreadableMessageError:
-                if not pieces:
+                if not parts:
                     raise
-                return  # it stands where it stood: the next ask raises it
-            if piece is None:
+                return  # the position has not moved: the next read raises it
+            if part is None:
                 return
-            position = piece.position
-            if piece.rows is not None:
-                rows += piece.rows.num_rows
-                quiet = Ask(patience)
+            position = part.position
+            if part.rows is not None:
+                rows += part.rows.num_rows
+                quiet = ReadDeadline(patience)
             elif position not in last:
-                self._pass(piece)
+                self._pass(part)
                 continue
-            before = pieces[last[position]] if position in last else None
-            kept = _kept(piece, before)
+            before = parts[last[position]] if position in last else None
+            kept = _kept(part, before)
             if before is not None and kept.first == before.first:
-                pieces[last[position]] = kept
+                parts[last[position]] = kept
             else:
-                last[position] = len(pieces)
-                pieces.append(kept)
-            reached[position] = piece.end
-            if piece.whole:
-                if kept.chunk is not piece.chunk:
-                    self._reader.passed_bytes(piece.chunk)
+                last[position] = len(parts)
+                parts.append(kept)
+            reached[position] = part.end
+            if part.whole:
+                if kept.chunk is not part.chunk:
+                    self._reader.count_bytes(part.chunk)
                 self._queue.taken = None
 
-    def _pass(self, piece: Piece) -> None:
-        """Nothing is in the piece but markers of transactions, aborted data, or what compaction left."""
-        piece.position.consumed = piece.end
-        if piece.whole:
-            self._reader.finish(piece.chunk)
+    def _pass(self, part: ChunkPart) -> None:
+        """Pass a part without rows: markers of transactions, aborted data, or offsets that were compacted away."""
+        part.position.consumed = part.end
+        if part.whole:
+            self._reader.finish(part.chunk)
 
-    def _piece(
-        self, schema: pa.Schema, limits: Limits, ask: Ask, reached: Mapping[PartitionPosition, int]
-    ) -> Piece | None:
-        """The next rows of the chunk that is read, or of the next one; None at the end of the stream, and before what
-        moves a partition of which rows were read already (``reached``).
+    def _next_part(
+        self, schema: pa.Schema, limits: BatchLimits, ask: ReadDeadline, reached: Mapping[PartitionPosition, int]
+    ) -> ChunkPart | None:
+        """Return the next rows of the chunk being read, or of the next one.
+
+        Returns None at the end of the stream, and before a chunk that moves a partition in ``reached``, of which rows
+        were read already.
         """
         reader, queue = self._reader, self._queue
         while not queue.closed:
@@ -211,77 +227,78 @@ class ColumnReader:
             if not reader.lease.valid:
                 reader.wait_at_gate(ask)
                 continue
-            decoding = self._decoding
-            if decoding is None or decoding.chunk is not chunk or decoding.at != start or decoding.schema != schema:
-                decoding = self._decoding = Decoding(reader, chunk, start, schema)
-            piece = decoding.piece(limits)
-            if piece.whole:
-                self._decoding = None
-            return piece
+            decoder = self._decoder
+            if decoder is None or decoder.chunk is not chunk or decoder.at != start or decoder.schema != schema:
+                decoder = self._decoder = ChunkDecoder(reader, chunk, start, schema)
+            part = decoder.next_part(limits)
+            if part.whole:
+                self._decoder = None
+            return part
         return None
 
-    def _hand_over(self, pieces: list[Piece], deadline: Deadline) -> bool:
-        """Announce the rows and look at the gate; returns whether there are any that may be handed out, which are
-        those left in ``pieces``, and ``in_hand``.
+    def hand_over(self, parts: list[ChunkPart], deadline: Deadline) -> bool:
+        """Announce the rows and look at the gate; returns whether any may be handed out.
 
-        Raises: ConsumerTimeoutException where the gate stays closed.
+        These are left in ``parts`` and in ``in_hand``. Raises: ConsumerTimeoutException if the gate stays closed.
         """
         reader = self._reader
-        while pieces and not self._queue.closed:
-            for piece in pieces:
-                position = piece.chunk.position
-                position.batch_until = position.held_until = piece.end
-            # in this order, or a token would be taken for nothing
-            if not any(piece.chunk.position.halted for piece in pieces) and reader.lets_through():
-                reader.handed_out(sum(piece.rows.num_rows for piece in pieces if piece.rows is not None))
-                self.in_hand = [piece._replace(rows=None) for piece in pieces]  # the rows are the user's to keep
+        while parts and not self._queue.closed:
+            for part in parts:
+                position = part.chunk.position
+                position.batch_until = position.held_until = part.end
+            # in this order, otherwise a token would be taken for nothing
+            if not any(part.chunk.position.halted for part in parts) and reader.may_hand_out():
+                reader.handed_out(sum(part.rows.num_rows for part in parts if part.rows is not None))
+                self.in_hand = [part._replace(rows=None) for part in parts]  # the rows are the user's to keep
                 return True
-            self._retract(pieces)
-            halted = {piece.position for piece in pieces if piece.position.halted}
-            self._put_back([piece for piece in pieces if piece.position in halted])
-            pieces[:] = [piece for piece in pieces if piece.position not in halted]
-            if pieces and not reader.lease.valid:
+            self._retract(parts)
+            halted = {part.position for part in parts if part.position.halted}
+            self._put_back([part for part in parts if part.position in halted])
+            parts[:] = [part for part in parts if part.position not in halted]
+            if parts and not reader.lease.valid:
                 reader.wait_at_gate(deadline)
         return False
 
-    def _retract(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            # in this order, or the rows would count as a message in hand for a moment
-            piece.position.held_until = NOTHING_HELD
-            piece.position.batch_until = NOTHING_HELD
+    def _retract(self, parts: Sequence[ChunkPart]) -> None:
+        for part in parts:
+            # in this order, otherwise the rows would count as a message in hand for a moment
+            part.position.held_until = NOTHING_HELD
+            part.position.batch_until = NOTHING_HELD
         self._queue.let_go()
 
-    def _put_back(self, pieces: Sequence[Piece]) -> None:
-        """These rows are not handed out: what was fetched waits again, unless it is no longer ours."""
-        if not pieces:
+    def _put_back(self, parts: Sequence[ChunkPart]) -> None:
+        """Queue the chunks of these rows again: they are not handed out. Chunks that are no longer ours are dropped."""
+        if not parts:
             return
-        self._decoding = None
-        chunks = {id(piece.chunk): piece.chunk for piece in pieces}
+        self._decoder = None
+        chunks = {id(part.chunk): part.chunk for part in parts}
         taken = self._queue.taken
-        if taken is not None and taken.position in {piece.position for piece in pieces}:
+        if taken is not None and taken.position in {part.position for part in parts}:
             chunks[id(taken)] = taken
         for chunk in reversed(chunks.values()):
             self._queue.put_back(chunk)
 
 
-def _sooner(one: Ask, other: Ask) -> Ask:
+def _sooner(one: ReadDeadline, other: ReadDeadline) -> ReadDeadline:
     return one if other.at is None or (one.at is not None and one.at <= other.at) else other
 
 
-def _kept(piece: Piece, before: Piece | None) -> Piece:
-    """What to keep of the piece while a table is collected, so that it can be put back behind ``before``, its
-    partition's last one: of a chunk without rows its place, for it may be any amount of aborted data, which nobody
-    counts. Two such places become one, which begins where ``before`` does.
+def _kept(part: ChunkPart, before: ChunkPart | None) -> ChunkPart:
+    """Return the part to keep while a table is collected, so that it can be put back behind ``before``.
+
+    ``before`` is the last kept part of the same partition. Of a chunk without rows only the place is kept. Otherwise
+    any amount of aborted data would stay in memory, which no limit counts. Two such places become one, which begins
+    where ``before`` does.
     """
-    chunk = piece.chunk
-    if piece.rows is not None or not piece.whole or before is None or before.chunk is chunk:
-        return piece
+    chunk = part.chunk
+    if part.rows is not None or not part.whole or before is None or before.chunk is chunk:
+        return part
     if before.rows is not None or before.chunk.records:
-        return piece._replace(chunk=_emptied(chunk))
+        return part._replace(chunk=_emptied(chunk))
     earlier = before.chunk
     messages = None if chunk.messages is None or earlier.messages is None else earlier.messages + chunk.messages
     place = Chunk(chunk.position, b"", earlier.fetch_offset, chunk.next_offset, messages=messages)
-    return piece._replace(chunk=place, first=before.first)
+    return part._replace(chunk=place, first=before.first)
 
 
 def _emptied(chunk: Chunk) -> Chunk:

@@ -1,16 +1,19 @@
-"""The stream that hands the messages of fetched chunks out, one by one or as columns.
+"""Hands the messages of fetched chunks to the application, one by one or as columns.
 
-Threads: exactly one application thread at a time iterates a stream (a thread that takes a stream over calls ``iter``
-on it again); its queue is where the others put and take away.
+Threads: exactly one application thread at a time iterates a stream. A thread that takes a stream over calls ``iter`` on
+it again. Other threads put chunks into the stream's queue and take them away.
 
-What counts as consumed differs from the original on purpose. There a message is consumed the moment it is returned,
-so a crash while it is processed loses it. Here it is finished when the next one is asked for; see :class:`KafkaStream`.
+A message counts as consumed later than in the original, on purpose. The original consumes a message the moment it
+returns it, so a crash during processing loses the message. Here a message is finished when the next one is asked for;
+see :class:`KafkaStream`.
 
-The hand-out path runs for each message and is written for speed: one generator per stream keeps everything in local
-names, and an iterator over it is ``map(MessageAndMetadata, generator)``, which makes the message object in C. What
-must be raised to the user (a timeout, an error) is yielded as a :class:`_Raise`, which raises when the map unpacks
-it, so that neither the generator nor the iterator ends by it. Whoever asks for columns in between throws
-:class:`TurnToColumns` into the generator, which costs messages nothing: it lets go of its chunk and begins anew there.
+The hand-out path runs for each message and is written for speed. One generator per stream keeps everything in local
+names. The stream's iterator is ``map(MessageAndMetadata, generator)``, which makes the message object in C. An error
+for the user, such as a timeout, is yielded as a :class:`_Raise`, which raises when the map unpacks it. So neither the
+generator nor the iterator ends by an error. A request for columns throws :class:`SwitchToColumns` into the generator,
+which lets go of its chunk and begins anew there. This costs messages nothing.
+
+The order of single statements matters here: it relies on CPython's GIL, under which one assignment is atomic.
 """
 
 from __future__ import annotations
@@ -25,14 +28,16 @@ from zkconsumer.core.partition_position import NOTHING_HELD, PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.kafka.compression import DEFAULT_LIMIT
-from zkconsumer.streams.arrow_api import ColumnStream, TurnToColumns
-from zkconsumer.streams.chunk_reader import Ask, ChunkReader, Count, ReadSettings, Wait
-from zkconsumer.streams.loop_errors import public_names, read_already, tell_of_message_in_hand
+from zkconsumer.streams.arrow_api import ColumnStream, SwitchToColumns
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadDeadline, WaitForToken
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import NotReturned, as_generator
-from zkconsumer.streams.rate_limit import Gate
-from zkconsumer.streams.stream_queue import StreamQueue
+from zkconsumer.streams.message_iterator import (
+    NotReturned,
+    as_generator,
+    busy_text,
+    log_in_hand,
+    public_names,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +49,15 @@ _FOR_MEMBERS = (
     "returning",
     "settle",
     "take_back",
-    "tell_of_loop",
+    "log_message_in_hand",
     "turn",
     "wait_at_gate",
 )
-"""What is public to the member's other parts, and nothing for its users."""
+"""Public methods for other parts of the member. They are hidden from the user's tab completion."""
 
 
 class _Raise:
-    """Yielded in place of a message: raises when the iterator tries to make a message of it."""
+    """An error, yielded in place of a message. It raises when the iterator tries to make a message of it."""
 
     __slots__ = ("_error",)
 
@@ -66,37 +71,29 @@ class _Raise:
 class KafkaStream(ColumnStream[K, V]):
     """The messages of the partitions that one thread of this member owns, in the order of each partition.
 
-    Iterate it (``for message in stream``) or ask :meth:`get`; it is always the same single pass, also over several
-    ``for`` loops. A message is finished when the next one is asked for on the stream; what is committed never passes
-    the first unfinished one. Iteration ends when the connector is shut down, and raises
-    :class:`ConsumerTimeoutException` after ``consumer.timeout.ms`` without a message (then simply iterate on), or
-    ends the loop then with ``consumer.timeout.action=end``.
+    Iterate it (``for message in stream``) or call :meth:`get`. Both continue the same single pass, also over several
+    ``for`` loops. A message is finished when the next one is asked for on the stream. A commit never passes the first
+    unfinished message. Iteration ends when the connector is shut down. After ``consumer.timeout.ms`` without a message
+    it raises :class:`ConsumerTimeoutException`, or ends the loop with ``consumer.timeout.action=end``. Iterate on in
+    either case.
 
-    Made by the connector; used by one thread at a time.
+    Made by the connector; used by one thread at a time. Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``;
+    ``ends_on_timeout`` is ``consumer.timeout.action=end``; ``ended`` is called at the end of the stream.
     """
 
     def __init__(
         self,
-        name: str,
-        queue: StreamQueue,
-        lease: Gate,
+        reader: ChunkReader,
         *,
         timeout: float | None,
-        check_crc: bool,
-        read_committed: bool = False,
-        skip_corrupt: bool = False,
-        largest_batch: int = DEFAULT_LIMIT,
+        ends_on_timeout: bool = False,
         message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
         ended: Callable[[], None] = lambda: None,
-        ends_on_timeout: bool = False,
-        count: Count = lambda _topic, _messages, _bytes: None,
     ) -> None:
-        settings = ReadSettings(check_crc, read_committed, skip_corrupt, largest_batch)
-        reader = ChunkReader(name, queue, lease, settings, count)
-        super().__init__(name, reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
-        self._lease = lease
+        super().__init__(reader, timeout=timeout, ends_on_timeout=ends_on_timeout, ended=ended)
+        self._lease = reader.lease
         self._message_class = message_class
-        self._wait_for_token: Wait | None = None
+        self._wait_for_token: WaitForToken | None = None
         self._messages = as_generator(self._hand_out())
 
     @property
@@ -104,102 +101,113 @@ class KafkaStream(ColumnStream[K, V]):
         return self._message_class is not MessageAndMetadata
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
-        self.tell_of_loop()
+        self.log_message_in_hand()
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._asked:
-            raise RuntimeError(read_already(self.name, self._holder))
+            raise RuntimeError(busy_text(self.name, self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self._holder = get_native_id()
         if self._messages.gi_frame is None and not self.queue.closed:
-            # an interrupt (Ctrl-C) inside the generator ended it: what it had not handed out comes again
+            # an interrupt (Ctrl-C) inside the generator ended it; the message that it had not handed out comes again
             self._messages = as_generator(self._hand_out())
         return map(self._message_class, self._messages)
 
     # ---- in turn with other streams (MergedStreams)
 
-    def turn(self, wait_for_token: Wait) -> Iterator[MessageAndMetadata[K, V]]:
-        """The messages that there are now; ends where one would have to be waited for. Only for the pace, which
-        is that of all streams, is waited, by ``wait_for_token``, until that returns False. :meth:`settle` must follow.
+    def turn(self, wait_for_token: WaitForToken) -> Iterator[MessageAndMetadata[K, V]]:
+        """Return an iterator over the messages that can be had without waiting.
+
+        It waits only for a token of the rate limit, which all streams share, and calls ``wait_for_token`` for that
+        until it returns False. :meth:`settle` must follow.
         """
         messages = self._begin()
         self._patience, self._ends, self._wait_for_token = 0.0, True, wait_for_token
         return messages
 
     def settle(self) -> None:
-        """What was handed out is finished, though this stream is not asked for more: another one is."""
+        """Finish the last message although this stream is not asked for another: the next comes from another stream."""
         self._finish_in_hand()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
         self.queue.let_go()
 
     def take_back(self) -> None:
-        """What was handed out last did not reach the caller of :class:`MergedStreams`: it comes again."""
+        """Hand the last message out again: it did not reach the caller of :class:`MergedStreams`."""
         self._take_back()
         self._patience, self._ends, self._wait_for_token = self._timeout, self._ends_on_timeout, None
 
     def wait_at_gate(self, deadline: Deadline) -> None:
-        """Wait until something may be handed out, or something changed. Raises: ConsumerTimeoutException."""
+        """Wait until a message may be handed out, or something changed. Raises: ConsumerTimeoutException."""
         self._reader.wait_at_gate(deadline)
 
     def held_by(self, thread: int) -> bool:
-        """Whether that thread (its native identifier) was the last to ask this stream, and is not asking now."""
+        """Return whether that thread (by its native identifier) read this stream last, and is not reading it now."""
         return self._holder == thread and not self._asked and not self._withheld
 
     def returning(self, thread: int) -> bool:
-        """Whether that thread is in an ask whose message, or rows, have not reached its caller yet."""
+        """Return whether that thread is in a read whose message, or rows, have not reached its caller yet."""
         return self._holder == thread and self._withheld
 
     @property
     def _withheld(self) -> bool:
-        """Whether what was read last has not reached its caller."""
+        """Whether the last message or rows have not reached their caller."""
         return not self._returned or self._columns.withheld
 
     def interrupted(self, thread: int) -> bool:
-        """Whether that thread, which calls this, is asking this stream for a message: then a signal handler calls."""
+        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
         return self._holder == thread and self._asked
 
     def left_to_parent(self, error: Exception) -> None:
-        """In a forked process: raise ``error`` from each ask on."""
+        """Raise ``error`` from each read on, in a forked process."""
         self._asking = None
-        if self._messages.gi_running:  # by a thread that does not exist here
+        if self._messages.gi_running:  # on a thread that the child process does not have
             self._messages = as_generator(self._hand_out())
         self._reader.left_to_parent(error)
 
-    def tell_of_loop(self) -> None:
-        """A loop begins: log what becomes of the message that is still in hand, perhaps interrupted half-way."""
+    def log_message_in_hand(self) -> None:
+        """Log what becomes of a message that is still in hand, perhaps half processed, when a new loop begins."""
         chunk = self.queue.taken
         if chunk is None or self._withheld or not (self._yielded or self._columns.in_hand):
             return
         if chunk.position.held and not chunk.position.revoked:
-            tell_of_message_in_hand(log, self.name, chunk.position)
+            log_in_hand(log, self.name, chunk.position)
 
     def __dir__(self) -> list[str]:
         return public_names(super().__dir__(), _FOR_MEMBERS)
 
     def __repr__(self) -> str:
-        # never iterates (KAFKA-1146: printing a stream blocked for ever)
+        # must not iterate (KAFKA-1146: printing a stream blocked for ever)
         return f"<KafkaStream {self.name} queued={len(self.queue)}>"
 
     def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
-        # one function for speed: whatever it calls for each message costs more than all it does itself
+        # One long function, for speed: a call for each message would cost more than all that the loop itself does.
+        #
+        # This path relies on CPython's GIL: it takes no lock for a message. Other threads must see the stores to
+        # ``consumed`` and ``held_until`` in this order, and before ``halted`` is read (core/partition_position.py).
+        # Otherwise the group's thread and this one miss each other, and a commit passes a message that nobody has seen.
+        # So version.py refuses free-threaded builds.
         queue, lease, reader = self.queue, self._lease, self._reader
-        ask: Ask | None = None
-        # The first offset of a batch of which something was handed out, so that another ask has begun since ``ask`` was
-        # made; nothing is done for each message to tell that
+        ask: ReadDeadline | None = None
+        # The first offset that was handed out of this batch, None before that. If it is set, another read has begun
+        # since ``ask`` was made. So nothing need be noted for each message.
         first: int | None = None
         position: PartitionPosition | None = None
-        message = None  # what is announced and not handed out yet
+        message = None  # announced as held, and not handed out yet
         self._turned = False
         try:
             self._columns.settle()
             while not queue.closed:
                 failure: _Raise | None = None
                 try:
-                    # if an ask has begun there was no message in the chunk before
-                    chunk = reader.next_chunk(ask) if ask else queue.taken or queue.take(ask := Ask(self._patience))
+                    # ``ask`` is set if this read has gone through a chunk without a message already
+                    chunk = (
+                        reader.next_chunk(ask)
+                        if ask
+                        else queue.taken or queue.take(ask := ReadDeadline(self._patience))
+                    )
                     if chunk is None:
                         break
                     self._holder = get_native_id()
@@ -211,8 +219,8 @@ class KafkaStream(ColumnStream[K, V]):
                         if position.halted or queue.closed:
                             break
                         for record in batch:
-                            # the clock first: from the announcement to the yield nothing is called, so no interrupt and
-                            # no signal handler finds a message announced that was never handed out, and counts it
+                            # The clock first: nothing is called between the announcement and the yield. Otherwise an
+                            # interrupt or a signal handler could count an announced message that nobody got.
                             now = monotonic()
                             message = (record, position, record.value)
                             position.consumed = record.offset
@@ -221,36 +229,39 @@ class KafkaStream(ColumnStream[K, V]):
                                 position.held_until = batch.next_offset
                             if position.halted or now >= lease.until:
                                 position.held_until = NOTHING_HELD
-                                ask, first = ask if ask and first == record.offset else Ask(self._patience), None
-                                if not reader.may_go_on(position, batch.next_offset, ask, self._wait_for_token):
+                                ask, first = (
+                                    ask if ask and first == record.offset else ReadDeadline(self._patience),
+                                    None,
+                                )
+                                if not reader.wait_to_hand_out(position, batch.next_offset, ask, self._wait_for_token):
                                     break
                                 ask = None
                             yield message
                             message = None
                         else:
-                            # the last message is finished: at once "no longer held" and "consumed up to here", so that
-                            # who waits for it to be let go commits it as well
+                            # The last message is finished. One write says "no longer held" and "consumed up to here".
+                            # Otherwise a revocation that waits for the message could commit without it.
                             position.consumed = batch.next_offset
                             ask, first = ask if first is None else None, None
                             continue
                         break
                     else:
-                        # what follows was compacted away, or a chunk came twice
+                        # the rest was compacted away, or the chunk came twice
                         position.consumed = max(chunk.next_offset, position.consumed or 0)
                     message = None
                     reader.finish(chunk)
                     continue
-                except TurnToColumns:
-                    reader.turn_over()
+                except SwitchToColumns:
+                    reader.finish_for_columns()
                 except NotReturned:
                     reader.retract()
-                except Exception as e:  # noqa: BLE001 (whatever it is, the user's next ask raises it)
-                    # the chunk stays taken: its error comes again rather than a silent gap
-                    error = reader.deal_with(e, in_hand=message is None)
+                except Exception as e:  # noqa: BLE001 (every error goes to the user)
+                    # the chunk stays taken: its error comes again, rather than a silent gap
+                    error = reader.handle_error(e, in_hand=message is None)
                     if error is None:
                         ask, first = ask if first is None else None, None
                         continue
-                    # raised through the map, which ends this loop and neither the generator nor the stream
+                    # raised through the map: it ends this loop, and neither the generator nor the stream
                     ends = self._ends and isinstance(error, ConsumerTimeoutException)
                     failure = _Raise(StopIteration() if ends else error)
                 position = message = None
@@ -260,17 +271,19 @@ class KafkaStream(ColumnStream[K, V]):
                 ask = first = None
                 self._columns.settle()
         except BaseException:
-            # an interrupt: what was announced and not handed out comes again, and is in nobody's hands
+            # an interrupt: a message that was announced and not handed out is held by nobody, and comes again
             if position is not None and message is not None:
                 position.held_until = NOTHING_HELD
             raise
         self._ended()
 
     def skip(self) -> int:
-        """Give up what cannot be read, after this stream raised InvalidMessageException or
-        MessageSizeTooLargeException, and go on after it. It is logged and counted in ``queue.skipped``.
+        """Give up an unreadable place, after this stream raised InvalidMessageException or
+        MessageSizeTooLargeException.
 
-        Returns: the offset at which the partition is read on. Raises ValueError if the last ask raised neither, or
-        the partition has left meanwhile.
+        The place is logged, counted in ``queue.skipped``, and reading goes on after it.
+
+        Returns: the offset at which the partition is read on. Raises: ValueError if the last read raised neither error,
+        or the partition has left meanwhile.
         """
         return self._reader.skip()

@@ -1,12 +1,12 @@
-"""Several streams as one: whoever reads them in one thread need not know where the next message comes from.
+"""Reads several streams as one, so that one thread can take the messages of all.
 
-Threads: one at a time iterates a :class:`MergedStreams`, and with it the streams that it is made of. What tells it that
-a chunk has come (``wake``) comes from fetchers; ``stop`` from any thread.
+Threads: one at a time iterates a :class:`MergedStreams`, and with it the streams in it. Fetchers call ``wake`` when a
+chunk has come; any thread may call ``stop``.
 
 The original has nothing like it: there each stream takes a thread of its own. Streams are served in turn. A turn lasts
-while there is something, but no longer than :data:`TURN` seconds where others wait, so that neither a busy stream nor a
-slow application keeps one of them waiting for ever; and it ends between two messages, with the last one finished, so
-that at any time at most one message is in the user's hands.
+while its stream has messages. If other streams wait, it lasts :data:`TURN` seconds at most. Otherwise a busy stream or
+a slow application would keep the others waiting for ever. A turn ends between two messages, with the last one finished.
+So at most one message is in the user's hands at any time.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from zkconsumer.decoders import K, V
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.interruptible_wait import WakeFlag
 from zkconsumer.streams.kafka_stream import KafkaStream
-from zkconsumer.streams.loop_errors import public_names, read_already
 from zkconsumer.streams.message import MessageAndMetadata
-from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator
+from zkconsumer.streams.message_iterator import MessageIterator, NotReturned, as_generator, busy_text, public_names
 
 TURN = 0.05
-"""Seconds. Going back to a chunk in its middle costs up to a millisecond, for its batch is decoded anew."""
+"""Seconds. A return to the middle of a chunk costs up to a millisecond, because its batch is decoded anew."""
 LOOK_AGAIN = 0.5
-"""Seconds after which who waits looks whether there are other streams now."""
+"""Seconds after which a waiting reader looks whether there are other streams now."""
 
 Streams = Callable[[], Sequence[KafkaStream[K, V]]]
-"""The streams to read now; those that have ended may be among them."""
+"""Returns the streams to read now; ended streams may be among them."""
 
 
 class _Raise:
-    """Yielded in place of a message: raises when the filter over the generator asks for its truth."""
+    """An error, yielded in place of a message. It raises when the filter over the generator asks for its truth."""
 
     __slots__ = ("_error",)
 
@@ -49,10 +48,10 @@ class _Raise:
 class MergedStreams(MessageIterator[K, V]):
     """The messages of several streams, in the order of each partition; iterate it like one stream.
 
-    A message is finished when the next one is asked for, from whichever stream that comes. Iteration raises
-    :class:`ConsumerTimeoutException` after ``consumer.timeout.ms`` without a message on any stream (or ends the loop,
-    with ``consumer.timeout.action=end``); iterate on in either case. It ends when the connector is shut down; made of
-    given streams, when all of them have ended.
+    A message is finished when the next one is asked for, whichever stream that comes from. After
+    ``consumer.timeout.ms`` without a message on any stream, iteration raises :class:`ConsumerTimeoutException`, or ends
+    the loop with ``consumer.timeout.action=end``. Iterate on in either case. It ends when the connector is shut down.
+    If it was made of given streams, it ends when all of them have ended.
 
     Made by :meth:`ZookeeperConsumerConnector.messages`; used by one thread at a time, which must not use the streams
     themselves meanwhile.
@@ -80,12 +79,12 @@ class MergedStreams(MessageIterator[K, V]):
 
     def __iter__(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._last is not None and self._returned:
-            self._last.tell_of_loop()
+            self._last.log_message_in_hand()
         return self._begin()
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
         if self._messages.gi_running:
-            raise RuntimeError(read_already("messages()", self._holder))
+            raise RuntimeError(busy_text("messages()", self._holder))
         if not self._returned:
             self._take_back()
         self._patience, self._ends = self._timeout, self._ends_on_timeout
@@ -95,34 +94,32 @@ class MergedStreams(MessageIterator[K, V]):
         return filter(None, self._messages)
 
     def skip(self) -> int:
-        """Give up what the last ask raised, as :meth:`KafkaStream.skip` does."""
+        """Give up the unreadable place that the last read raised, as :meth:`KafkaStream.skip` does."""
         if self._last is None:
             raise ValueError("nothing to skip: no stream was read yet")
         return self._last.skip()
 
     def stop(self) -> None:
-        """End the iteration when the next message is asked for, or at once where one is waited for. The streams are
-        none the worse for it.
-        """
+        """End the iteration at the next read, or at once if a read is waiting. The streams stay usable."""
         self._stopped = True
         self._wake.set()
 
     def interrupted(self, thread: int) -> bool:
-        """Whether that thread, which calls this, is asking for a message: then a signal handler calls."""
+        """Return whether the calling thread interrupts its own read here, as a signal handler does."""
         return self._holder == thread and self._messages.gi_running
 
     def returning(self, thread: int) -> bool:
-        """Whether that thread is in an ask whose message has not reached its caller yet."""
+        """Return whether that thread is in a read whose message has not reached its caller yet."""
         return self._holder == thread and not self._returned
 
     def withholds(self, stream: KafkaStream[Any, Any]) -> bool:
-        """Whether a message of that stream was read through this, and has not reached its caller yet."""
+        """Return whether a message of that stream was read through this and has not reached its caller yet."""
         return self._last is stream and not self._returned
 
     def left_to_parent(self) -> None:
-        """In a forked process: go on, to raise what the streams raise there."""
+        """Go on in a forked process, to raise the errors that the streams raise there."""
         self._wake = WakeFlag()
-        if self._messages.gi_running:  # by a thread that does not exist here
+        if self._messages.gi_running:  # on a thread that the child process does not have
             self._messages, self._last = as_generator(self._hand_out()), None
 
     def __dir__(self) -> list[str]:
@@ -137,11 +134,12 @@ class MergedStreams(MessageIterator[K, V]):
         return ConnectorClosedException("all streams have ended: the connector was shut down")
 
     def _hand_out(self) -> Generator[Any, None, None]:  # noqa: C901
+        # One long function, for speed: it runs for each message, and its local names are the state of the turn.
         self._take_back_last()  # an interrupt may have ended the generator before this one
         self._turned = False
         deadline: Deadline | None = None
         idle, got = 0, False
-        message = None  # what a stream has handed out and this has not yet
+        message = None  # taken from a stream and not handed out yet
 
         def wait_for_token(seconds: float) -> bool:
             nonlocal deadline, idle, got
@@ -167,7 +165,7 @@ class MergedStreams(MessageIterator[K, V]):
                         break
                 stream.settle()
                 idle = 0 if got else idle + 1
-                if idle > len(self._watched):  # all have something, and none may hand it out
+                if idle > len(self._watched):  # all have messages, and none may hand one out
                     stream.wait_at_gate(deadline or Deadline(self._patience))
                     idle = 0
                 continue
@@ -178,7 +176,7 @@ class MergedStreams(MessageIterator[K, V]):
                     self._take_back_last()
                 if not isinstance(e, Exception):
                     raise
-                # whatever it is, the user's next ask raises it
+                # every error goes to the user's read
                 ends = self._ends and isinstance(e, ConsumerTimeoutException)
                 failure = _Raise(StopIteration() if ends else e)
             deadline, idle, message = None, 0, None
@@ -194,20 +192,22 @@ class MergedStreams(MessageIterator[K, V]):
             self._last.take_back()
 
     def _waited(self, seconds: float, deadline: Deadline) -> bool:
-        """In a turn only the pace is missing, which is that of all streams. So it is waited for in the turn: whoever
-        comes back to a stream decodes its batch anew, which for each message cost several times what all else does.
+        """Wait for a token of the rate limit inside a turn; returns whether there is time left.
+
+        All streams share the limit, so no other stream could hand out a message meanwhile. A turn that ended here would
+        decode its batch anew, which costs several times as much for each message as all the rest.
         """
         self._wake.clear()
         if self._stopped or deadline.expired:
             return False
         for other in self._watched:
             if other is not self._last:
-                other.queue.asks += 1  # their reader is here, and would take theirs if he might
+                other.queue.asks += 1  # for the poll watchdog: the reader is here, and would take theirs if it might
         self._wake.wait(deadline.bounded(seconds))
         return True
 
     def _ready(self, deadline: Deadline) -> KafkaStream[K, V] | None:
-        """The next stream that has something, or an error; None when all have ended, or ``stop`` was called.
+        """Return the next stream that has a message or an error; None when all have ended, or after ``stop``.
 
         Raises: ConsumerTimeoutException.
         """
@@ -217,13 +217,14 @@ class MergedStreams(MessageIterator[K, V]):
             if not streams and not self._lasting():
                 return None
             after = streams.index(self._last) + 1 if self._last in streams else 0
-            for ask in (False, True):  # none is asked while there is something, or all were fetched beyond the budget
+            # Ask no queue while some stream has a message. Otherwise all would be fetched beyond the byte budget.
+            for ask in (False, True):
                 for stream in (*streams[after:], *streams[:after]):
                     queue = stream.queue
                     if queue.taken is not None or (queue.ask() if ask else queue.ready):
                         self._last = stream
                         for other in streams:
-                            other.queue.asks_no_more()
+                            other.queue.withdraw_ask()
                         return stream
             left = deadline.remaining()
             if left is not None and left <= 0:
@@ -238,7 +239,7 @@ class MergedStreams(MessageIterator[K, V]):
         if streams != self._watched:
             self._unwatch([stream for stream in self._watched if stream not in streams])
             self._watched = streams
-        for stream in streams:  # each time: these may have been read through another object meanwhile
+        for stream in streams:  # each time: another MergedStreams may have read them meanwhile
             stream.queue.watch(self._wake.set)
         return streams
 

@@ -1,4 +1,4 @@
-"""What a stream hands out. Pure; any thread."""
+"""The message that a stream hands out. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ class _Fields(NamedTuple):
 
 
 class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
-    """One message: ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp`` (ms since the epoch, -1:
-    none), ``timestamp_type`` (0: set by the producer, 1: by the broker, -1: none) and ``headers`` (list of (name,
-    bytes or None)).
+    """One message of a partition.
 
-    It refers to the fetched data and reads a field when it is asked for, as the original decodes lazily (KAFKA-1140).
-    Keep ``bytes(message.value)`` rather than the message where a few are kept of many: it holds its chunk in memory.
+    Its fields are ``topic``, ``partition``, ``offset``, ``key``, ``value``, ``timestamp`` (ms since the epoch, -1:
+    none), ``timestamp_type`` (0: set by the producer, 1: by the broker, -1: none) and ``headers`` (list of (name, bytes
+    or None)).
+
+    It refers to the fetched data and reads a field when it is asked for, as the original decodes lazily (KAFKA-1140). A
+    message keeps its whole chunk in memory. To keep a few of many messages, keep ``bytes(message.value)``.
     """
 
     __slots__ = ()
 
-    # the record, its place and, since nearly every message's is read, its value; a named tuple's way to read a field is
-    # twice as fast as a property of ours
+    # The record, its place, and its value, since nearly every message's value is read. A named tuple's field is read
+    # twice as fast as a property.
     _record = _Fields.record
     _place = _Fields.place
     value: V = _Fields.value
@@ -53,12 +55,12 @@ class MessageAndMetadata(tuple[Any, Any, Any], Generic[K, V]):
         return -1 if timestamp is None else timestamp
 
     def __iter__(self) -> Iterator[Any]:
-        """The public fields in the order of ``repr``, so that ``tuple(message)`` shows them."""
-        # a length of eight would cost each message of merged streams a call, so that of the tuple stays
+        """Iterate over the public fields in the order of ``repr``, so that ``tuple(message)`` shows them."""
+        # No __len__ of eight: it would cost each message of merged streams a call.
         return iter([getattr(self, name) for name in FIELDS])
 
     def __dir__(self) -> list[str]:
-        # a tuple's count and index, and where the fields are kept, are not for users
+        # hides a tuple's count and index, and the private fields
         return [*FIELDS, *(name for name in super().__dir__() if name.startswith("__"))]
 
     def __eq__(self, other: object) -> bool:
@@ -94,7 +96,7 @@ def _content(message: MessageAndMetadata[Any, Any]) -> tuple[Any, ...]:
 
 
 class _Copy:
-    """A record and its place, detached from the fetched data (what a pickled message becomes)."""
+    """A record and its place, detached from the fetched data, for a message that was pickled."""
 
     __slots__ = ("headers", "key", "offset", "partition", "timestamp", "timestamp_type", "topic", "value")
     value: Any

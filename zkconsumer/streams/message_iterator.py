@@ -1,38 +1,42 @@
-"""One message at a time: ``get`` and ``next`` of streams, of one as of several merged.
+"""Hands out one message at a time: ``get`` and ``next`` of a stream, and of several merged streams.
 
 Threads: exactly one application thread at a time.
 
 A generator announces a message right before it yields it, and counts it as finished when it is resumed. A ``for`` loop
-takes the message in C, so that nothing comes between. Here a function in Python does, and an interrupt (Ctrl-C, a
-signal handler that raises) in it may throw away a message that its caller never got. So a message counts as handed out
-only when this function returns; until then the next ask hands it out again.
+takes the message in C, so nothing can come between. Here a Python function takes it. An interrupt in that function
+(Ctrl-C, a signal handler that raises) may throw away a message that the caller never got. So a message counts as handed
+out only when the function returns. Until then the next read hands it out again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import logging
+import sys
+from collections.abc import Collection, Generator, Iterable, Iterator
 from inspect import GEN_SUSPENDED, getgeneratorstate
+from threading import get_native_id
 from types import GeneratorType
 from typing import Any, Generic, cast
 
+from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.decoders import K, V
 from zkconsumer.streams.message import MessageAndMetadata
 
 
 def as_generator(made: Generator[Any, None, None]) -> GeneratorType[Any, None, None]:
-    """What a generator function makes, with the state that Python keeps of it."""
+    """Return the result of a generator function, typed so that Python's own state of it can be read."""
     return cast("GeneratorType[Any, None, None]", made)
 
 
 class NotReturned(BaseException):
-    """Thrown into the generator: the message that it yielded last did not reach its caller, and comes again."""
+    """Thrown into the generator: the last message did not reach its caller, and comes again."""
 
 
 class MessageIterator(Generic[K, V]):
-    """The part of streams that hands out one message.
+    """The part of a stream that hands out one message at a time.
 
-    Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``, after which a loop ends with ``ends_on_timeout``.
-    ``_patience`` and ``_ends`` are the same for the ask that goes on.
+    Arguments: ``timeout`` in seconds is ``consumer.timeout.ms``; with ``ends_on_timeout`` a loop ends after it.
+    ``_patience`` and ``_ends`` are the same two values for the read under way.
     """
 
     _messages: GeneratorType[Any, None, None]
@@ -41,16 +45,16 @@ class MessageIterator(Generic[K, V]):
         self._timeout = self._patience = timeout
         self._ends_on_timeout = self._ends = ends_on_timeout
         self._returned = True
-        """Whether what the generator yielded last has reached its caller."""
+        """Whether the last message has reached its caller."""
         self._turned = False
-        """Whether the generator yielded an error, or nothing, in place of a message last."""
+        """Whether the generator yielded an error, or nothing, in place of the last message."""
 
     def _begin(self) -> Iterator[MessageAndMetadata[K, V]]:
-        """An iterator over what comes next. Raises RuntimeError where another thread is asking."""
+        """Return an iterator over the coming messages. Raises RuntimeError if another thread is reading."""
         raise NotImplementedError
 
     def __next__(self) -> MessageAndMetadata[K, V]:
-        messages = self._begin()  # what it refuses changes nothing of an ask that goes on
+        messages = self._begin()  # a refusal here must not change a read that is under way
         message = None
         try:
             self._returned = False
@@ -63,13 +67,12 @@ class MessageIterator(Generic[K, V]):
             raise
 
     def get(self, timeout: float | None = None) -> MessageAndMetadata[K, V]:
-        """The next message.
+        """Return the next message. A ``for`` loop is faster, and repeats less after an interrupt.
 
-        A ``for`` loop is faster, and repeats less after an interrupt.
-        Arguments: ``timeout`` in seconds; None waits for ever, 0 looks only at what was fetched already.
-        Raises: :class:`ConsumerTimeoutException` when none came in time, :class:`ConnectorClosedException` at the end.
+        Arguments: ``timeout`` in seconds; None waits for ever, 0 takes only a message that is already fetched. Raises:
+        :class:`ConsumerTimeoutException` if no message came in time, :class:`ConnectorClosedException` at the end.
         """
-        messages = self._begin()  # what it refuses changes nothing of an ask that goes on
+        messages = self._begin()  # a refusal here must not change a read that is under way
         message = None
         try:
             self._patience, self._ends = timeout, False
@@ -88,14 +91,47 @@ class MessageIterator(Generic[K, V]):
 
     @property
     def _yielded(self) -> bool:
-        """Whether the generator has yielded a message, and was not asked since."""
+        """Whether the generator has yielded a message, and was not resumed since."""
         return getgeneratorstate(self._messages) == GEN_SUSPENDED and not self._turned
 
     def _take_back(self) -> None:
-        """What was yielded last has not reached its caller."""
+        """Have the last message handed out again: it has not reached its caller."""
         if self._yielded:
             self._messages.throw(NotReturned())
         self._returned = True
 
     def _closed_error(self) -> Exception:
         raise NotImplementedError
+
+
+def public_names(names: Iterable[str], internal: Collection[str]) -> list[str]:
+    """Return the names for tab completion: the public ones without the ``internal``, and Python's own."""
+    return [name for name in names if name not in internal and (not name.startswith("_") or name.startswith("__"))]
+
+
+def busy_text(name: str, holder: int) -> str:
+    """Return the error text for a stream that is being read by thread ``holder`` (its native identifier)."""
+    if holder == get_native_id():
+        return f"{name} is being asked by this very thread: a signal handler must not read a stream that it interrupts"
+    return (
+        f"{name} is being read by another thread: a stream is read by one thread at a time; create more streams"
+        " (one for each thread), or use run(handler, workers=n)"
+    )
+
+
+def log_in_hand(log: logging.Logger, name: str, position: PartitionPosition) -> None:
+    """Log that the message in hand counts as finished when a new loop goes on.
+
+    It is a warning if the session is interactive (a notebook) and has just shown a KeyboardInterrupt.
+    """
+    interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+    log.log(
+        logging.WARNING if interrupted else logging.INFO,
+        "%s: a new loop begins: %s at offset %s, which is still in hand, counts as finished; to have it again,"
+        " connector.seek(%r, %s) first",
+        name,
+        position.tp,
+        position.consumed,
+        tuple(position.tp),
+        position.consumed,
+    )

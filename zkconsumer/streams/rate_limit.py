@@ -1,12 +1,14 @@
-"""At most so many messages a second (``consumed.max.per.second``), against the burst after a rebalance.
+"""Limits the messages a second (``consumed.max.per.second``), against the burst after a rebalance.
 
-Threads: all readers of a member share one :class:`PacedLease`; a lock guards its bucket and nobody waits under it.
+Threads: all readers of a member share one :class:`RateLimitedLease`. A lock guards its bucket, and no thread waits
+while it holds the lock.
 
-How it costs nothing where it is not wanted: a stream looks at its lease before each message anyway, and a lease that
-says "no longer" closes the same gate. What was handed out before is finished then, nothing is held, and a timeout or
-the end of the stream gets through, as when ZooKeeper is away. The token is taken at the gate, before the message is
-announced: an interrupt (Ctrl-C) while it is taken finds no message in hand that nobody got. The original has no such
-limit.
+Without a limit it costs nothing. A stream looks at its lease before each message anyway, and a rate-limited lease
+always says "no longer", which sends the stream to the gate. The gate finishes the last message, so nothing is held
+there. A timeout and the end of the stream get through, as when ZooKeeper is away.
+
+The token is taken at the gate, before the message is announced. So an interrupt (Ctrl-C) meanwhile finds no message in
+hand that nobody got. The original has no such limit.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ BURST_S = 0.1
 """Seconds whose messages may come at once."""
 
 
-class Gate(Protocol):
-    """What a stream looks at before it hands anything out: the lease, or one with a pace."""
+class HandOutGate(Protocol):
+    """The condition for a hand-out: the lease, or a lease with a rate limit."""
 
     @property
     def until(self) -> float:
@@ -30,16 +32,16 @@ class Gate(Protocol):
 
     @property
     def valid(self) -> bool:
-        """Whether that is so now."""
+        """Whether a message may be handed out now."""
 
     def wait(self, deadline: Deadline) -> bool:
-        """Block until it is, something changed, or the deadline has passed; returns whether it is."""
+        """Block until a message may be handed out, something changed, or the deadline; returns whether one may."""
 
 
 class TokenBucket:
-    """Pure: so many tokens a second, of which few are kept. Times in seconds, of any clock that does not go back.
+    """A token bucket: ``rate`` tokens a second, of which few are kept. Pure.
 
-    Arguments: ``rate`` a second, above 0; ``now``.
+    Arguments: ``rate`` above 0; ``now`` in seconds of any clock that does not go back.
     """
 
     def __init__(self, rate: float, now: float) -> None:
@@ -61,26 +63,26 @@ class TokenBucket:
         return True
 
     def spend(self, count: int, now: float) -> None:
-        """Take so many tokens, whether or not they are there; nobody gets any before they are made up for."""
+        """Take ``count`` tokens, present or not; none are given before the debt is made up for."""
         self._fill(now)
         self._tokens -= count
 
     def wait(self, now: float) -> float:
-        """Seconds until there is a token, 0 where there is one."""
+        """Return the seconds until there is a token, 0 if there is one."""
         self._fill(now)
         return max(0.0, (1.0 - self._tokens) / self._rate)
 
 
-class PacedLease:
-    """A lease that lets through so many messages a second. Arguments: the ``lease``; ``rate`` a second, above 0.
+class RateLimitedLease:
+    """A lease that lets through ``rate`` messages a second. Arguments: the ``lease``; ``rate`` above 0.
 
-    ``until`` is long past, so that streams come to the gate with each message; there :meth:`take` takes its token, and
-    ``lease`` says whether it may be handed out.
+    ``until`` is long past, so that streams come to the gate with each message. There :meth:`take` takes its token, and
+    ``lease`` says whether the message may be handed out.
     """
 
     until = float("-inf")
 
-    def __init__(self, lease: Gate, rate: float) -> None:
+    def __init__(self, lease: HandOutGate, rate: float) -> None:
         self.lease = lease
         self._lock = Lock()
         self._bucket = TokenBucket(rate, monotonic())
@@ -106,11 +108,11 @@ class PacedLease:
         return self.valid
 
     def spend(self, count: int) -> None:
-        """So many messages were handed out at once."""
+        """Take the tokens of ``count`` messages that were handed out at once."""
         with self._lock:
             self._bucket.spend(count, monotonic())
 
     def missing(self) -> float:
-        """Seconds until there is a token, 0 where there is one; whatever the lease says."""
+        """Return the seconds until there is a token, 0 if there is one; the lease does not matter here."""
         with self._lock:
             return self._bucket.wait(monotonic())

@@ -1,9 +1,9 @@
-"""The chunks that wait for one stream.
+"""The queue of chunks that wait for one stream.
 
-Threads: fetchers offer chunks and never wait; the group's thread revokes partitions; the application's thread takes.
-The queue's lock guards its chunks and the flags of their positions; nobody blocks, and nothing is called, while it is
-held. It is entered as itself and never through its condition, and the reader waits for a flag: see
-``zkconsumer.interruptible_wait``.
+Threads: fetchers put chunks and never wait; the group's thread revokes partitions; the application's thread takes
+chunks. The queue's lock guards its chunks and the flags of their positions. No thread waits, and no callback runs,
+while the lock is held. Code enters the lock itself and never the condition over it, and the reader waits for a flag;
+see ``zkconsumer.interruptible_wait``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 NOTHING_CAME = "no message within the timeout; the stream stays usable, and connector.state says why"
 _CHUNK_BYTES = 512
-"""What a chunk takes beside its records, roughly."""
+"""The bytes that a chunk takes beside its records, roughly."""
 
 
 class Chunk:
     """One fetched run of messages of one partition.
 
-    ``fetch_offset`` is what was asked for and ``next_offset`` what follows; ``jump`` says that the position was moved
-    by ``auto.offset.reset`` and consumption continues here, whatever came before. ``error`` is raised in place of
-    messages. ``messages`` is how many there are, None where only offsets can be counted. ``expansion`` tells how much
-    of it is decompressed now, None before it is read.
+    ``fetch_offset`` is the requested offset and ``next_offset`` the one after the chunk. ``jump`` says that
+    ``auto.offset.reset`` moved the position, and consumption continues here whatever came before. ``error`` is raised
+    in place of messages. ``messages`` is their number, None if only offsets can be counted. ``expansion`` tells how
+    much of the chunk is decompressed now, None before it is read.
     """
 
     __slots__ = (
@@ -74,27 +74,29 @@ class Chunk:
 
     @property
     def in_use(self) -> int:
-        """Bytes that it takes while it is read: what was fetched, what is decompressed of it, and about as much as is
-        decoded of it at a time.
+        """The bytes that the chunk takes while it is read.
+
+        These are the fetched bytes, the decompressed ones, and about as much as is decoded at a time.
         """
         size = len(self.records) + (self.expansion.held if self.expansion is not None else 0)
         if not self.messages:
             return size
         each = size // self.messages
         decoded = min(size, each * DECODED_RECORDS)
-        # what is compressed is in memory as a whole, and as at least so much
+        # a compressed chunk is in memory as a whole, so it takes at least this
         return size + (decoded if is_compressed(self.records) else min(decoded, max(DECODED_BYTES, each)))
 
 
 class StreamQueue:
     """The chunks that wait for one stream.
 
+    Fetchers ask :meth:`has_room` before they fetch. A response for several partitions may thus pass the capacity by one
+    chunk a partition. No thread ever blocks on a full queue, so a slow stream holds up no other. The original's fetcher
+    thread stands still there, with all partitions of its broker.
+
     Arguments: ``capacity`` in chunks (``queued.max.message.chunks``); ``on_room`` is called when there is room again;
-    ``budget`` is shared with the other streams, and says how many bytes may wait although that are more chunks (a
-    fetcher that is late by some milliseconds should find its reader busy). Fetchers ask :meth:`has_room` before they
-    fetch, so an answer that carries several partitions may pass the capacity by one chunk
-    a partition; nobody ever blocks on a full queue, so a slow stream holds up no other (the original's fetcher thread
-    stands still with all partitions of its broker).
+    ``budget`` is shared with the other streams. The budget may let more chunks wait than the capacity if they are
+    small, so that a fetcher that is late by some milliseconds finds its reader busy.
     """
 
     def __init__(self, capacity: int, on_room: Callable[[], None], budget: QueueBudget | None = None) -> None:
@@ -105,15 +107,15 @@ class StreamQueue:
         self._chunks: deque[Chunk] = deque()
         self._lock = RLock()
         self._let_go = Condition(self._lock)
-        self._arrived = WakeFlag()  # for the reader: there is something to look at
+        self._arrived = WakeFlag()  # wakes the reader
         self._closed = False
         self._failure: Exception | None = None
         self._taken: Chunk | None = None
-        self._hungry = False
+        self._reader_waits = False
         self._watcher: Callable[[], None] | None = None
         self._aside: dict[PartitionPosition, deque[Chunk]] = {}
         self.asks = 0
-        """How often the reader has come: for a chunk, or to go on with one that it could not read on before."""
+        """How often the reader has come: for a chunk, or to go on with a chunk that it could not read on before."""
         self.bytes = 0
         self.skipped = 0
         if budget is not None:
@@ -124,7 +126,7 @@ class StreamQueue:
 
     @property
     def taken(self) -> Chunk | None:
-        """The chunk that the reader is at; it sets None when it is through."""
+        """The chunk that is being read; the reader sets None at its end."""
         return self._taken
 
     @taken.setter
@@ -135,20 +137,18 @@ class StreamQueue:
 
     @property
     def held_bytes(self) -> int:
-        """What waits, and what the reader is at."""
+        """The bytes that wait, and those of the chunk that is being read."""
         taken = self._taken
         return self.bytes if taken is None else self.bytes + taken.in_use
 
     def has_room(self, free: int | None = None) -> bool:
-        """Whether another fetch for this stream is welcome, where all streams together have ``free`` bytes left (None:
-        look).
-        """
+        """Return whether another fetch is welcome, with ``free`` bytes left for all streams together (None: look)."""
         if self._closed or self._full:
             return False
         if self._budget is None:
             return True
-        # a reader that waits is always served, or streams that are not read could starve it
-        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._hungry
+        # a waiting reader is always served; otherwise streams that nobody reads could starve it
+        return self._budget.allows(self.held_bytes, self._budget.free() if free is None else free) or self._reader_waits
 
     @property
     def _full(self) -> bool:
@@ -156,7 +156,7 @@ class StreamQueue:
         return waiting >= self._capacity and self.bytes + waiting * _CHUNK_BYTES >= self._ample
 
     def _freed(self) -> None:
-        """Bytes were freed, or a reader began to wait: whoever was refused may look again."""
+        """Wake refused fetchers: bytes were freed, or a reader began to wait."""
         budget = self._budget
         if budget is not None and budget.short:
             budget.short = False
@@ -164,13 +164,13 @@ class StreamQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether the reader would get something now: a chunk, an error, the end of the stream."""
+        """Whether a read would get something now: a chunk, an error, the end of the stream."""
         return bool(self._chunks) or self._closed or self._failure is not None
 
     @property
-    def hungry(self) -> bool:
-        """Whether a reader has asked for something and not got it yet."""
-        return self._hungry
+    def reader_waits(self) -> bool:
+        """Whether a reader has asked for a chunk and not got it yet."""
+        return self._reader_waits
 
     @property
     def head(self) -> Chunk | None:
@@ -180,18 +180,18 @@ class StreamQueue:
         except IndexError:
             return None
 
-    def asks_no_more(self) -> None:
-        """The reader has come, and got something from another stream, so that this one may wait for its share."""
+    def withdraw_ask(self) -> None:
+        """Note that the reader got a message from another stream, so that this one may wait for its share."""
         self.asks += 1
-        self._hungry = False
+        self._reader_waits = False
 
     def ask(self) -> bool:
-        """The reader wants a chunk: returns whether there is one. If there is none, it is fetched before all others."""
+        """Return whether there is a chunk for the reader. If there is none, one is fetched before all others."""
         self.asks += 1
         with self._lock:
             if self.ready:
                 return True
-            self._hungry = True
+            self._reader_waits = True
         self._freed()
         return False
 
@@ -203,14 +203,16 @@ class StreamQueue:
         aborted: tuple[tuple[int, int], ...],
         messages: int | None = None,
     ) -> None:
-        """Queue what was fetched of a partition; ``span`` is (fetch offset, next offset), ``messages`` how many are in
-        it, where that is known.
+        """Queue a fetched chunk.
+
+        ``span`` is (fetch offset, next offset); ``messages`` is their number, None if it is unknown.
         """
         self._offer(Chunk(position, records, *span, aborted=aborted, messages=messages))
 
     def jump(self, position: PartitionPosition, offset: int) -> None:
-        """Consumption of the partition continues at ``offset`` after what is queued: by ``auto.offset.reset``, or where
-        a truncated log differs from what was read.
+        """Continue the partition at ``offset`` after the chunks that are queued.
+
+        This is for ``auto.offset.reset``, and for a truncated log that differs from what was read.
         """
         self._offer(Chunk(position, b"", offset, offset, jump=True))
 
@@ -221,21 +223,21 @@ class StreamQueue:
         self._offer(Chunk(position, b"", error.offset, error.offset, error=error))
 
     def skip(self, position: PartitionPosition, error: UnreadableMessageError) -> None:
-        """The place that the error names is given up; consumption of the partition continues after it."""
+        """Give up the place that the error names; consumption of the partition continues after it."""
         self.count_skipped(error)
         self.jump(position, error.next_offset)
 
     def count_skipped(self, error: UnreadableMessageError) -> None:
-        """A place in a partition was given up: log and count it."""
+        """Log and count a given-up place."""
         with self._lock:
             self.skipped += 1
         log.error("skipping to offset %d what cannot be read: %s", error.next_offset, error)
 
     def read_again(self, position: PartitionPosition) -> None:
-        """Drop what was fetched of the partition, and have it fetched from where it is consumed.
+        """Drop the fetched chunks of the partition, and have it fetched again from its consumed offset.
 
-        Where a truncated log waits to be read from an earlier offset, that stays, and it is fetched from there: the
-        fetcher has found it already, and does not find it again.
+        If a truncated log waits to be read from an earlier offset, that jump stays, and the partition is fetched from
+        there. The fetcher has found the truncation already, and would not find it again.
         """
         with self._lock:
             waiting = [self._taken] if self._taken is not None else []
@@ -244,8 +246,8 @@ class StreamQueue:
             jumps = [chunk for chunk in waiting if chunk.position is position and chunk.jump]
             back = min(jumps, key=lambda chunk: chunk.fetch_offset, default=None)
             if back is not None and position.consumed is not None and back.fetch_offset >= position.consumed:
-                back = None  # on by auto.offset.reset, or behind what is corrupt: found again from where it is consumed
-            # first: an interrupt after this line costs another fetch, one before it has changed nothing
+                back = None  # by auto.offset.reset, or behind a corrupt place: the fetcher finds it again
+            # first: an interrupt after this line only costs another fetch, and one before it has changed nothing
             position.fetch_from = position.consumed if back is None else back.fetch_offset
             kept = [] if back is None else [back]
             if kept and position.paused:
@@ -269,11 +271,11 @@ class StreamQueue:
                 self._aside.setdefault(chunk.position, deque()).append(chunk)
                 return
             self._chunks.append(chunk)
-            self._hungry = False
+            self._reader_waits = False
         self._tell()
 
     def watch(self, watcher: Callable[[], None] | None) -> None:
-        """Have this called when there may be something to take, for who reads several streams; None: no more."""
+        """Call ``watcher`` when there may be a chunk to take, for a reader of several streams; None: no more."""
         self._watcher = watcher
 
     def _tell(self) -> None:
@@ -283,9 +285,10 @@ class StreamQueue:
             watcher()
 
     def take(self, deadline: Deadline) -> Chunk | None:
-        """The next chunk, or None at the end of the stream; it stays in ``taken`` until the reader is through with it.
+        """Return the next chunk, or None at the end of the stream; it stays in ``taken`` until the reader is done with
+        it.
 
-        Raises: :class:`ConsumerTimeoutException` at the deadline; whatever made the connector fail.
+        Raises: :class:`ConsumerTimeoutException` at the deadline; the error that made the connector fail.
         """
         self.asks += 1
         if not self._chunks:
@@ -296,7 +299,7 @@ class StreamQueue:
                     was_full = self._full
                     chunk = self._take()
                     break
-                self._hungry = True  # also where what was there, or has woken us, was revoked or paused meanwhile
+                self._reader_waits = True  # also if the chunk that woke the reader was revoked or paused meanwhile
                 self._arrived.clear()
             left = deadline.remaining()
             if left is not None and left <= 0:
@@ -307,21 +310,22 @@ class StreamQueue:
         return chunk
 
     def _take(self) -> Chunk | None:
-        """What there is. The caller holds the lock."""
+        """Return the next chunk. The caller holds the lock."""
         if self._closed:
             return None
         if self._failure is not None:
             raise self._failure
-        # in this order an interrupt between the two repeats the chunk and does not lose it
+        # in this order: an interrupt between the two repeats the chunk and does not lose it
         chunk = self._taken = self._chunks[0]
         self._chunks.popleft()
-        # where nothing is left this is known, whatever an interrupt may have left undone before
+        # an empty queue has no bytes, which corrects a sum that an earlier interrupt left wrong
         self.bytes = self.bytes - len(chunk.records) if self._chunks or self._aside else 0
         return chunk
 
     def replace(self, old: PartitionPosition, new: PartitionPosition) -> None:
-        """The partition goes on at ``new``, paused where ``old`` is; hand out nothing more of ``old``. Whoever still
-        pauses or resumes ``old`` means ``new``.
+        """Continue the partition at ``new``, paused if ``old`` is, and hand out nothing more of ``old``.
+
+        A later pause or resume of ``old`` goes to ``new``.
         """
         with self._lock:
             new.paused = new.halted = old.paused
@@ -330,7 +334,7 @@ class StreamQueue:
             self._discard_revoked()
 
     def revoke(self, positions: Collection[PartitionPosition]) -> None:
-        """These have ended: hand out nothing more of them, and drop what is queued."""
+        """Hand out nothing more of these positions, and drop their chunks."""
         with self._lock:
             for position in positions:
                 position.revoked = True
@@ -345,7 +349,7 @@ class StreamQueue:
         self.bytes = sum(len(c.records) for chunks in (self._chunks, *self._aside.values()) for c in chunks)
 
     def pause(self, position: PartitionPosition) -> None:
-        """Hand out nothing more of it until :meth:`resume`; what is queued waits aside and takes no room."""
+        """Hand out nothing more of the position until :meth:`resume`; its chunks wait aside and take no room."""
         with self._lock:
             position = _latest(position)
             position.paused = position.halted = True
@@ -356,11 +360,11 @@ class StreamQueue:
         self._on_room()
 
     def resume(self, position: PartitionPosition) -> None:
-        """Hand it out again, from where it stopped."""
+        """Hand the position out again, from where it stopped."""
         with self._lock:
             position = _latest(position)
             position.paused = False
-            # under the lock, or a revocation at the same time could be undone
+            # under the lock; otherwise this could undo a revocation at the same time
             position.halted = position.revoked
             self._chunks.extendleft(reversed(self._aside.get(position, ())))
             self._aside.pop(position, None)  # after the line above: an interrupt between the two only repeats
@@ -368,8 +372,10 @@ class StreamQueue:
         self._on_room()
 
     def put_back(self, chunk: Chunk) -> None:
-        """The reader was interrupted, perhaps by a pause: the chunk's rest comes first (once it is resumed). Of a
-        partition that has left, or of a closed stream, it is dropped.
+        """Queue the rest of a chunk again, at the head: its reader was interrupted, perhaps by a pause.
+
+        The chunk of a paused partition waits until it is resumed. That of a partition that has left, or of a closed
+        stream, is dropped.
         """
         position = chunk.position
         with self._lock:
@@ -377,30 +383,32 @@ class StreamQueue:
                 waiting = self._aside.setdefault(position, deque()) if position.paused else self._chunks
                 waiting.appendleft(chunk)
                 self._recount()
-            # last: an interrupt before this line repeats the chunk, of which nothing is then handed out twice
+            # last: an interrupt before this line repeats the chunk, and nothing of it is handed out twice
             if self._taken is chunk:
                 self._taken = None
         self._freed()
 
     def let_go(self) -> None:
-        """A revoked partition's message is no longer in the user's hands: wake who waits for that."""
+        """Wake a revocation that waits for a message: it is no longer in the user's hands."""
         with self._lock:
             self._let_go.notify_all()
 
     def wait_let_go(self, positions: Collection[PartitionPosition], deadline: Deadline) -> bool:
-        """Wait until no message of the given revoked partitions is in the user's hands; returns whether that is so."""
+        """Wait until no message of these revoked positions is in the user's hands; returns whether that is so."""
         with self._lock:
             return self._let_go.wait_for(lambda: not any(p.held for p in positions), deadline.remaining())
 
     def fail_readers(self, error: Exception | None) -> None:
-        """Make every reader raise ``error`` from its next ask on; None takes it back."""
+        """Make every reader raise ``error`` from its next read on; None takes it back."""
         with self._lock:
             self._failure = error
         self._tell()
 
     def left_to_parent(self, error: Exception) -> None:
-        """In a forked process, where no other thread is left and locks may be held by ones that are not: raise
-        ``error`` to readers, and never touch what this shares with its fetchers.
+        """Raise ``error`` to readers in a forked process.
+
+        No other thread is left there, and locks may be held by threads that are gone. So this never touches anything
+        that the queue shares with its fetchers.
         """
         self._lock = RLock()
         self._let_go = Condition(self._lock)
@@ -412,7 +420,7 @@ class StreamQueue:
             self._taken.position.revoked = True
 
     def close(self) -> None:
-        """End the stream: waiting readers wake and end, what is queued is dropped."""
+        """End the stream: waiting readers wake and end, queued chunks are dropped."""
         with self._lock:
             self._closed = True
             self._chunks.clear()
@@ -430,7 +438,7 @@ class StreamQueue:
 
 
 def _latest(position: PartitionPosition) -> PartitionPosition:
-    """The position at which the partition goes on now. The caller holds the queue's lock."""
+    """Return the position at which the partition goes on now. The caller holds the queue's lock."""
     while position.successor is not None:
         position = position.successor
     return position

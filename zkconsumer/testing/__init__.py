@@ -1,4 +1,4 @@
-"""Fakes for tests: Kafka and ZooKeeper in memory, with time, faults and the order of events in the test's hand."""
+"""The test kit: Kafka and ZooKeeper in memory. The test controls time, faults and the order of events."""
 
 from zkconsumer.testing.clock import ManualClock
 from zkconsumer.testing.fake_broker import FakeBroker

@@ -1,6 +1,6 @@
-"""What brokers write into ZooKeeper about themselves and the topics, for clients that read it there.
+"""The nodes of brokers and topics that a fake cluster writes into its fake ZooKeeper.
 
-Called by the cluster, on whatever thread changes it. The nodes are those of 1.1 and 3.9 in ZooKeeper mode.
+The thread that changes the cluster calls it. The nodes are those of Kafka 1.1 and 3.9 in ZooKeeper mode.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zkconsumer.testing.partition_log import PartitionLog
 from zkconsumer.zookeeper import paths
 
 
-class Registration:
+class BrokerRegistration:
     """The nodes of one cluster in a ZooKeeper."""
 
     def __init__(self, zookeeper: FakeZooKeeper, modern: bool) -> None:
@@ -21,13 +21,13 @@ class Registration:
         self._version = 5 if modern else 4
 
     def prepare(self) -> None:
-        """The directories that a first broker makes."""
+        """Make the directories that the first broker of a cluster makes."""
         for path in ("/consumers", "/brokers/ids", "/brokers/topics", "/config/topics", "/admin/delete_topics"):
             if self._zookeeper.node(path) is None:
                 self._zookeeper.put(path)
 
     def broker_started(self, broker_id: int, host: str, port: int) -> None:
-        """A broker is there."""
+        """Write a broker's node."""
         node: dict[str, object] = {
             "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
             "endpoints": [f"PLAINTEXT://{host}:{port}"],
@@ -42,22 +42,22 @@ class Registration:
         self._put(paths.broker(broker_id), node)
 
     def broker_stopped(self, broker_id: int) -> None:
-        """A broker is gone."""
+        """Delete a broker's node."""
         self._zookeeper.remove(paths.broker(broker_id))
 
     def topic(self, name: str, logs: Sequence[PartitionLog]) -> None:
-        """A topic is there, or has more partitions."""
+        """Write a topic's node with all its partitions."""
         partitions = {str(log.where.partition): [max(log.leader, 0)] for log in logs}
         for log in logs:
             self.leader(log)
         self._put(paths.topic(name), {"version": 1, "partitions": partitions})
 
     def topic_deleted(self, name: str) -> None:
-        """A topic is gone."""
+        """Delete a topic's nodes."""
         self._zookeeper.remove(paths.topic(name))
 
     def leader(self, log: PartitionLog) -> None:
-        """A partition has another leader, or none."""
+        """Write a partition's leader."""
         state = {
             "controller_epoch": 1,
             "leader": log.leader,

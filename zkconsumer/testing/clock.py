@@ -1,7 +1,7 @@
-"""Time for the fakes: the real one, or one that stands still until a test moves it.
+"""The clocks of the fakes: the system's time, or a clock that only a test moves.
 
-Any thread may call everything here. What a moved clock sets off runs on the thread that moves it, and is done when
-``advance`` returns, so a test needs no waiting after it.
+Any thread may call everything here. Timeouts that become due run on the thread that calls ``advance``. They are done
+when it returns, so a test need not wait.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ EPOCH = 1_700_000_000.0
 
 
 class Clock(Protocol):
-    """What the fakes ask for the time."""
+    """The interface of a clock."""
 
     @property
     def manual(self) -> bool:
-        """Whether time passes only by a test's hand."""
+        """Whether only a test moves the clock."""
 
     def now(self) -> float:
-        """Seconds, never backwards, from an arbitrary beginning."""
+        """Return seconds on a monotonic clock."""
 
     def wall(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
 
 
 class SystemClock:
@@ -35,18 +35,18 @@ class SystemClock:
     manual = False
 
     def now(self) -> float:
-        """Seconds on the monotonic clock."""
+        """Return seconds on the monotonic clock."""
         return monotonic()
 
     def wall(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         return time()
 
 
 class ManualClock:
     """A clock that stands still until :meth:`advance`.
 
-    Arguments: ``wall`` is what it shows at first, in seconds since 1970.
+    Arguments: ``wall`` is its first wall time, in seconds since 1970.
     """
 
     manual = True
@@ -58,16 +58,16 @@ class ManualClock:
         self._listeners: list[Callable[[], None]] = []
 
     def now(self) -> float:
-        """Seconds by which it was advanced so far."""
+        """Return the seconds by which the clock was advanced so far."""
         with self._lock:
             return self._now
 
     def wall(self) -> float:
-        """Seconds since 1970, by this clock."""
+        """Return this clock's time in seconds since 1970."""
         return self._start + self.now()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Whatever falls due on the way has happened, in the order of time, when this returns.
+        """Advance the clock and run the timeouts that become due, in the order of time, before returning.
 
         Raises ValueError for a negative number of seconds.
         """
@@ -85,7 +85,7 @@ class ManualClock:
             self._listeners.append(listener)
 
     def forget(self, listener: Callable[[], None]) -> None:
-        """Call it no more; nothing happens for one that is unknown."""
+        """Stop calling ``listener``. An unknown listener is ignored."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)

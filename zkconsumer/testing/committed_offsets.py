@@ -1,23 +1,29 @@
-"""Committed offsets of one group: written, read, and forgotten when their time is over.
+"""The committed offsets of one group, when they expire, and the offsets topic that a coordinator writes.
 
-Pure; guarded by the group's lock. Times in seconds, on the coordinator's clock. Mirrors what the broker keeps in its
-topic of offsets. Kafka 1.1 lets each offset die by its own age; since 2.1 (KIP-211) it depends on the group, see
-``end_of``. Differs on purpose: an offset dies when its time is over, not when the broker next looks for old ones.
+``CommittedOffsets`` is pure; the group's lock guards it. Times are in seconds on the coordinator's clock. In Kafka 1.1
+each offset expires by its own age. Since 2.1 (KIP-211) the group decides, see ``end_of``. Differs on purpose: an offset
+expires when its time is over, and not at the broker's next search for old offsets.
+``OffsetsTopic`` is a list in memory from which another coordinator can load a group. Any thread may call it; one lock
+guards it. Its values are this package's objects, not the bytes of Kafka's internal topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from threading import Lock
 from typing import NamedTuple
 
-from zkconsumer.testing.group_states import Rules, State
+from zkconsumer.testing.fake_group import FakeGroup
+from zkconsumer.testing.group_members import GroupMember, GroupView
+from zkconsumer.testing.group_states import CoordinatorRules, GroupState
 
-Place = tuple[str, int]
-"""A topic and the number of a partition."""
+PartitionId = tuple[str, int]
+"""A topic and a partition's number."""
 
 
-class Committed(NamedTuple):
-    """A committed offset. ``expires`` only where the commit itself said for how long to keep it."""
+class CommittedOffset(NamedTuple):
+    """A committed offset. ``expires`` is None unless the commit itself said how long to keep the offset."""
 
     offset: int
     leader_epoch: int
@@ -26,64 +32,131 @@ class Committed(NamedTuple):
     expires: float | None = None
 
 
-class Standing(NamedTuple):
-    """What of a group decides how long its offsets live.
+class ExpiryBasis(NamedTuple):
+    """The facts about a group that decide when its offsets expire.
 
-    ``since`` when it is in its ``state``; ``protocol_type`` is None where it never had members; ``subscribed`` are the
-    topics that its members subscribe to, None where that is unknown: they are no consumers, or cannot be understood.
+    ``since`` is the time at which the group entered its ``state``. ``protocol_type`` is None if it never had members.
+    ``subscribed`` are the topics of its members. None means unknown: the members are no consumers, or one subscription
+    cannot be decoded.
     """
 
-    state: State
+    state: GroupState
     since: float
     protocol_type: str | None = None
     subscribed: frozenset[str] | None = None
 
 
-def end_of(rules: Rules, group: Standing, topic: str, committed: Committed) -> float | None:
-    """When an offset dies, None while it does not."""
+def end_of(rules: CoordinatorRules, group: ExpiryBasis, topic: str, committed: CommittedOffset) -> float | None:
+    """Return the time at which an offset expires, None if it does not."""
     by_age = committed.at + rules.retention if committed.expires is None else committed.expires
     if not rules.modern or group.protocol_type is None:
         return by_age
-    if group.state is State.EMPTY:  # all together, also what was committed a moment ago
+    if group.state is GroupState.EMPTY:  # all offsets expire together, even one that was committed a moment ago
         return group.since + rules.retention if committed.expires is None else committed.expires
-    if group.state is State.STABLE and group.subscribed is not None and topic not in group.subscribed:
+    if group.state is GroupState.STABLE and group.subscribed is not None and topic not in group.subscribed:
         return by_age
     return None
 
 
-class Offsets:
-    """The offsets of a group, by place."""
+class CommittedOffsets:
+    """The committed offsets of a group, by partition."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: CoordinatorRules) -> None:
         self._rules = rules
-        self._kept: dict[Place, Committed] = {}
+        self._kept: dict[PartitionId, CommittedOffset] = {}
 
-    def commit(self, place: Place, committed: Committed) -> None:
-        """Keep an offset; the last one counts, also if it is smaller."""
+    def commit(self, place: PartitionId, committed: CommittedOffset) -> None:
+        """Store an offset. The last commit counts, even with a smaller offset."""
         self._kept[place] = committed
 
-    def get(self, place: Place) -> Committed | None:
-        """What was committed last, None where nothing is (any more)."""
+    def get(self, place: PartitionId) -> CommittedOffset | None:
+        """Return the last committed offset of a partition, or None."""
         return self._kept.get(place)
 
-    def places(self) -> list[Place]:
-        """Where there are offsets."""
+    def places(self) -> list[PartitionId]:
+        """Return the partitions that have offsets."""
         return sorted(self._kept)
 
-    def forget(self, places: Iterable[Place]) -> list[Place]:
-        """Delete offsets. Returns those that there were."""
+    def forget(self, places: Iterable[PartitionId]) -> list[PartitionId]:
+        """Delete offsets. Return the partitions that had one."""
         return [place for place in places if self._kept.pop(place, None) is not None]
 
-    def due(self, group: Standing) -> float | None:
-        """When the next offset dies, None while none will."""
+    def due(self, group: ExpiryBasis) -> float | None:
+        """Return the time at which the next offset expires, None if none will."""
         ends = [end_of(self._rules, group, topic, kept) for (topic, _), kept in self._kept.items()]
         return min((end for end in ends if end is not None), default=None)
 
-    def expire(self, now: float, group: Standing) -> list[Place]:
-        """Delete what is too old. Returns what was deleted."""
+    def expire(self, now: float, group: ExpiryBasis) -> list[PartitionId]:
+        """Delete the expired offsets. Return their partitions."""
         dead = []
         for place, committed in self._kept.items():
             end = end_of(self._rules, group, place[0], committed)
             if end is not None and end <= now:
                 dead.append(place)
         return self.forget(dead)
+
+
+class StoredGroup(NamedTuple):
+    """A group as the offsets topic holds it. ``since`` is the time at which the group entered its state."""
+
+    view: GroupView
+    members: tuple[GroupMember, ...]
+    since: float
+
+
+class JournalRecord(NamedTuple):
+    """A record of the offsets topic. ``place`` is None for the group itself, ``value`` is None for a tombstone."""
+
+    group_id: str
+    place: PartitionId | None
+    value: StoredGroup | CommittedOffset | None
+
+
+class OffsetsTopic:
+    """The offsets topic: the records of all groups, in the order of writing."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._records: list[JournalRecord] = []
+
+    def write_group(self, group: FakeGroup) -> None:
+        """Append the present state of a group."""
+        copies = tuple(
+            replace(member, join_ticket=None, sync_ticket=None, deadline=None) for member in group.members.values()
+        )
+        self._write(JournalRecord(group.group_id, None, StoredGroup(group.view(), copies, group.since)))
+
+    def write_offset(self, group_id: str, place: PartitionId, committed: CommittedOffset | None) -> None:
+        """Append an offset, or None as a tombstone."""
+        self._write(JournalRecord(group_id, place, committed))
+
+    def bury(self, group_id: str) -> None:
+        """Append a group's tombstone."""
+        self._write(JournalRecord(group_id, None, None))
+
+    def records(self, group_id: str) -> list[JournalRecord]:
+        """Return the records of a group, oldest first."""
+        with self._lock:
+            return [record for record in self._records if record.group_id == group_id]
+
+    def groups(self) -> list[str]:
+        """Return the groups that have records."""
+        with self._lock:
+            return sorted({record.group_id for record in self._records})
+
+    def last(self, group_id: str) -> tuple[StoredGroup | None, dict[PartitionId, CommittedOffset]]:
+        """Return the last state of a group and its last offsets."""
+        written: StoredGroup | None = None
+        offsets: dict[PartitionId, CommittedOffset] = {}
+        for _, place, value in self.records(group_id):
+            if place is None:
+                written = value if isinstance(value, StoredGroup) else None
+            elif isinstance(value, CommittedOffset):
+                offsets[place] = value
+            else:
+                offsets.pop(place, None)
+        return written, offsets
+
+    def _write(self, record: JournalRecord) -> None:
+        with self._lock:
+            self._records.append(record)

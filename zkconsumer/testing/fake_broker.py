@@ -1,8 +1,8 @@
-"""A broker that speaks Kafka's protocol on a loopback socket, and keeps everything in memory.
+"""A broker that serves Kafka's protocol on a loopback socket, with everything in memory.
 
-Threads: one takes connections (``fake-broker-<id>-acceptor``), one serves each of them (``fake-broker-<id>-connection-
-<n>``), one request after the other as a real broker does; ``stop()`` ends and joins them all. The list of connections
-is guarded by one lock, under which nothing is sent or received.
+Threads: ``fake-broker-<id>-acceptor`` accepts connections, and ``fake-broker-<id>-connection-<n>`` serves each of them,
+one request after the other as a real broker does. ``stop()`` ends and joins them all. One lock guards the list of
+connections. No thread sends or receives under it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from struct import Struct
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING
 
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.faults import Fate, Forged, Recorded
 from zkconsumer.testing.group_handlers import GROUP_HANDLERS
 from zkconsumer.testing.log_handlers import LOG_HANDLERS
-from zkconsumer.testing.log_schemas import API_VERSIONS
-from zkconsumer.testing.pending_requests import BrokerStopped, Call
-from zkconsumer.testing.supported_apis import supported
-from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, MalformedRequestError, Message, Reader
+from zkconsumer.testing.pending_requests import BrokerStopped, PendingRequest
+from zkconsumer.testing.request_schemas import APIS, supported
+from zkconsumer.testing.wire_types import INT16, INT32, STRING, Api, Body, MalformedRequestError, WireReader
 
 if TYPE_CHECKING:
     from zkconsumer.testing.fake_cluster import FakeCluster
@@ -33,16 +32,15 @@ _LARGEST = 64 * 1024 * 1024
 _ACCEPT_SLICE = 0.1
 _UNSUPPORTED_VERSION = 35
 _JOIN_S = 10.0
-_HANDLERS = {handler.api.key: handler for handler in (*GROUP_HANDLERS, *LOG_HANDLERS)}
+_APIS = {api.key: api for api in APIS.values()}
+_API_VERSIONS = APIS["ApiVersions"]
+_HANDLERS = {**GROUP_HANDLERS, **LOG_HANDLERS}
 
 
 class FakeBroker:
-    """One broker of a :class:`FakeCluster`, which makes and starts it.
+    """One broker of a :class:`FakeCluster`, which makes and starts it. ``groups`` is its group coordinator."""
 
-    Arguments: ``groups`` are those that it coordinates.
-    """
-
-    def __init__(self, broker_id: int, cluster: FakeCluster, groups: Groups) -> None:
+    def __init__(self, broker_id: int, cluster: FakeCluster, groups: GroupCoordinator) -> None:
         self.id = broker_id
         self.host = HOST
         self.port = 0
@@ -60,11 +58,11 @@ class FakeBroker:
 
     @property
     def running(self) -> bool:
-        """Whether it takes connections."""
+        """Whether the broker accepts connections."""
         return self._listener is not None
 
     def start(self) -> None:
-        """Listen, on the same port as before where it ran before. Raises OSError where that is taken."""
+        """Listen on the same port as before. Raises OSError if another program took the port."""
         if self.running:
             return
         self._stop = Event()
@@ -75,7 +73,7 @@ class FakeBroker:
         self._acceptor.start()
 
     def stop(self) -> None:
-        """Close everything and end all threads. It may be started again."""
+        """Close all connections and end all threads. The broker may be started again."""
         listener, acceptor = self._listener, self._acceptor
         if listener is None or acceptor is None:
             return
@@ -93,7 +91,7 @@ class FakeBroker:
                 thread.join(_JOIN_S)
 
     def drop_connections(self, client_id: str | None = None) -> int:
-        """Close the connections of a client, by the id it gives itself, or all. Returns how many."""
+        """Close the connections of a client id, or all. Return their number."""
         with self._lock:
             connections = [c for c in self._connections if client_id is None or c.client_id == client_id]
         for connection in connections:
@@ -143,7 +141,7 @@ class _Connection:
         self._stop = stop
 
     def is_set(self) -> bool:
-        """Whether the broker stops, or the other side has closed: then its answer need not be waited for."""
+        """Return whether the broker stops or the client has closed the connection."""
         if self._stop.is_set():
             return True
         try:
@@ -154,14 +152,14 @@ class _Connection:
             return True
 
     def cut(self) -> None:
-        """End it under whoever waits on it."""
+        """Shut the connection down, even while a thread waits on it."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             log.debug("a connection was closed already", exc_info=True)
 
     def serve(self) -> None:
-        """Answer until either side closes."""
+        """Answer requests until either side closes."""
         with self._sock:
             try:
                 host = f"/{self._sock.getpeername()[0]}"
@@ -173,7 +171,7 @@ class _Connection:
                 log.warning("%r got what it cannot read", self._broker, exc_info=True)
 
     def _answer_one(self, host: str) -> bool:
-        """Deal with one request. Returns whether the connection goes on."""
+        """Handle one request. Return whether the connection stays open."""
         head = self._receive(_SIZE.size)
         if not head:
             return False
@@ -181,16 +179,15 @@ class _Connection:
         if not 0 < size <= _LARGEST:
             raise MalformedRequestError(f"a request of {size} bytes")
         data = self._receive(size)
-        reader = Reader(data, 0, flexible=False)
+        reader = WireReader(data)
         key, version, correlation = INT16.read(reader), INT16.read(reader), INT32.read(reader)
         self.client_id = STRING.read(reader)
-        handler = _HANDLERS.get(key)
-        api = None if handler is None else handler.api
-        versions = None if api is None else api.new if self._cluster.modern else api.old
-        if handler is None or api is None or versions is None or not versions[0] <= version <= versions[1]:
-            if key == API_VERSIONS.key:  # the one question that is answered in a version that the other side knows
+        api = _APIS.get(key)
+        lowest, highest = (1, 0) if api is None else api.versions(self._cluster.modern)
+        if api is None or not lowest <= version <= highest:
+            if api is _API_VERSIONS:  # the client may not know our versions yet: answer in version 0
                 unsupported = {"error_code": _UNSUPPORTED_VERSION, "api_keys": supported(self._cluster.modern)}
-                self._send(API_VERSIONS, 0, correlation, unsupported)
+                self._send(_API_VERSIONS, 0, correlation, unsupported)
                 return True
             log.warning("%r does not know request %d of version %d", self._broker, key, version)
             return False
@@ -204,12 +201,11 @@ class _Connection:
         faults.record(request)
         if not self._pass(request, "request"):
             return False
-        handler = next(handler for handler in _HANDLERS.values() if handler.api.name == request.api)
-        call = Call(
+        handler = _HANDLERS[request.api]
+        call = PendingRequest(
             self._cluster,
             self._broker.id,
             self._broker.groups,
-            handler.api,
             request.version,
             request.client_id or "",
             host,
@@ -221,17 +217,17 @@ class _Connection:
         if not self._pass(request, "answer"):
             return False
         if answer is not None:
-            self._send(handler.api, request.version, correlation, answer, faults.forged_for(request))
+            self._send(APIS[request.api], request.version, correlation, answer, faults.forged_for(request))
         return True
 
     def _pass(self, request: Recorded, at: str) -> bool:
-        """Stand still where a test wants it. Returns whether the connection goes on."""
+        """Wait if a test has parked this request. Return whether the connection stays open."""
         place = self._cluster.faults.place_for(request, at)
         return place is None or place.hold(request, self._stop) is Fate.RELEASED
 
-    def _send(self, api: Api, version: int, correlation: int, answer: Message, forged: Forged | None = None) -> None:
-        # the answer to ApiVersions keeps the old header, for whoever asks does not know yet what we understand
-        tags = b"\0" if version >= api.flexible and api is not API_VERSIONS else b""
+    def _send(self, api: Api, version: int, correlation: int, answer: Body, forged: Forged | None = None) -> None:
+        # the answer to ApiVersions has the old header, because the client does not know our versions yet
+        tags = b"\0" if version >= api.flexible and api is not _API_VERSIONS else b""
         header = correlation.to_bytes(4, "big", signed=True) + tags
         body = api.write_response(version, answer)
         if forged is not None:
@@ -241,7 +237,7 @@ class _Connection:
         self._sock.sendall(_framed(header, body))
 
     def _receive(self, count: int) -> bytes:
-        """So many bytes; none where the other side has closed."""
+        """Receive ``count`` bytes, or none if the client has closed."""
         data = bytearray()
         while len(data) < count:
             more = self._sock.recv(count - len(data))

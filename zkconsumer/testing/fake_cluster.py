@@ -1,11 +1,10 @@
-"""A Kafka cluster in memory: brokers on loopback sockets, topics, groups, and what a test does to them.
+"""A Kafka cluster in memory: brokers on loopback sockets, topics and groups, and the faults that a test injects.
 
-Threads: those of the brokers (``broker.py``), one that lets happen what falls due (``fake-cluster-clock``; none with a
-ManualClock), and the test's, from which everything here may be called. ``_lock`` guards topics and who coordinates
-what; it may be held while a group's locks are taken, never the other way round, and nothing waits under it.
-Differs from a real cluster on purpose: every broker has every message and group at once, so moving a leader or a
-coordinator loses nothing but what it must (who waited is told to look again), and what is never told to clients
-(replication, controllers) is not there.
+Threads: those of the brokers (``fake_broker``), ``fake-cluster-clock`` for timeouts (none with a ManualClock), and the
+test's, which may call everything here. ``_lock`` guards topics and coordinators. A thread that holds it may take a
+group's locks, never the other way round. No thread waits under it.
+Differs from a real cluster on purpose: all brokers share the messages and groups. So a new leader or coordinator has
+everything, and only waiting requests fail. Replication and controllers, which no client sees, are missing.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from zlib import crc32
 from zkconsumer.deadline import Deadline
 from zkconsumer.model import TopicPartition
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.broker_registration import Registration
+from zkconsumer.testing.broker_registration import BrokerRegistration
 from zkconsumer.testing.clock import Clock, ManualClock, SystemClock
+from zkconsumer.testing.committed_offsets import JournalRecord, OffsetsTopic
 from zkconsumer.testing.fake_broker import FakeBroker
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
 from zkconsumer.testing.faults import Faults, Parked, Recorded
 from zkconsumer.testing.group_members import GroupView
-from zkconsumer.testing.group_states import Rules
-from zkconsumer.testing.offsets_topic import Journal, Record
+from zkconsumer.testing.group_states import CoordinatorRules
 from zkconsumer.testing.partition_log import PartitionLog, encode_batch
 from zkconsumer.testing.zookeeper_server import FakeZooKeeperServer
 
@@ -39,15 +38,20 @@ _JOIN_S = 10.0
 
 
 class FakeCluster:
-    """A cluster for tests; a context manager that starts and stops it.
+    """A cluster for tests. A context manager that starts and stops it.
 
-    Arguments: ``brokers`` is how many, with ids from 0; ``version`` "3.9" or "1.1": whose versions of requests and
-    whose rules for groups; ``clock`` a ManualClock for groups whose time passes by the test's hand only (sockets and
-    the long poll of fetches stay in real time), None for real time; ``zookeeper`` adds a ZooKeeper in memory in which
-    the brokers register, so that a ZookeeperConsumerConnector works on the cluster; ``initial_delay`` in seconds is
-    ``group.initial.rebalance.delay.ms``; ``min_session_timeout`` and ``max_session_timeout`` in seconds bound what
-    members may ask for; ``offsets_retention`` in seconds is how long offsets are kept (7 days, in 1.1 one day),
-    ``offsets_retention_check`` how long a group is that is empty and has no offsets; ``max_members`` of a group.
+    Arguments, with times in seconds:
+
+    - ``brokers``: the number of brokers. Their ids begin with 0.
+    - ``version``: "3.9" or "1.1", for the versions of requests and the rules of groups.
+    - ``clock``: a ManualClock for the timeouts of groups, None for real time. Sockets and waiting fetches always use
+      real time.
+    - ``zookeeper``: whether to add a ZooKeeper in memory, for a ZookeeperConsumerConnector.
+    - ``initial_delay``: as ``group.initial.rebalance.delay.ms``.
+    - ``min_session_timeout``, ``max_session_timeout``: the limits of members' session timeouts.
+    - ``offsets_retention``: the life of offsets, 7 days unless given (one day in 1.1).
+    - ``offsets_retention_check``: the life of an empty group without offsets.
+    - ``max_members``: the most members of one group.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class FakeCluster:
         self.modern = version != "1.1"
         self.cluster_id = "fake-cluster"
         self.clock: Clock = clock or SystemClock()
-        self.rules = Rules(
+        self.rules = CoordinatorRules(
             modern=self.modern,
             initial_delay=initial_delay,
             min_session_timeout=min_session_timeout,
@@ -82,15 +86,15 @@ class FakeCluster:
             max_members=max_members,
         )
         self.faults = Faults()
-        self.journal_of_all = Journal()
+        self.journal_of_all = OffsetsTopic()
         self.brokers = {
-            number: FakeBroker(number, self, Groups(self.rules, self.clock, self.journal_of_all, self._wake))
+            number: FakeBroker(number, self, GroupCoordinator(self.rules, self.clock, self.journal_of_all, self._wake))
             for number in range(brokers)
         }
         self.zookeeper_server = FakeZooKeeperServer() if zookeeper else None
         self._registration = None
         if self.zookeeper_server is not None:
-            self._registration = Registration(self.zookeeper_server.zookeeper, self.modern)
+            self._registration = BrokerRegistration(self.zookeeper_server.zookeeper, self.modern)
         self._lock = RLock()
         self._topics: dict[str, list[PartitionLog]] = {}
         self._coordinators: dict[str, int] = {}
@@ -141,17 +145,17 @@ class FakeCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of all brokers that run, as in ``bootstrap.servers``."""
+        """``host:port`` of all running brokers, as in ``bootstrap.servers``."""
         return ",".join(f"{host}:{port}" for _, host, port in self.addresses())
 
     @property
     def zookeeper(self) -> FakeZooKeeper:
-        """The nodes of the ZooKeeper. Raises ValueError where the cluster has none."""
+        """The fake ZooKeeper. Raises ValueError if the cluster has none."""
         return self._served().zookeeper
 
     @property
     def zookeeper_connect(self) -> str:
-        """As in ``zookeeper.connect``. Raises ValueError where the cluster has no ZooKeeper."""
+        """The value for ``zookeeper.connect``. Raises ValueError if the cluster has no ZooKeeper."""
         return self._served().connect
 
     def _served(self) -> FakeZooKeeperServer:
@@ -162,7 +166,7 @@ class FakeCluster:
     # ---- topics ----
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic, its leaders spread over the brokers. Raises ValueError where it exists."""
+        """Create a topic. Its leaders are spread over the brokers. Raises ValueError if it exists."""
         with self._lock:
             if name in self._topics:
                 raise ValueError(f"topic {name!r} exists")
@@ -170,7 +174,7 @@ class FakeCluster:
         self.add_partitions(name, partitions)
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Enlarge a topic. Raises KeyError where there is none."""
+        """Enlarge a topic to ``total`` partitions. Raises KeyError for an unknown topic."""
         with self._lock:
             logs, alive = self._topics[name], [broker_id for broker_id, *_ in self.addresses()] or [-1]
             for number in range(len(logs), total):
@@ -180,7 +184,7 @@ class FakeCluster:
             self._registration.topic(name, told)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, with the offsets of all groups there. Raises KeyError where there is none."""
+        """Delete a topic, with all groups' offsets of it. Raises KeyError for an unknown topic."""
         with self._lock:
             count = len(self._topics.pop(name))
         for broker in self.brokers.values():
@@ -190,14 +194,14 @@ class FakeCluster:
         self.arrived()
 
     def topics(self) -> list[str]:
-        """The names of the topics."""
+        """Return the names of the topics."""
         with self._lock:
             return sorted(self._topics)
 
     def append(
         self, topic: str, partition: int, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()
     ) -> int:
-        """Put messages straight into a partition's log, as one batch. Returns: the first one's offset."""
+        """Append messages to a partition as one batch. Return the offset of the first."""
         log = self._existing(topic, partition)
         done = log.append(encode_batch(values, int(self.clock.wall() * 1000), keys))
         assert not done.error, done
@@ -205,11 +209,11 @@ class FakeCluster:
         return done.offset
 
     def values(self, topic: str, partition: int) -> list[bytes | None]:
-        """The values of all messages of a partition."""
+        """Return the values of all messages of a partition."""
         return self._existing(topic, partition).values()
 
     def end_offset(self, topic: str, partition: int) -> int:
-        """The offset of a partition's next message."""
+        """Return the log end offset of a partition."""
         return self._existing(topic, partition).end
 
     def truncate_before(self, topic: str, partition: int, offset: int) -> None:
@@ -217,16 +221,18 @@ class FakeCluster:
         self._existing(topic, partition).truncate_before(offset)
 
     def truncate(self, topic: str, partition: int, offset: int) -> None:
-        """Cut off a partition's end from ``offset`` on, as an unclean election of a leader does that was behind: the
-        messages are lost, and their offsets are given to others. The leader's epoch is the next one from there on.
+        """Delete a partition's messages from ``offset`` on, as an unclean leader election does.
+
+        The next leader epoch begins there, and later messages get the same offsets again.
         """
         log = self._existing(topic, partition)
         log.truncate(offset)
         self._lead_changed(log)
 
     def recreate(self, topic: str, partitions: int | None = None) -> None:
-        """Delete a topic and make it again at once, empty, with as many ``partitions`` as before where none are given.
-        Offsets that groups keep in brokers go, those in ZooKeeper stay. Raises KeyError where there is none.
+        """Delete a topic and create it again at once, with as many ``partitions`` as before unless given.
+
+        Groups lose their offsets in the brokers and keep those in ZooKeeper. Raises KeyError for an unknown topic.
         """
         logs = self.logs(topic)
         if logs is None:
@@ -236,19 +242,17 @@ class FakeCluster:
             self.create_topic(topic, len(logs) if partitions is None else partitions)
 
     def corrupt(self, topic: str, partition: int, offset: int) -> None:
-        """Change a byte of the batch that has ``offset``, so that its checksum is wrong. Raises KeyError where there is
-        no such batch.
-        """
+        """Change a byte of the batch with ``offset``, so that its checksum is wrong. Raises KeyError."""
         self._existing(topic, partition).corrupt(offset)
 
     def logs(self, topic: str) -> list[PartitionLog] | None:
-        """The logs of a topic, None where there is none."""
+        """Return the logs of a topic, None for an unknown topic."""
         with self._lock:
             logs = self._topics.get(topic)
             return None if logs is None else list(logs)
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition, None where there is none."""
+        """Return the log of a partition, None for an unknown partition."""
         logs = self.logs(topic)
         return logs[partition] if logs is not None and 0 <= partition < len(logs) else None
 
@@ -261,18 +265,18 @@ class FakeCluster:
     # ---- looking ----
 
     def group(self, group_id: str) -> GroupView:
-        """A group as it stands, without asking over the wire; an unknown one is Dead."""
+        """Return the present state of a group. An unknown group is Dead."""
         coordinator = self.coordinator(group_id)
         return self.brokers[coordinator if coordinator is not None else 0].groups.view(group_id)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
-        """The committed offsets of a group, by topic and partition."""
+        """Return the committed offsets of a group, by topic and partition."""
         coordinator = self.coordinator(group_id)
         kept = self.brokers[coordinator if coordinator is not None else 0].groups.committed(group_id)
         return {place: committed.offset for place, committed in kept.items() if committed is not None}
 
-    def journal(self, group_id: str) -> list[Record]:
-        """What was written down of a group, oldest first, tombstones (value None) included."""
+    def journal(self, group_id: str) -> list[JournalRecord]:
+        """Return a group's records in the offsets topic, oldest first, with tombstones (value None)."""
         return self.journal_of_all.records(group_id)
 
     @property
@@ -281,18 +285,18 @@ class FakeCluster:
         return self.faults.seen()
 
     def requests_of(self, api: str, client_id: str | None = None) -> list[Recorded]:
-        """The requests of one kind, such as "JoinGroup", and of one client where that is given."""
+        """Return the requests of one kind, such as "JoinGroup", of one client or of all."""
         return [r for r in self.requests if r.api == api and client_id in (None, r.client_id)]
 
-    # ---- staging ----
+    # ---- faults ----
 
     def fail(
         self, api: str, code: int, times: int = 1, *, broker: int | None = None, client_id: str | None = None
     ) -> None:
-        """Answer the next requests of a kind with an error, and do not do what they ask.
+        """Answer the next ``times`` requests of a kind with an error, and do not perform them.
 
-        Arguments: ``api`` by name, such as "OffsetCommit"; ``code`` of the protocol; how many ``times``; only those to
-        a ``broker``, only those of a client.
+        Arguments: ``api`` is a name such as "OffsetCommit", ``code`` an error code of the protocol. ``broker`` and
+        ``client_id`` restrict the requests.
         """
         self.faults.fail(api, code, times, broker, client_id)
 
@@ -306,27 +310,29 @@ class FakeCluster:
         client_id: str | None = None,
         whole: bool = False,
     ) -> None:
-        """Send chosen bytes in place of the answer to the next requests of a kind, which are done all the same.
+        """Send chosen bytes in place of the answers to the next ``times`` requests of a kind, which are performed.
 
-        Arguments: ``api`` by name, such as "Fetch"; ``data`` the bytes behind the answer's header, or a function that
-        makes them of the honest ones; how many ``times``; only those to a ``broker``, only those of a client.
-        ``whole``: the bytes are everything that is sent, so length and header are yours as well.
+        Arguments: ``api`` is a name such as "Fetch". ``data`` is the body of the answer, or a function that makes it
+        from the real one. With ``whole`` it includes length and header. ``broker`` and ``client_id`` restrict the
+        requests.
         """
         self.faults.forge(api, data, times, broker, client_id, whole=whole)
 
     def park(self, api: str, *, at: str = "answer", broker: int | None = None, client_id: str | None = None) -> Parked:
-        """Let the next request of a kind stand still: ``at`` "request", before the broker has done anything, or
-        "answer", when it has and the client does not know. Its connection's later requests wait behind it.
+        """Park the next request of a kind. Later requests of its connection wait behind it.
+
+        Arguments: ``at`` is "request" (the broker has done nothing yet) or "answer" (the broker has performed the
+        request, and the client does not know it).
         """
         return self.faults.park(api, at, broker, client_id)
 
     def drop_connections(self, *, client_id: str | None = None, broker: int | None = None) -> int:
-        """Close connections: all, a client's, those to one broker. Returns how many."""
+        """Close all connections, or those of one client or to one broker. Return their number."""
         chosen = self.brokers.values() if broker is None else [self.brokers[broker]]
         return sum(one.drop_connections(client_id) for one in chosen)
 
     def move_leader(self, topic: str, partition: int, to: int) -> None:
-        """Let another broker lead a partition, -1 for none. The old one says so when it is asked."""
+        """Move a partition to another leader, -1 for none. The old leader refuses requests from now on."""
         log = self._existing(topic, partition)
         with self._lock:
             log.move(to)
@@ -338,7 +344,7 @@ class FakeCluster:
         self.arrived()
 
     def coordinator(self, group_id: str) -> int | None:
-        """The id of the broker that coordinates a group, None while none runs."""
+        """Return the id of the broker that coordinates a group, None while no broker runs."""
         with self._lock:
             found = self._coordinators.get(group_id)
             if found is None:
@@ -349,11 +355,10 @@ class FakeCluster:
             return found
 
     def move_coordinator(self, group_id: str, to: int, *, loading: bool = False) -> None:
-        """Let another broker coordinate a group, from what was written down: who waits is sent away, a rebalance under
-        way is lost, members of a stable group stay.
+        """Move a group to another coordinator, which loads it from the offsets topic.
 
-        Arguments: ``loading`` leaves it in the state in which it answers that it is loading, until
-        :meth:`finish_loading`.
+        Waiting requests get an error, a rebalance that is going on is lost, and members of a stable group stay. With
+        ``loading`` the new coordinator answers that it is loading, until :meth:`finish_loading`.
         """
         before = self.coordinator(group_id)
         with self._lock:
@@ -365,7 +370,7 @@ class FakeCluster:
             self.finish_loading(group_id)
 
     def finish_loading(self, group_id: str) -> None:
-        """Let the coordinator have loaded a group."""
+        """Finish the loading of a group."""
         coordinator = self.coordinator(group_id)
         if coordinator is not None:
             self.brokers[coordinator].groups.load(group_id)
@@ -373,7 +378,7 @@ class FakeCluster:
             self._loading.discard(group_id)
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker. Others that run take over what it led and coordinated."""
+        """Stop a broker. The other running brokers take over its partitions and groups."""
         self.brokers[broker_id].stop()
         if self._registration is not None:
             self._registration.broker_stopped(broker_id)
@@ -388,7 +393,7 @@ class FakeCluster:
                 self.move_coordinator(group_id, alive[number % len(alive)])
 
     def start_broker(self, broker_id: int) -> None:
-        """Start a broker again, on its old port; it leads what nobody leads."""
+        """Start a broker again on its old port. It becomes the leader of all partitions without one."""
         broker = self.brokers[broker_id]
         broker.start()
         if self._registration is not None:
@@ -399,25 +404,25 @@ class FakeCluster:
             self.move_leader(*where, broker_id)
 
     def expire_member(self, group_id: str, member_id: str) -> None:
-        """End a member's session now, as if no heartbeat had come. Raises KeyError where there is no such member."""
+        """End a member's session now, as if its heartbeats were missing. Raises KeyError for an unknown member."""
         coordinator = self.coordinator(group_id)
         if coordinator is None:
             raise KeyError(group_id)
         self.brokers[coordinator].groups.expire(group_id, member_id)
 
-    # ---- what the brokers ask ----
+    # ---- called by the brokers ----
 
     def addresses(self) -> list[tuple[int, str, int]]:
-        """(id, host, port) of the brokers that run."""
+        """Return (id, host, port) of the running brokers."""
         return [(broker.id, broker.host, broker.port) for broker in self.brokers.values() if broker.running]
 
     def address(self, broker_id: int) -> tuple[str, int]:
-        """Where a broker listens."""
+        """Return the host and port of a broker."""
         broker = self.brokers[broker_id]
         return broker.host, broker.port
 
     def group_error(self, broker_id: int, group_id: str, *, may_be_empty: bool = False) -> int:
-        """Why a broker has no say about a group now, 0 where it has."""
+        """Return the error of a broker that does not coordinate a group now, 0 if it does."""
         if not group_id and not may_be_empty:
             return errors.INVALID_GROUP_ID
         with self._lock:
@@ -426,22 +431,22 @@ class FakeCluster:
             return errors.LOADING if group_id in self._loading else errors.NONE
 
     def next_producer_id(self) -> int:
-        """An id that no producer has."""
+        """Return an unused producer id."""
         return next(self._producer_ids)
 
     def arrivals(self) -> int:
-        """A number that changes when something arrives."""
+        """Return a number that changes with each arrival of messages."""
         with self._arrived:
             return self._arrivals
 
     def arrived(self) -> None:
-        """Something arrived, or changed its leader: wake the fetches that wait."""
+        """Wake the waiting fetches, after an arrival of messages or a change of leader."""
         with self._arrived:
             self._arrivals += 1
             self._arrived.notify_all()
 
     def await_arrival(self, since: int, deadline: Deadline) -> None:
-        """Wait until something arrives after ``since``, or the deadline."""
+        """Wait until messages arrive after ``since``, or until the deadline."""
         with self._arrived:
             while self._arrivals == since and not deadline.expired:
                 self._arrived.wait(deadline.bounded(_LONGEST_SLEEP))

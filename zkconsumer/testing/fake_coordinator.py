@@ -1,8 +1,8 @@
-"""The groups that one broker coordinates: one lock a group, time, and what is written down.
+"""The fake group coordinator of one broker: its groups, their locks and timeouts, and the offsets topic.
 
-Any thread may call everything. ``_lock`` guards the table of groups, each group's own lock the group and its offsets;
-the table's may be taken within a group's, never the other way round. Answers are handed out after the locks are given
-back: a ticket is a callable that takes the answer.
+Any thread may call everything. ``_lock`` guards the table of groups, and each group's own lock guards the group and its
+offsets. A thread that holds a group's lock may take ``_lock``, never the other way round. Answers are sent after the
+locks are released: a ticket is a callable that takes the answer.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from uuid import uuid4
 
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.clock import Clock
-from zkconsumer.testing.committed_offsets import Committed, Offsets, Place, Standing
-from zkconsumer.testing.fake_group import Group
-from zkconsumer.testing.group_members import Delivery, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.group_states import Rules, State
-from zkconsumer.testing.offsets_topic import Journal
+from zkconsumer.testing.committed_offsets import (
+    CommittedOffset,
+    CommittedOffsets,
+    ExpiryBasis,
+    OffsetsTopic,
+    PartitionId,
+)
+from zkconsumer.testing.fake_group import FakeGroup
+from zkconsumer.testing.group_members import DueAnswer, GroupView, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from zkconsumer.testing.group_states import CoordinatorRules, GroupState
 
 Ticket = Callable[[Any], None]
 
@@ -28,37 +33,39 @@ Ticket = Callable[[Any], None]
 class _Kept:
     """A group with its lock and its offsets."""
 
-    def __init__(self, group_id: str, rules: Rules) -> None:
+    def __init__(self, group_id: str, rules: CoordinatorRules) -> None:
         self.lock = RLock()
-        self.group = Group(group_id, rules, lambda: str(uuid4()))
-        self.offsets = Offsets(rules)
+        self.group = FakeGroup(group_id, rules, lambda: str(uuid4()))
+        self.offsets = CommittedOffsets(rules)
         self.stored = 0
 
     @property
-    def standing(self) -> Standing:
-        """What decides how long the offsets live."""
+    def standing(self) -> ExpiryBasis:
+        """The facts that decide when the offsets expire."""
         group = self.group
-        return Standing(group.state, group.since, group.protocol_type, group.subscribed)
+        return ExpiryBasis(group.state, group.since, group.protocol_type, group.subscribed)
 
     @property
     def idle(self) -> bool:
-        """Whether nobody needs the group."""
-        return self.group.state is State.EMPTY and not self.offsets.places()
+        """Whether the group has neither members nor offsets."""
+        return self.group.state is GroupState.EMPTY and not self.offsets.places()
 
     def due(self) -> float | None:
-        """When something happens by itself, None where nothing will."""
+        """Return the time of the next timeout, or None."""
         idle_until = self.group.since + self.group.rules.retention_check if self.idle else None
         times = [self.group.due(), self.offsets.due(self.standing), idle_until]
         return min((time for time in times if time is not None), default=None)
 
 
-class Groups:
-    """What one coordinator keeps.
+class GroupCoordinator:
+    """The groups of one coordinator.
 
-    Arguments: ``changed`` is called, under no lock, whenever something may fall due earlier than before.
+    Arguments: ``changed`` is called, under no lock, whenever the next timeout may have become earlier.
     """
 
-    def __init__(self, rules: Rules, clock: Clock, journal: Journal, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, rules: CoordinatorRules, clock: Clock, journal: OffsetsTopic, changed: Callable[[], None]
+    ) -> None:
         self.rules = rules
         self._clock = clock
         self._journal = journal
@@ -69,7 +76,7 @@ class Groups:
     # ---- requests ----
 
     def join(self, group_id: str, request: JoinRequest, ticket: Ticket) -> None:
-        """JoinGroup; the ticket gets a JoinAnswer, now or later."""
+        """Handle a JoinGroup. The ticket gets a JoinAnswer, now or later."""
         low, high = self.rules.min_session_timeout, self.rules.max_session_timeout
         refused = JoinAnswer(errors.NONE, request.member_id, -1 if self.rules.modern else 0)
         if not group_id:
@@ -85,7 +92,7 @@ class Groups:
                 out += kept.group.join(self._clock.now(), request, ticket)
 
     def sync(self, group_id: str, request: SyncRequest, ticket: Ticket) -> None:
-        """SyncGroup; the ticket gets a SyncAnswer, now or later."""
+        """Handle a SyncGroup. The ticket gets a SyncAnswer, now or later."""
         kept = self._get(group_id)
         if kept is None:
             ticket(SyncAnswer(errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID))
@@ -94,7 +101,7 @@ class Groups:
             out += kept.group.sync(self._clock.now(), request, ticket)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Heartbeat. Returns the error code."""
+        """Handle a Heartbeat. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID
@@ -102,7 +109,7 @@ class Groups:
             return kept.group.heartbeat(self._clock.now(), member_id, instance_id, generation)
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
-        """LeaveGroup of one member. Returns the error code."""
+        """Handle a LeaveGroup of one member. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.UNKNOWN_MEMBER if group_id else errors.INVALID_GROUP_ID
@@ -115,13 +122,15 @@ class Groups:
         self,
         group_id: str,
         who: tuple[str, str | None, int],
-        offsets: Mapping[Place, tuple[int, int, str]],
+        offsets: Mapping[PartitionId, tuple[int, int, str]],
         retention: float | None,
-        ages: Mapping[Place, float] | None = None,
-    ) -> dict[Place, int]:
-        """OffsetCommit. Arguments: ``who`` is member id, instance id and generation; ``offsets`` are offset, leader
-        epoch and metadata; ``retention`` in seconds, None for the broker's; ``ages`` how many seconds ago an offset was
-        committed that says so, else it is now. Returns the error code of each place.
+        ages: Mapping[PartitionId, float] | None = None,
+    ) -> dict[PartitionId, int]:
+        """Handle an OffsetCommit. Return the error code of each partition.
+
+        Arguments: ``who`` is member id, instance id and generation. ``offsets`` are offset, leader epoch and metadata.
+        ``retention`` is in seconds, None for the broker's. ``ages`` holds the seconds since the commit of offsets that
+        carry their own time; all others are committed now.
         """
         kept = self._get(group_id, create=who[2] < 0)
         if kept is None:
@@ -137,13 +146,15 @@ class Groups:
                 elif not error:
                     expires = None if retention is None else now + retention
                     at = now - (ages or {}).get(place, 0.0)
-                    committed = Committed(offset, epoch, metadata, at, expires)
+                    committed = CommittedOffset(offset, epoch, metadata, at, expires)
                     kept.offsets.commit(place, committed)
                     self._journal.write_offset(group_id, place, committed)
         return results
 
-    def committed(self, group_id: str, places: Iterable[Place] | None = None) -> dict[Place, Committed | None]:
-        """OffsetFetch: what is committed at each place, None where nothing is; without places, all there is."""
+    def committed(
+        self, group_id: str, places: Iterable[PartitionId] | None = None
+    ) -> dict[PartitionId, CommittedOffset | None]:
+        """Handle an OffsetFetch: the committed offset of each partition, or None. Without ``places``, all offsets."""
         kept = self._get(group_id)
         if kept is None:
             return {} if places is None else dict.fromkeys(places)
@@ -151,7 +162,7 @@ class Groups:
             return {place: kept.offsets.get(place) for place in (kept.offsets.places() if places is None else places)}
 
     def delete(self, group_id: str) -> int:
-        """DeleteGroups of one group, with its offsets. Returns the error code."""
+        """Handle a DeleteGroups of one group: delete it with its offsets. Return the error code."""
         kept = self._get(group_id)
         if kept is None:
             return errors.GROUP_NOT_FOUND
@@ -161,8 +172,8 @@ class Groups:
                 self._bury(kept)
         return error
 
-    def forget_places(self, places: Iterable[Place]) -> None:
-        """Forget the offsets of partitions that are deleted, in all groups, and with them whatever group is idle."""
+    def forget_places(self, places: Iterable[PartitionId]) -> None:
+        """Delete the offsets of deleted partitions in all groups, and delete groups that are idle after that."""
         wanted = list(places)
         for kept in self._all():
             with kept.lock:
@@ -175,21 +186,21 @@ class Groups:
     # ---- looking ----
 
     def view(self, group_id: str, *, everything: bool = True) -> GroupView:
-        """A group as it stands; one that is unknown is Dead, as DescribeGroups has it."""
+        """Return the present state of a group. An unknown group is Dead, as in DescribeGroups."""
         kept = self._get(group_id)
         if kept is None:
-            return GroupView(group_id, State.DEAD.value, 0, "", "", "", {})
+            return GroupView(group_id, GroupState.DEAD.value, 0, "", "", "", {})
         with self._using(kept):
             return kept.group.view(everything=everything)
 
     def views(self) -> list[GroupView]:
-        """All groups."""
+        """Return the present state of all groups."""
         return [self.view(kept.group.group_id) for kept in self._all()]
 
     # ---- time ----
 
     def due(self) -> float | None:
-        """When something happens by itself, None where nothing will."""
+        """Return the time of the next timeout, or None."""
         times = []
         for kept in self._all():
             with kept.lock:
@@ -197,13 +208,13 @@ class Groups:
         return min((time for time in times if time is not None), default=None)
 
     def tick(self) -> None:
-        """Let happen what is due."""
+        """Run the timeouts that are due."""
         for kept in self._all():
             with self._using(kept):
-                pass  # it is done afterwards, as after every request
+                pass  # the timeouts run at the end of the block, as after every request
 
     def expire(self, group_id: str, member_id: str) -> None:
-        """End a member's session now. Raises KeyError where there is no such group or member."""
+        """End a member's session now. Raises KeyError for an unknown group or member."""
         kept = self._get(group_id)
         if kept is None:
             raise KeyError(group_id)
@@ -213,7 +224,7 @@ class Groups:
     # ---- moving ----
 
     def unload(self, group_id: str) -> None:
-        """Give a group up, which another coordinator loads."""
+        """Give a group up to another coordinator."""
         with self._lock:
             kept = self._groups.pop(group_id, None)
         if kept is not None:
@@ -221,7 +232,7 @@ class Groups:
                 out += kept.group.unload()
 
     def load(self, group_id: str) -> None:
-        """Take over a group from the journal; nothing happens where it left nothing there."""
+        """Load a group from the offsets topic, if it has records there."""
         written, offsets = self._journal.last(group_id)
         if written is None and not offsets:
             return
@@ -250,9 +261,9 @@ class Groups:
             return kept
 
     @contextmanager
-    def _using(self, kept: _Kept) -> Iterator[list[Delivery]]:
-        """The group under its lock; afterwards what changed is written down, and answers go out under no lock."""
-        out: list[Delivery] = []
+    def _using(self, kept: _Kept) -> Iterator[list[DueAnswer]]:
+        """Hold the group's lock for a block, then write the changes to the offsets topic and send the answers."""
+        out: list[DueAnswer] = []
         try:
             with kept.lock:
                 try:
@@ -265,12 +276,13 @@ class Groups:
                 ticket(answer)
             self._changed()
 
-    def _settle(self, kept: _Kept, out: list[Delivery]) -> None:
-        """Let happen, in the order of time, what is due, and write down what changed: whether an offset is too old
-        depends on what its group was at that moment.
+    def _settle(self, kept: _Kept, out: list[DueAnswer]) -> None:
+        """Run the timeouts that are due and write the changes to the offsets topic.
+
+        Timeouts run in the order of time, because the expiry of an offset depends on the group's state at that moment.
         """
         now, group = self._clock.now(), kept.group
-        while group.state is not State.DEAD and (at := kept.due()) is not None and at <= now:
+        while group.state is not GroupState.DEAD and (at := kept.due()) is not None and at <= now:
             out += group.tick(at)
             gone = kept.offsets.expire(at, kept.standing)
             for place in gone:
@@ -278,13 +290,13 @@ class Groups:
             if kept.idle and (gone or group.since + self.rules.retention_check <= at):
                 group.delete()
                 self._bury(kept)
-        out += group.tick(now)  # also what the request itself has left to be answered
-        if group.state is not State.DEAD and kept.stored != group.stored:
+        out += group.tick(now)  # also returns the answers that the request itself left
+        if group.state is not GroupState.DEAD and kept.stored != group.stored:
             kept.stored = group.stored
             self._journal.write_group(group)
 
     def _bury(self, kept: _Kept) -> None:
-        """A deleted group leaves tombstones."""
+        """Write the tombstones of a deleted group."""
         group_id = kept.group.group_id
         for place in kept.offsets.forget(kept.offsets.places()):
             self._journal.write_offset(group_id, place, None)

@@ -1,42 +1,42 @@
-"""One group: what is asked of it, decided by the table and done to its members.
+"""One fake group: handles its requests by the table in ``group_states``.
 
-Pure but for its own state: no thread, no clock, no socket. Whoever calls guards it (one lock a group) and says what
-time it is; answers come back as deliveries, some of them to requests that came long before. Mirrors GroupMetadata of
-Kafka's coordinator; the rounds themselves are in ``rebalance.py``.
+No thread, no clock, no socket. The caller holds the group's lock and gives the time. A method returns the answers that
+are due now, also those to earlier requests that waited. Mirrors GroupMetadata of Kafka's coordinator.
+``group_rebalance`` holds the rebalance itself.
 """
 
 from __future__ import annotations
 
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import (
-    Delivery,
+    DueAnswer,
+    GroupMember,
     GroupView,
     JoinAnswer,
     JoinRequest,
-    Member,
     MemberView,
     SyncAnswer,
     SyncRequest,
 )
-from zkconsumer.testing.group_rebalance import Rebalance
-from zkconsumer.testing.group_states import Action, Request, State, Step
+from zkconsumer.testing.group_rebalance import GroupRebalance
+from zkconsumer.testing.group_states import GroupAction, GroupRequest, GroupState, TableEntry
 
 
-class Group(Rebalance):
-    """A group of consumers (or of anything else that speaks the protocol)."""
+class FakeGroup(GroupRebalance):
+    """A group of consumers, or of other members that use the group protocol."""
 
     # ---- requests ----
 
-    def join(self, now: float, request: JoinRequest, ticket: object) -> list[Delivery]:
-        """A member joins, for the first time or again. The answer may come with a later call."""
+    def join(self, now: float, request: JoinRequest, ticket: object) -> list[DueAnswer]:
+        """Handle a JoinGroup. The answer may come with a later call."""
         self._run(now)
         is_new = not request.member_id
-        step = self.rules.step(self.state, Request.JOIN_NEW if is_new else Request.JOIN)
+        step = self.rules.step(self.state, GroupRequest.JOIN_NEW if is_new else GroupRequest.JOIN)
         instance = request.instance_id if self.rules.modern else None
         if not self._has_room(request.member_id):
             self._forget(request.member_id)
             self._refuse(ticket, errors.GROUP_FULL, "")
-        elif self.state is State.DEAD:
+        elif self.state is GroupState.DEAD:
             self._refuse(ticket, step.error, request.member_id)
         elif not self._supports(request):
             self._refuse(ticket, errors.INCONSISTENT_PROTOCOL, request.member_id)
@@ -55,21 +55,21 @@ class Group(Rebalance):
         self._look(now)
         return self._delivered()
 
-    def sync(self, now: float, request: SyncRequest, ticket: object) -> list[Delivery]:
-        """A member asks for its assignment; the leader brings everybody's."""
+    def sync(self, now: float, request: SyncRequest, ticket: object) -> list[DueAnswer]:
+        """Handle a SyncGroup. The leader's request brings the assignment of all members."""
         self._run(now)
-        step = self._checked(Request.SYNC, request.member_id, request.instance_id, request.generation)
+        step = self._checked(GroupRequest.SYNC, request.member_id, request.instance_id, request.generation)
         error = step.error
         named = (request.protocol_type or self.protocol_type, request.protocol or self.protocol)
         if not error and named != (self.protocol_type, self.protocol):
             error = errors.INCONSISTENT_PROTOCOL
         if error:
-            self._out.append(Delivery(ticket, SyncAnswer(error)))
+            self._out.append(DueAnswer(ticket, SyncAnswer(error)))
             return self._delivered()
         member = self.members[request.member_id]
         self._unsynced.discard(member.member_id)
-        if step.action is Action.ANSWER:
-            self._out.append(Delivery(ticket, self._assigned(member)))
+        if step.action is GroupAction.ANSWER:
+            self._out.append(DueAnswer(ticket, self._assigned(member)))
             self._renew(now, member)
         else:
             member.sync_ticket = ticket
@@ -78,29 +78,29 @@ class Group(Rebalance):
         return self._delivered()
 
     def heartbeat(self, now: float, member_id: str, instance_id: str | None, generation: int) -> int:
-        """A member says that it lives. Returns the error code."""
+        """Handle a Heartbeat. Return the error code."""
         self._run(now)
-        step = self._checked(Request.HEARTBEAT, member_id, instance_id, generation)
-        if step.action is Action.ANSWER:
+        step = self._checked(GroupRequest.HEARTBEAT, member_id, instance_id, generation)
+        if step.action is GroupAction.ANSWER:
             self._renew(now, self.members[member_id])
         return step.error
 
     def commit(self, now: float, member_id: str, instance_id: str | None, generation: int) -> int:
-        """Whether offsets may be committed in this name; counts as a heartbeat. Returns the error code."""
+        """Check whether this member may commit, and count the commit as a heartbeat. Return the error code."""
         self._run(now)
         step = self._may_commit(member_id, instance_id, generation)
-        if step.action is Action.STORE and member_id in self.members:
+        if step.action is GroupAction.STORE and member_id in self.members:
             self._renew(now, self.members[member_id])
         return step.error
 
-    def leave(self, now: float, member_id: str, instance_id: str | None) -> tuple[int, list[Delivery]]:
-        """A member leaves, or an operator takes out a static one by its instance id alone.
+    def leave(self, now: float, member_id: str, instance_id: str | None) -> tuple[int, list[DueAnswer]]:
+        """Handle a LeaveGroup: a member leaves, or an operator removes a static member by its instance id alone.
 
-        Returns: the error code, and what else is answered by that.
+        Return the error code and the answers that are due now.
         """
         self._run(now)
-        step = self.rules.step(self.state, Request.LEAVE)
-        if step.action is Action.REFUSE:
+        step = self.rules.step(self.state, GroupRequest.LEAVE)
+        if step.action is GroupAction.REFUSE:
             return step.error, self._delivered()
         if not member_id:
             member_id = (self._of_instance(instance_id) or "") if instance_id is not None else ""
@@ -114,39 +114,40 @@ class Group(Rebalance):
         return error, self._delivered()
 
     def delete(self) -> int:
-        """Delete the group, which needs to be empty. Returns the error code."""
-        step = self.rules.step(self.state, Request.DELETE)
-        if step.action is Action.DELETE:
-            self._move(State.DEAD, self.since)
+        """Delete the group if it is empty. Return the error code."""
+        step = self.rules.step(self.state, GroupRequest.DELETE)
+        if step.action is GroupAction.DELETE:
+            self._move(GroupState.DEAD, self.since)
         return step.error
 
     # ---- time ----
 
-    def tick(self, now: float) -> list[Delivery]:
-        """Let happen what is due."""
+    def tick(self, now: float) -> list[DueAnswer]:
+        """Run the timeouts that are due."""
         self._run(now)
         return self._delivered()
 
-    def expire(self, now: float, member_id: str) -> list[Delivery]:
-        """End a member's session now, as if nothing had been heard of it. Raises KeyError for an unknown one."""
+    def expire(self, now: float, member_id: str) -> list[DueAnswer]:
+        """End a member's session now, as if its heartbeats were missing. Raises KeyError for an unknown member."""
         self._run(now)
-        self._remove(now, self.members[member_id], self.rules.step(self.state, Request.LEAVE))
+        self._remove(now, self.members[member_id], self.rules.step(self.state, GroupRequest.LEAVE))
         return self._delivered()
 
-    def unload(self) -> list[Delivery]:
-        """The group moves to another coordinator: those who wait are told to look for it."""
+    def unload(self) -> list[DueAnswer]:
+        """Give the group up to another coordinator. Waiting members are told to search for it."""
         for member in self.members.values():
             self._answer_join(member, JoinAnswer(errors.NOT_COORDINATOR, member.member_id, self._no_generation))
             self._answer_sync(member, SyncAnswer(errors.NOT_COORDINATOR))
-        if self.state is not State.DEAD:
-            self._move(State.DEAD, self.since)
+        if self.state is not GroupState.DEAD:
+            self._move(GroupState.DEAD, self.since)
         return self._delivered()
 
-    def load(self, now: float, view: GroupView, members: list[Member], since: float) -> None:
-        """Become what was written down: Stable with these members, or Empty, ``since`` when it was so; the members'
-        sessions begin anew.
+    def load(self, now: float, view: GroupView, members: list[GroupMember], since: float) -> None:
+        """Load a group's stored state: Stable with these members, or Empty. The members' sessions begin again.
+
+        ``since`` is the time at which the group entered that state.
         """
-        self.state, self.since = (State.STABLE if members else State.EMPTY), since
+        self.state, self.since = (GroupState.STABLE if members else GroupState.EMPTY), since
         self.generation, self.leader = view.generation, view.leader or None
         self.protocol_type, self.protocol = view.protocol_type or None, view.protocol or None
         for member in members:
@@ -157,8 +158,8 @@ class Group(Rebalance):
     # ---- looking ----
 
     def view(self, *, everything: bool = True) -> GroupView:
-        """The group as it stands; without ``everything`` no more than DescribeGroups tells."""
-        stable = self.state is State.STABLE
+        """Return the present state. Without ``everything`` it holds only the fields that DescribeGroups shows."""
+        stable = self.state is GroupState.STABLE
         told = self.protocol if self.protocol is not None and (stable or everything) else None
         members = {
             member.member_id: MemberView(
@@ -183,13 +184,13 @@ class Group(Rebalance):
             members,
         )
 
-    # ---- who may ----
+    # ---- permission ----
 
     def _of_instance(self, instance_id: str) -> str | None:
         return next((m.member_id for m in self.members.values() if m.instance_id == instance_id), None)
 
     def _stranger(self, member_id: str, instance_id: str | None) -> int:
-        """The error for a member id that is not (any more) that of a member."""
+        """Return the error for a member id that is not, or no longer, in the group."""
         if instance_id is not None and self.rules.modern:
             current = self._of_instance(instance_id)
             if current is not None and current != member_id:
@@ -198,46 +199,46 @@ class Group(Rebalance):
                 return errors.UNKNOWN_MEMBER
         return errors.NONE if member_id in self.members else errors.UNKNOWN_MEMBER
 
-    def _checked(self, request: Request, member_id: str, instance_id: str | None, generation: int) -> Step:
-        """The table's line, after who asks was looked at."""
+    def _checked(self, request: GroupRequest, member_id: str, instance_id: str | None, generation: int) -> TableEntry:
+        """Return the table's entry, after checking the member and its generation."""
         step = self.rules.step(self.state, request)
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             return step
         error = self._stranger(member_id, instance_id)
-        # before 3.9 a heartbeat that is refused in any case is refused whatever its generation
+        # before 3.9 a heartbeat in this state gets the table's error, whatever its generation
         if not error and generation != self.generation and not (step.error and self._forgiving(request)):
             error = errors.ILLEGAL_GENERATION
-        return Step(Action.REFUSE, error) if error else step
+        return TableEntry(GroupAction.REFUSE, error) if error else step
 
-    def _forgiving(self, request: Request) -> bool:
-        return not self.rules.modern and self.state is State.AWAITING and request is Request.HEARTBEAT
+    def _forgiving(self, request: GroupRequest) -> bool:
+        return not self.rules.modern and self.state is GroupState.AWAITING and request is GroupRequest.HEARTBEAT
 
-    def _may_commit(self, member_id: str, instance_id: str | None, generation: int) -> Step:
-        """A commit without a generation is a simple consumer's, which only an empty group takes."""
-        step = self.rules.step(self.state, Request.COMMIT)
+    def _may_commit(self, member_id: str, instance_id: str | None, generation: int) -> TableEntry:
+        """Check a commit. Only an empty group accepts one without a generation, which a simple consumer sends."""
+        step = self.rules.step(self.state, GroupRequest.COMMIT)
         if not self.rules.modern:
-            if (generation < 0 and self.state is State.EMPTY) or self.state is State.AWAITING:
+            if (generation < 0 and self.state is GroupState.EMPTY) or self.state is GroupState.AWAITING:
                 return step
-            return self._checked(Request.COMMIT, member_id, None, generation)
-        if generation < 0 and self.state is State.EMPTY:
+            return self._checked(GroupRequest.COMMIT, member_id, None, generation)
+        if generation < 0 and self.state is GroupState.EMPTY:
             return step
         if generation >= 0 or member_id or instance_id is not None:
-            return self._checked(Request.COMMIT, member_id, instance_id, generation)
-        if self.state not in (State.EMPTY, State.DEAD):
-            return Step(Action.REFUSE, errors.UNKNOWN_MEMBER)
+            return self._checked(GroupRequest.COMMIT, member_id, instance_id, generation)
+        if self.state not in (GroupState.EMPTY, GroupState.DEAD):
+            return TableEntry(GroupAction.REFUSE, errors.UNKNOWN_MEMBER)
         return step
 
     def _has_room(self, member_id: str) -> bool:
-        if self.state in (State.EMPTY, State.DEAD):
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
         known = self.members.get(member_id)
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             waiting = sum(member.join_ticket is not None for member in self.members.values())
             return (known is not None and known.join_ticket is not None) or waiting < self.rules.max_members
         return known is not None or len(self.members) < self.rules.max_members
 
     def _supports(self, request: JoinRequest) -> bool:
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             return bool(request.protocol_type and request.protocols)
         common = self._common()
         return self.protocol_type == request.protocol_type and (
@@ -251,7 +252,7 @@ class Group(Rebalance):
     # ---- joining ----
 
     def _add(self, now: float, request: JoinRequest, ticket: object) -> None:
-        member = Member(
+        member = GroupMember(
             request.member_id,
             request.instance_id if self.rules.modern else None,
             request.client_id,
@@ -269,28 +270,28 @@ class Group(Rebalance):
         self.members[member.member_id] = member
         if self.leader is None:
             self.leader = member.member_id
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             self._came_late = self.generation == 0
         else:
             self._prepare(now)
 
-    def _rejoin(self, now: float, step: Step, request: JoinRequest, ticket: object) -> None:
+    def _rejoin(self, now: float, step: TableEntry, request: JoinRequest, ticket: object) -> None:
         member = self.members[request.member_id]
         changed = member.protocols != request.protocols
-        leads = self.leader == member.member_id
-        if step.action is Action.REFUSE:
+        leads, leader_rejoins = self.leader == member.member_id, GroupAction.REJOIN_IF_CHANGED_OR_LEADER
+        if step.action is GroupAction.REFUSE:
             self._refuse(ticket, step.error, request.member_id)
-        elif step.action is Action.REJOIN or changed or (step.action is Action.REJOIN_IF_CHANGED_OR_LEADER and leads):
+        elif changed or step.action is GroupAction.REJOIN or (leads and step.action is leader_rejoins):
             member.protocols, member.join_ticket = request.protocols, ticket
             if self.rules.modern:
                 member.session_timeout, member.rebalance_timeout = request.session_timeout, request.rebalance_timeout
-            if self.state is not State.PREPARING:
+            if self.state is not GroupState.PREPARING:
                 self._prepare(now)
         else:
-            self._out.append(Delivery(ticket, self._joined(member)))
+            self._out.append(DueAnswer(ticket, self._joined(member)))
 
     def _replace(self, now: float, old_id: str, request: JoinRequest, ticket: object) -> None:
-        """A static member came back without its id: it takes the place of what it was, which is fenced off."""
+        """Replace a static member that came back without its id. The old member id is fenced."""
         member = self.members.pop(old_id)
         self._answer_join(member, JoinAnswer(errors.FENCED_INSTANCE, old_id))
         self._answer_sync(member, SyncAnswer(errors.FENCED_INSTANCE))
@@ -305,16 +306,16 @@ class Group(Rebalance):
         member.protocols, member.join_ticket = request.protocols, ticket
         member.session_timeout, member.rebalance_timeout = request.session_timeout, request.rebalance_timeout
         self._renew(now, member)
-        if self.state is State.STABLE and self._elected() == self.protocol:
+        if self.state is GroupState.STABLE and self._elected() == self.protocol:
             self.stored += 1
             answer = self._joined(member)
             if request.skips_assignment:
                 answer = answer._replace(skip_assignment=self.leader == member.member_id)
-            else:  # it must not think that it leads, for nobody would take its assignment
+            else:  # it must not believe that it leads, because the group would not use its assignment
                 answer = answer._replace(leader=leader_before or "", members=())
             self._answer_join(member, answer)
-        elif self.state is not State.PREPARING:
+        elif self.state is not GroupState.PREPARING:
             self._prepare(now)
 
     def _refuse(self, ticket: object, error: int, member_id: str) -> None:
-        self._out.append(Delivery(ticket, JoinAnswer(error, member_id, self._no_generation)))
+        self._out.append(DueAnswer(ticket, JoinAnswer(error, member_id, self._no_generation)))

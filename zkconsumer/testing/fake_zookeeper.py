@@ -1,8 +1,8 @@
 """A ZooKeeper in memory: the nodes, versions, ephemerals, watches and transactions that a group needs.
 
-One lock guards the tree; watches are called by the thread that made the change, after the lock is given back, in the
-order of the changes. A session behaves like :class:`zkconsumer.zookeeper.session.Session` and can be suspended,
-resumed and expired. The contract tests run the same suite on this and on a real server.
+One lock guards the tree. The thread that changes the tree calls the watches in the order of the changes, after it has
+released the lock. A session behaves like :class:`zkconsumer.zookeeper.session.Session`; a test can suspend, resume and
+expire it. The contract tests run the same suite on this and on a real server.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ class _Refused(Exception):
 
 
 class FakeZooKeeper:
-    """The server. ``operations`` counts requests by kind; ``history`` holds (path, version, data) of every change of
-    data.
-    """
+    """The fake server. ``operations`` counts requests by kind."""
 
     def __init__(self, *, session_timeout: float = 6.0) -> None:
         self.session_timeout = session_timeout
@@ -47,22 +45,22 @@ class FakeZooKeeper:
         self._depth = 0
 
     def session(self, on_change: Callable[[SessionChanged], None] = lambda _: None) -> FakeSession:
-        """A session, not yet open."""
+        """Return a new session that is not open yet."""
         return FakeSession(self, on_change)
 
     def node(self, path: str) -> Node | None:
-        """A node as it stands, None where there is none."""
+        """Return a node, or None."""
         with self._lock:
             return self._nodes.get(path)
 
     def tree(self, below: str = "/") -> dict[str, bytes]:
-        """All nodes below a path, with their data."""
+        """Return all nodes below a path, with their data."""
         with self._lock:
             prefix = below.rstrip("/") + "/"
             return {path: node.data for path, node in sorted(self._nodes.items()) if path.startswith(prefix)}
 
     def put(self, path: str, data: bytes = b"", *, ephemeral_owner: int = 0) -> None:
-        """Make or change a node from outside, with its parents (what an operator or another program does)."""
+        """Make or change a node and its parents, as an operator or another program does."""
         with self._changing():
             parent = path.rsplit("/", 1)[0]
             if parent and parent not in self._nodes:
@@ -73,19 +71,20 @@ class FakeZooKeeper:
                 self._create(path, data, ephemeral_owner)
 
     def remove(self, path: str) -> None:
-        """Delete a node, with everything below it, from outside."""
+        """Delete a node and all nodes below it, as an operator or another program does."""
         with self._changing():
             for below in sorted((p for p in self._nodes if p == path or p.startswith(path + "/")), reverse=True):
                 self._delete(below, -1)
 
     def at_once(self) -> AbstractContextManager[None]:
-        """Let nobody see or hear of the changes in a block before all are made."""
+        """Hide the changes of a block, and delay their events, until the block ends."""
         return self._changing()
 
     def refuse(self, path: str, *operations: str) -> None:
-        """From now on no session may do these with the node at ``path``: "read" its content and the names below it,
-        "create", "write" or "delete" it; without any it may do all again. (Rights to create and delete are the
-        parent's in ZooKeeper; here they are the path's.)
+        """Refuse these operations on ``path`` to all sessions from now on, or none if none is given.
+
+        Operations are "read" (content and children), "create", "write" and "delete". In ZooKeeper the rights to create
+        and delete belong to the parent; here they belong to the path.
         """
         with self._lock:
             self._refused[path] = frozenset(operations)
@@ -184,14 +183,14 @@ class FakeSession(Session):
     # ---- what a test does to it ----
 
     def suspend(self) -> None:
-        """The connection breaks; the server keeps the session."""
+        """Break the connection. The server keeps the session."""
         self._up = False
         self._server._drop_watches(self)
         self.lease.suspend()
         self._on_change(SessionChanged(SessionState.SUSPENDED, self._id, self.lease.epoch))
 
     def resume(self) -> None:
-        """The connection is back, with the same session or, where the server ended it meanwhile, with a new one."""
+        """Reconnect, with a new session if the server has ended the old one."""
         if self._id == 0:
             self.lease.void()
             self._on_change(SessionChanged(SessionState.LOST, 0, self.lease.epoch))
@@ -201,34 +200,33 @@ class FakeSession(Session):
         self._on_change(SessionChanged(SessionState.CONNECTED, self._id, self.lease.epoch))
 
     def expire_unnoticed(self) -> None:
-        """The server ends the session while the client is cut off (or stopped): the client learns it when it
-        resumes.
-        """
+        """End the session on the server. The client learns it when it resumes."""
         ended, self._id = self._id, 0
         if ended:
             self._server._end_session(ended)
 
     def expire(self) -> None:
-        """The session ends and the client gets a new one."""
+        """End the session and give the client a new one."""
         if self._up:
             self.suspend()
         self.expire_unnoticed()
         self.resume()
 
     def freeze(self) -> None:
-        """The process stands still until its lease is over and the server has ended the session; when it goes on, its
-        client believes for a moment that it is connected (until :meth:`suspend`).
+        """Stop the process until its lease has ended and the server has ended the session.
+
+        The client believes that it is still connected until :meth:`suspend`.
         """
         self.lease.lapse()
         self.expire_unnoticed()
 
     def expire_former(self) -> None:
-        """The server ends the sessions that were given up."""
+        """End the abandoned sessions on the server."""
         for session_id in self._former:
             self._server._end_session(session_id)
 
     def contest(self) -> None:
-        """Another client uses the session, and was the last to take it."""
+        """Let another client take the session over."""
         self._contested = True
         self.suspend()
 
@@ -268,7 +266,7 @@ class FakeSession(Session):
 
     @property
     def connected(self) -> bool:
-        """Whether the fake connection stands."""
+        """Whether the client is connected."""
         return self._up
 
     @property
@@ -277,7 +275,7 @@ class FakeSession(Session):
         return self._contested
 
     def abandon(self) -> None:
-        """Take a new session; the old one lives on the server until its timeout, which this one does not wait for."""
+        """Take a new session. The old one lives on the server until its timeout."""
         if self._id:
             self._former.add(self._id)
         self._contested = False
@@ -285,7 +283,7 @@ class FakeSession(Session):
         self._connect()
 
     def touch(self) -> None:
-        """Renew the lease, if connected and not expired."""
+        """Renew the lease if the client is connected and the session lives."""
         if self._up and self._id:
             self.lease.renew(monotonic(), self._server.session_timeout)
 
@@ -305,7 +303,7 @@ class FakeSession(Session):
     def read(
         self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
     ) -> list[Node | None]:
-        """The nodes at ``paths``."""
+        """Return the nodes at ``paths``."""
         with self._request("read", len(paths)) as server:
             for path in paths:
                 if watch_missing or path in server._nodes:
@@ -313,7 +311,7 @@ class FakeSession(Session):
             return [server._shown(path) for path in paths]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
-        """The names of a node's children."""
+        """Return the names of a node's children."""
         with self._request("children") as server:
             if server.node(path) is None:
                 server._watch(_DATA, path, watch, self)
@@ -327,12 +325,12 @@ class FakeSession(Session):
             return tuple(p[len(prefix) :] for p in server.tree(path) if "/" not in p[len(prefix) :])
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
-        """The nodes without contents."""
+        """Return the nodes without their contents."""
         nodes = self.read(paths, deadline, watch)
         return [node if node is None or node is FORBIDDEN else replace(node, data=b"") for node in nodes]
 
     def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
-        """Several things at once: one request after the other, which nobody comes between."""
+        """Read several things, with no change of another session between them."""
         found: dict[str, Node | None] = {}
         for paths, watched, options in (
             (wanted.nodes, watch, {}),
@@ -358,7 +356,7 @@ class FakeSession(Session):
             return True
 
     def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
-        """Make missing persistent nodes with their parents; returns what is refused."""
+        """Make missing persistent nodes with their parents. Return the refused ones."""
         refused: dict[str, NotPermittedError] = {}
         with self._request("create", len(paths)) as server:
             for path in paths:
@@ -398,7 +396,7 @@ class FakeSession(Session):
             return True
 
     def transact(self, build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
-        """All operations or none."""
+        """Perform all operations, or none."""
         recorded = _Recorder(self._server, lambda: self._id)
         build(recorded)
         if not recorded.operations:
@@ -427,7 +425,7 @@ def _raised(path: str, refused: _Refused) -> RegistryError:
 
 
 class _Recorder(Transaction):
-    """Collects the operations of a transaction."""
+    """A recorder of the operations of a transaction."""
 
     def __init__(self, server: Any, session_id: Callable[[], int]) -> None:
         super().__init__(None)

@@ -1,6 +1,6 @@
-"""What a test does to requests on their way: errors instead of answers, and requests that stand still until told.
+"""The faults that a test puts into a fake cluster: error answers, forged answers, and parked requests.
 
-Any thread may call everything; one lock guards the lists, and nobody waits under it.
+Any thread may call everything. One lock guards the lists, and no thread waits under it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from threading import Event, Lock
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from zkconsumer.testing.wire_types import Message
+from zkconsumer.testing.wire_types import Body
 
 _SLICE = 0.05
 
 
 class Recorded(NamedTuple):
-    """A request as a broker got it."""
+    """A request that a broker received."""
 
     broker: int
     api: str
     version: int
     client_id: str | None
-    body: Message
+    body: Body
 
 
 class Fate(Enum):
-    """What becomes of a parked request."""
+    """The end of a parked request."""
 
     RELEASED = "released"
     DROPPED = "dropped"
@@ -36,7 +36,7 @@ class Fate(Enum):
 
 @dataclass
 class _Wanted:
-    """Which requests are meant; None means any."""
+    """A filter of requests. None means any."""
 
     api: str
     broker: int | None
@@ -51,9 +51,9 @@ class _Wanted:
 
 
 class Parked:
-    """A place where one request, or the answer to it, waits until :meth:`release` or :meth:`drop`.
+    """A place where one request, or its answer, waits until :meth:`release` or :meth:`drop`.
 
-    As a context manager it releases at the end of the block, whatever happened in it.
+    As a context manager it releases the request at the end of the block, even after an error.
     """
 
     def __init__(self, wanted: Any, at: str) -> None:
@@ -66,27 +66,27 @@ class Parked:
 
     @property
     def arrived(self) -> bool:
-        """Whether the request is there."""
+        """Whether the request has arrived."""
         return self._arrived.is_set()
 
     def wait(self, timeout: float = 10.0) -> Recorded:
-        """Wait, at most so many seconds, until such a request stands here. Raises TimeoutError."""
+        """Wait at most ``timeout`` seconds for the request and return it. Raises TimeoutError."""
         if not self._arrived.wait(timeout):
             raise TimeoutError(f"no {self._wanted.api} came to be parked in {timeout:g} s")
         assert self.request is not None
         return self.request
 
     def release(self) -> None:
-        """Let it go on. A place that nobody has come to takes nobody any more."""
+        """Release the request. If no request has arrived, none will be parked here any more."""
         self._decided.set()
 
     def drop(self) -> None:
-        """Close the connection instead: the client never learns what came of its request."""
+        """Close the connection. The client never learns the result of its request."""
         self._fate = Fate.DROPPED
         self._decided.set()
 
     def hold(self, request: Recorded, stop: Event) -> Fate:
-        """The broker's side: stand here until the test has decided or the broker stops."""
+        """Park a request, on the broker's thread, until the test has decided or the broker stops."""
         self.request = request
         self._arrived.set()
         while not self._decided.wait(_SLICE):
@@ -110,10 +110,9 @@ class _Failure:
 
 @dataclass
 class Forged:
-    """Bytes that are sent in place of an honest answer.
+    """Bytes to send in place of the real answer.
 
-    ``data`` is the body behind the header, or makes it of the honest one. ``whole`` says that they are everything that
-    is sent, length and header included.
+    ``data`` is the body, or a function that makes it from the real one. With ``whole`` it includes length and header.
     """
 
     wanted: _Wanted
@@ -121,13 +120,13 @@ class Forged:
     whole: bool
     left: int
 
-    def of(self, honest: bytes) -> bytes:
-        """The bytes to send in place of the ``honest`` ones."""
-        return self.data(honest) if callable(self.data) else self.data
+    def of(self, real: bytes) -> bytes:
+        """Return the bytes to send in place of the ``real`` ones."""
+        return self.data(real) if callable(self.data) else self.data
 
 
 class Faults:
-    """What is staged for the requests of a cluster."""
+    """The faults of one cluster, and all its requests so far."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -156,7 +155,7 @@ class Faults:
             self._forged.append(Forged(_Wanted(api, broker, client_id), data, whole, times))
 
     def forged_for(self, request: Recorded) -> Forged | None:
-        """Return the bytes to send in place of the answer to this request, None for the honest answer."""
+        """Return the forged answer to this request, None for the real answer."""
         with self._lock:
             for forged in self._forged:
                 if forged.left > 0 and forged.wanted.fits(request):
@@ -165,7 +164,7 @@ class Faults:
         return None
 
     def park(self, api: str, at: str, broker: int | None, client_id: str | None) -> Parked:
-        """A place for the next request; ``at`` is "request" (not handled yet) or "answer" (handled, not answered)."""
+        """Park the next request ``at`` "request" (not handled yet) or at "answer" (handled, not answered)."""
         if at not in ("request", "answer"):
             raise ValueError(f'at must be "request" or "answer", not {at!r}')
         parked = Parked(_Wanted(api, broker, client_id), at)
@@ -174,17 +173,17 @@ class Faults:
         return parked
 
     def record(self, request: Recorded) -> None:
-        """Remember a request."""
+        """Record a request."""
         with self._lock:
             self._seen.append(request)
 
     def seen(self) -> list[Recorded]:
-        """All requests so far."""
+        """Return all requests so far."""
         with self._lock:
             return list(self._seen)
 
     def code_for(self, request: Recorded) -> int:
-        """The error that this request is to be answered with, 0 for none."""
+        """Return the error to answer to this request, 0 for none."""
         with self._lock:
             for failure in self._failures:
                 if failure.left > 0 and failure.wanted.fits(request):
@@ -193,7 +192,7 @@ class Faults:
         return 0
 
     def place_for(self, request: Recorded, at: str) -> Parked | None:
-        """The place where this request has to stand, which it takes."""
+        """Return the place where this request has to wait, or None. The place is then taken."""
         with self._lock:
             self._places = [place for place in self._places if not place._decided.is_set()]
             for place in self._places:

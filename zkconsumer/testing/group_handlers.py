@@ -1,17 +1,16 @@
-"""How a fake broker answers the requests about groups: between the protocol's messages and ``Groups``.
+"""The fake broker's handlers of group requests: they convert between request bodies and ``GroupCoordinator``.
 
-Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
+Each function runs on the connection's thread. It may block there until the broker stops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkconsumer.testing import group_schemas as messages
 from zkconsumer.testing import group_states as errors
 from zkconsumer.testing.group_members import GroupView, JoinAnswer, JoinRequest, MemberView, SyncAnswer, SyncRequest
-from zkconsumer.testing.pending_requests import Answer, Call, Handler
-from zkconsumer.testing.wire_types import Message
+from zkconsumer.testing.pending_requests import Handler, PendingAnswer, PendingRequest
+from zkconsumer.testing.wire_types import Body
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _NEEDS_MEMBER_ID = 4  # JoinGroup from this version on
@@ -21,12 +20,12 @@ _MANY_LEAVE = 3
 _NAMES_PROTOCOL = 5  # SyncGroup from this version on
 _ERROR_AT_TOP = 2  # of an OffsetFetch
 _OLD_RETENTION = -1
-_NOW = -1  # the time of a commit that does not say when it was
+_NOW = -1  # the timestamp of a commit that carries no time
 
 
-def find_coordinator(call: Call) -> Message:
-    """Who coordinates a group."""
-    if call.body["key_type"] != 0:  # transactions: nobody
+def find_coordinator(call: PendingRequest) -> Body:
+    """Answer the coordinator of a group."""
+    if call.body["key_type"] != 0:  # transactions have no coordinator here
         return {"error_code": errors.NOT_AVAILABLE}
     found = call.cluster.coordinator(call.body["key"])
     if found is None:
@@ -35,8 +34,8 @@ def find_coordinator(call: Call) -> Message:
     return {"node_id": found, "host": host, "port": port}
 
 
-def join_group(call: Call) -> Message:
-    """JoinGroup; waits for the others."""
+def join_group(call: PendingRequest) -> Body:
+    """Answer a JoinGroup; wait for the other members."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"]):
         return _joined(call, JoinAnswer(error, body["member_id"], -1 if call.cluster.modern else 0))
@@ -54,12 +53,12 @@ def join_group(call: Call) -> Message:
         needs_member_id=call.version >= _NEEDS_MEMBER_ID,
         skips_assignment=call.version >= _SKIPS_ASSIGNMENT,
     )
-    answer = Answer()
+    answer = PendingAnswer()
     call.groups.join(body["group_id"], request, answer)
     return _joined(call, answer.wait(call.stop))
 
 
-def _joined(call: Call, answer: JoinAnswer) -> Message:
+def _joined(call: PendingRequest, answer: JoinAnswer) -> Body:
     null = call.version >= _PROTOCOL_MAY_BE_NULL
     return {
         "error_code": answer.error,
@@ -76,12 +75,12 @@ def _joined(call: Call, answer: JoinAnswer) -> Message:
     }
 
 
-def sync_group(call: Call) -> Message:
-    """SyncGroup; waits for the leader."""
+def sync_group(call: PendingRequest) -> Body:
+    """Answer a SyncGroup; wait for the leader."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
     if error:
-        if error == errors.LOADING:  # the rebalance was lost with the old coordinator
+        if error == errors.LOADING:  # the old coordinator took the rebalance with it
             error = errors.REBALANCING if call.cluster.modern else errors.UNKNOWN_MEMBER
         return _synced(SyncAnswer(error))
     if call.version >= _NAMES_PROTOCOL and None in (body["protocol_type"], body["protocol_name"]):
@@ -94,12 +93,12 @@ def sync_group(call: Call) -> Message:
         body["protocol_type"],
         body["protocol_name"],
     )
-    answer = Answer()
+    answer = PendingAnswer()
     call.groups.sync(body["group_id"], request, answer)
     return _synced(answer.wait(call.stop))
 
 
-def _synced(answer: SyncAnswer) -> Message:
+def _synced(answer: SyncAnswer) -> Body:
     return {
         "error_code": answer.error,
         "protocol_type": answer.protocol_type,
@@ -108,8 +107,8 @@ def _synced(answer: SyncAnswer) -> Message:
     }
 
 
-def heartbeat(call: Call) -> Message:
-    """Heartbeat. While the group is being loaded every one is taken for good."""
+def heartbeat(call: PendingRequest) -> Body:
+    """Answer a Heartbeat. While the group is loading, every heartbeat succeeds."""
     body = call.body
     error = call.cluster.group_error(call.broker_id, body["group_id"])
     if error == errors.LOADING:
@@ -121,8 +120,8 @@ def heartbeat(call: Call) -> Message:
     return {"error_code": error}
 
 
-def leave_group(call: Call) -> Message:
-    """LeaveGroup, of one member or of several."""
+def leave_group(call: PendingRequest) -> Body:
+    """Answer a LeaveGroup of one member or several."""
     body = call.body
     group_id = body["group_id"]
     if error := call.cluster.group_error(call.broker_id, group_id):
@@ -136,8 +135,8 @@ def leave_group(call: Call) -> Message:
     return {"members": members}
 
 
-def describe_groups(call: Call) -> Message:
-    """DescribeGroups: the members' own data only of a stable group."""
+def describe_groups(call: PendingRequest) -> Body:
+    """Answer a DescribeGroups. Only a stable group shows its members' metadata and assignments."""
     groups = []
     for group_id in call.body["groups"]:
         error = call.cluster.group_error(call.broker_id, group_id)
@@ -148,7 +147,7 @@ def describe_groups(call: Call) -> Message:
     return {"groups": groups}
 
 
-def _described(view: GroupView) -> Message:
+def _described(view: GroupView) -> Body:
     return {
         "group_id": view.group_id,
         "group_state": view.state,
@@ -158,7 +157,7 @@ def _described(view: GroupView) -> Message:
     }
 
 
-def _described_member(member: MemberView) -> Message:
+def _described_member(member: MemberView) -> Body:
     return {
         "member_id": member.member_id,
         "group_instance_id": member.instance_id,
@@ -169,8 +168,8 @@ def _described_member(member: MemberView) -> Message:
     }
 
 
-def list_groups(call: Call) -> Message:
-    """ListGroups: those that this broker coordinates."""
+def list_groups(call: PendingRequest) -> Body:
+    """Answer a ListGroups: the groups that this broker coordinates."""
     wanted = call.body["states_filter"]
     return {
         "groups": [
@@ -181,8 +180,8 @@ def list_groups(call: Call) -> Message:
     }
 
 
-def delete_groups(call: Call) -> Message:
-    """DeleteGroups."""
+def delete_groups(call: PendingRequest) -> Body:
+    """Answer a DeleteGroups."""
     results = []
     for group_id in call.body["groups_names"]:
         error = call.cluster.group_error(call.broker_id, group_id) or call.groups.delete(group_id)
@@ -190,8 +189,8 @@ def delete_groups(call: Call) -> Message:
     return {"results": results}
 
 
-def offset_commit(call: Call) -> Message:
-    """OffsetCommit. What is said of a partition that does not exist is refused, the rest written."""
+def offset_commit(call: PendingRequest) -> Body:
+    """Answer an OffsetCommit. Partitions that do not exist get an error; the others are written."""
     body = call.body
     wanted = {
         (topic["name"], partition["partition_index"]): (
@@ -223,14 +222,14 @@ def offset_commit(call: Call) -> Message:
     return _by_topic(body["topics"], dict.fromkeys(wanted, _UNKNOWN_TOPIC_OR_PARTITION) | results)
 
 
-def _exists(call: Call, place: tuple[str, int]) -> bool:
-    """Whether offsets can be kept there: 1.1 looks at the topic only."""
+def _exists(call: PendingRequest, place: tuple[str, int]) -> bool:
+    """Return whether a partition can have offsets. Kafka 1.1 checks the topic only."""
     if call.cluster.modern:
         return call.cluster.log(*place) is not None
     return call.cluster.logs(place[0]) is not None
 
 
-def _by_topic(topics: Iterable[Message], results: dict[tuple[str, int], int]) -> Message:
+def _by_topic(topics: Iterable[Body], results: dict[tuple[str, int], int]) -> Body:
     return {
         "topics": [
             {
@@ -248,17 +247,17 @@ def _by_topic(topics: Iterable[Message], results: dict[tuple[str, int], int]) ->
     }
 
 
-def offset_fetch(call: Call) -> Message:
-    """OffsetFetch, of some partitions or of all."""
+def offset_fetch(call: PendingRequest) -> Body:
+    """Answer an OffsetFetch of some partitions or of all."""
     body = call.body
     if error := call.cluster.group_error(call.broker_id, body["group_id"], may_be_empty=True):
         return _refuse_offset_fetch(call, error)
     places = None
     if body["topics"] is not None:
         places = [(topic["name"], number) for topic in body["topics"] for number in topic["partition_indexes"]]
-    topics: dict[str, list[Message]] = {}
+    topics: dict[str, list[Body]] = {}
     for (topic, number), committed in call.groups.committed(body["group_id"], places).items():
-        entry: Message = {"partition_index": number}
+        entry: Body = {"partition_index": number}
         if committed is not None:
             entry |= {
                 "committed_offset": committed.offset,
@@ -269,11 +268,11 @@ def offset_fetch(call: Call) -> Message:
     return {"topics": [{"name": topic, "partitions": entries} for topic, entries in topics.items()]}
 
 
-# ---- errors instead of answers ----
+# ---- error answers that a test asked for ----
 
 
-def _refuse_offset_fetch(call: Call, code: int) -> Message:
-    """Before version 2 an error of the group stands with each partition."""
+def _refuse_offset_fetch(call: PendingRequest, code: int) -> Body:
+    """Answer an error of the group. Before version 2, each partition carries it."""
     if call.version >= _ERROR_AT_TOP:
         return {"error_code": code}
     return {
@@ -287,38 +286,38 @@ def _refuse_offset_fetch(call: Call, code: int) -> Message:
     }
 
 
-def _refuse_offset_commit(call: Call, code: int) -> Message:
+def _refuse_offset_commit(call: PendingRequest, code: int) -> Body:
     topics = call.body["topics"]
     places = [(t["name"], p["partition_index"]) for t in topics for p in t["partitions"]]
     return _by_topic(topics, dict.fromkeys(places, code))
 
 
-def _refuse(call: Call, code: int) -> Message:
+def _refuse(call: PendingRequest, code: int) -> Body:
     del call
     return {"error_code": code}
 
 
-def _refuse_join(call: Call, code: int) -> Message:
+def _refuse_join(call: PendingRequest, code: int) -> Body:
     return _joined(call, JoinAnswer(code, call.body["member_id"]))
 
 
-def _refuse_describe(call: Call, code: int) -> Message:
+def _refuse_describe(call: PendingRequest, code: int) -> Body:
     return {"groups": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups"]]}
 
 
-def _refuse_delete(call: Call, code: int) -> Message:
+def _refuse_delete(call: PendingRequest, code: int) -> Body:
     return {"results": [{"group_id": group_id, "error_code": code} for group_id in call.body["groups_names"]]}
 
 
-GROUP_HANDLERS: tuple[Handler, ...] = (
-    Handler(messages.FIND_COORDINATOR, find_coordinator, _refuse),
-    Handler(messages.JOIN_GROUP, join_group, _refuse_join),
-    Handler(messages.SYNC_GROUP, sync_group, _refuse),
-    Handler(messages.HEARTBEAT, heartbeat, _refuse),
-    Handler(messages.LEAVE_GROUP, leave_group, _refuse),
-    Handler(messages.DESCRIBE_GROUPS, describe_groups, _refuse_describe),
-    Handler(messages.LIST_GROUPS, list_groups, _refuse),
-    Handler(messages.DELETE_GROUPS, delete_groups, _refuse_delete),
-    Handler(messages.OFFSET_COMMIT, offset_commit, _refuse_offset_commit),
-    Handler(messages.OFFSET_FETCH, offset_fetch, _refuse_offset_fetch),
-)
+GROUP_HANDLERS = {
+    "FindCoordinator": Handler(find_coordinator, _refuse),
+    "JoinGroup": Handler(join_group, _refuse_join),
+    "SyncGroup": Handler(sync_group, _refuse),
+    "Heartbeat": Handler(heartbeat, _refuse),
+    "LeaveGroup": Handler(leave_group, _refuse),
+    "DescribeGroups": Handler(describe_groups, _refuse_describe),
+    "ListGroups": Handler(list_groups, _refuse),
+    "DeleteGroups": Handler(delete_groups, _refuse_delete),
+    "OffsetCommit": Handler(offset_commit, _refuse_offset_commit),
+    "OffsetFetch": Handler(offset_fetch, _refuse_offset_fetch),
+}

@@ -1,6 +1,6 @@
-"""What a coordinator knows of one member, what is asked of it, and what it answers.
+"""The members of a fake group, and the requests and answers of joining and syncing.
 
-Pure. Times in seconds; a ticket is whatever the caller wants to have back with the answer to a request that waits.
+Pure. Times are in seconds. A ticket is an object of the caller, who gets it back with the answer to a waiting request.
 """
 
 from __future__ import annotations
@@ -9,30 +9,29 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from zkconsumer.testing.group_states import NONE
-from zkconsumer.testing.wire_types import BYTES, INT16, STRING, Array, Field, MalformedRequestError, Reader, Struct
+from zkconsumer.testing.wire_types import BYTES, INT16, STRING, Array, Field, MalformedRequestError, Struct, WireReader
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""What a member offers: names of protocols in the order of its liking, each with the member's metadata."""
-
+"""The protocols that a member offers, its favourite first: the name and the member's metadata."""
 
 CONSUMERS = "consumer"
-"""The type of the protocol whose metadata the coordinator can read."""
+"""The only protocol type whose metadata the coordinator can read."""
 
 _SUBSCRIPTION = Struct(Field("version", INT16), Field("topics", Array(STRING)), Field("user_data", BYTES))
-"""The first version, with which all later ones begin."""
+"""Version 0. All later versions begin with its fields."""
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics that a consumer says it subscribes to, None where its bytes are no subscription."""
+    """Return the topics of a consumer's subscription, None if the bytes are no subscription."""
     try:
-        topics = _SUBSCRIPTION.read(Reader(metadata, version=0, flexible=False))["topics"]
+        topics = _SUBSCRIPTION.read(WireReader(metadata))["topics"]
     except MalformedRequestError:
         return None
     return None if topics is None or None in topics else frozenset(topics)
 
 
 class JoinRequest(NamedTuple):
-    """A JoinGroup. ``member_id`` is empty for a new member, ``instance_id`` None for a dynamic one."""
+    """A JoinGroup request. ``member_id`` is empty for a new member, ``instance_id`` is None for a dynamic one."""
 
     member_id: str
     instance_id: str | None
@@ -43,14 +42,15 @@ class JoinRequest(NamedTuple):
     protocol_type: str
     protocols: Protocols
     needs_member_id: bool = False
-    """Whether a new member is sent away once, with an id (JoinGroup 4 and later)."""
+    """Whether a new member first gets an id and has to join again with it (JoinGroup 4 and later)."""
     skips_assignment: bool = False
-    """Whether a returning static leader can be told not to assign (JoinGroup 9 and later)."""
+    """Whether the answer can tell a returning static leader not to assign (JoinGroup 9 and later)."""
 
 
 class SyncRequest(NamedTuple):
-    """A SyncGroup; ``assignment`` by member id, from the leader only. The names of the protocol are None before version
-    5.
+    """A SyncGroup request. Only the leader sends an ``assignment``, by member id.
+
+    ``protocol_type`` and ``protocol`` are None before version 5.
     """
 
     member_id: str
@@ -62,7 +62,7 @@ class SyncRequest(NamedTuple):
 
 
 class JoinAnswer(NamedTuple):
-    """What a JoinGroup is answered; ``members`` (id, instance id, metadata) for the leader only."""
+    """The answer to a JoinGroup. Only the leader gets the ``members`` (id, instance id, metadata)."""
 
     error: int
     member_id: str
@@ -75,7 +75,7 @@ class JoinAnswer(NamedTuple):
 
 
 class SyncAnswer(NamedTuple):
-    """What a SyncGroup is answered."""
+    """The answer to a SyncGroup."""
 
     error: int
     protocol_type: str | None = None
@@ -83,17 +83,18 @@ class SyncAnswer(NamedTuple):
     assignment: bytes = b""
 
 
-class Delivery(NamedTuple):
-    """An answer that is due now, to whoever holds the ticket."""
+class DueAnswer(NamedTuple):
+    """An answer to send now, with the ticket of its request."""
 
     ticket: object
     answer: JoinAnswer | SyncAnswer
 
 
 @dataclass(slots=True)
-class Member:
-    """One member. ``deadline`` is when its session ends unless it is heard of, None while nothing is expected of it;
-    the tickets are of its requests that wait, None where there is none.
+class GroupMember:
+    """A member of a group. Its session ends at ``deadline`` unless a heartbeat comes; None means that none is due.
+
+    ``join_ticket`` and ``sync_ticket`` belong to its waiting requests.
     """
 
     member_id: str
@@ -111,17 +112,17 @@ class Member:
     is_new: bool = field(default=True)
 
     def metadata(self, protocol: str) -> bytes:
-        """What it offers for a protocol. Raises KeyError where it does not offer it."""
+        """Return the member's metadata for a protocol. Raises KeyError if the member does not offer it."""
         return dict(self.protocols)[protocol]
 
     @property
     def excused(self) -> bool:
-        """Whether it need not send heartbeats, since a request of it waits (a new member's only for so long)."""
+        """Whether the member needs no heartbeats because one of its requests waits. A new member always needs them."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
 
 class MemberView(NamedTuple):
-    """A member as it stands, for those who look at a group."""
+    """The present state of a member, for tests and DescribeGroups."""
 
     member_id: str
     instance_id: str | None
@@ -134,9 +135,7 @@ class MemberView(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """A group as it stands. ``protocol`` and the members' metadata are told while it is Stable, as DescribeGroups
-    does.
-    """
+    """The present state of a group, for tests and DescribeGroups."""
 
     group_id: str
     state: str

@@ -1,8 +1,8 @@
-"""The rebalance of a group: who is in it, who is awaited, what falls due, and the next generation.
+"""The rebalance of a fake group: its members, the joins and syncs it waits for, its timeouts, and its generations.
 
-Pure but for its own state; the half of ``group.py`` that deals with no request. Whoever calls guards it and says what
-time it is. Mirrors the delayed operations of Kafka's coordinator. Differs on purpose: what falls due is found by asking
-``due()``, and happens in the order of time however much of it passes at once.
+``fake_group`` handles the requests; this is the rest. The caller holds the group's lock and gives the time. Mirrors the
+delayed operations of Kafka's coordinator. Differs on purpose: the caller asks ``due()`` for the next timeout, and
+timeouts run in the order of time, however much time passes at once.
 """
 
 from __future__ import annotations
@@ -11,51 +11,58 @@ from collections import Counter
 from collections.abc import Callable
 
 from zkconsumer.testing import group_states as errors
-from zkconsumer.testing.group_members import CONSUMERS, Delivery, JoinAnswer, Member, SyncAnswer, subscribed_topics
-from zkconsumer.testing.group_states import MOVES, Action, Request, Rules, State, Step
+from zkconsumer.testing.group_members import (
+    CONSUMERS,
+    DueAnswer,
+    GroupMember,
+    JoinAnswer,
+    SyncAnswer,
+    subscribed_topics,
+)
+from zkconsumer.testing.group_states import MOVES, CoordinatorRules, GroupAction, GroupRequest, GroupState, TableEntry
 
 
-class Rebalance:
-    """The members of one group and the round that they are in.
+class GroupRebalance:
+    """The members of one group and their present rebalance.
 
-    Arguments: ``new_id`` makes the unique part of member ids. ``stored`` counts how often the group became worth
-    writing down: the performer writes it when that changes.
+    Arguments: ``new_id`` makes the unique part of member ids. ``stored`` counts the changes that the offsets topic has
+    to hold. The coordinator writes the group when it changes.
     """
 
-    def __init__(self, group_id: str, rules: Rules, new_id: Callable[[], str]) -> None:
+    def __init__(self, group_id: str, rules: CoordinatorRules, new_id: Callable[[], str]) -> None:
         self.group_id = group_id
         self.rules = rules
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.since = 0.0
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
         self.subscribed: frozenset[str] | None = None
-        """The topics that the members of this generation subscribe to, None where that is unknown."""
-        self.members: dict[str, Member] = {}
+        """The topics of this generation's members, None if unknown."""
+        self.members: dict[str, GroupMember] = {}
         self.stored = 0
         self._new_id = new_id
         self._pending: dict[str, float] = {}
-        """Ids that were given out and have not joined, with the end of their time."""
+        """Member ids that have not joined yet, with the time at which they expire."""
         self._unsynced: set[str] = set()
         self._join_due: float | None = None
         self._join_extension: float | None = None
-        """Seconds by which the first join of all may still be put off, None in any other."""
+        """Seconds by which the group's first join may still be delayed, None in later joins."""
         self._came_late = False
         self._sync_due: float | None = None
-        self._out: list[Delivery] = []
+        self._out: list[DueAnswer] = []
 
     # ---- time ----
 
     def due(self) -> float | None:
-        """When something happens by itself, None where nothing will."""
+        """Return the time of the next timeout, or None."""
         times = [self._join_due, self._sync_due, *self._pending.values()]
         times += [member.deadline for member in self.members.values()]
         return min((time for time in times if time is not None), default=None)
 
     def _run(self, now: float) -> None:
-        """Let happen, one by one and in the order of time, what is due."""
+        """Run the timeouts that are due, one by one, in the order of time."""
         while (at := self.due()) is not None and at <= now:
             if self._join_due == at:
                 self._join_time(at)
@@ -69,9 +76,9 @@ class Rebalance:
                 self._sessions_end(at)
 
     def _sync_time(self, now: float) -> None:
-        """Who has not asked for its assignment in time is taken for dead."""
+        """Remove the members that did not ask for their assignment in time."""
         self._sync_due = None
-        if self._unsynced and self.state in (State.AWAITING, State.STABLE):
+        if self._unsynced and self.state in (GroupState.AWAITING, GroupState.STABLE):
             for member_id in self._unsynced.copy():
                 self._forget(member_id)
             self._prepare(now)
@@ -80,13 +87,13 @@ class Rebalance:
         for member in [member for member in self.members.values() if member.deadline == now]:
             member.deadline = None
             if not member.excused and member.member_id in self.members:
-                self._remove(now, member, self.rules.step(self.state, Request.LEAVE))
+                self._remove(now, member, self.rules.step(self.state, GroupRequest.LEAVE))
 
     # ---- joining ----
 
     def _prepare(self, now: float) -> None:
-        """Call everybody to join again."""
-        if self.state is State.AWAITING:
+        """Begin a rebalance: all members have to join again."""
+        if self.state is GroupState.AWAITING:
             for member in self.members.values():
                 member.assignment = b""
                 if self._answer_sync(member, SyncAnswer(errors.REBALANCING)):
@@ -94,18 +101,18 @@ class Rebalance:
         self._unsynced.clear()
         self._sync_due = None
         longest = max((member.rebalance_timeout for member in self.members.values()), default=0.0)
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             self._join_due = now + self.rules.initial_delay
             self._join_extension = max(longest - self.rules.initial_delay, 0.0)
             self._came_late = False
         else:
             self._join_due, self._join_extension = now + longest, None
-        self._move(State.PREPARING, now)
+        self._move(GroupState.PREPARING, now)
         self._look(now)
 
     def _look(self, now: float) -> None:
-        """Complete the join if nobody is missing; the first of all waits for its time in any case."""
-        if self.state is not State.PREPARING:
+        """Complete the join if no member is missing. The group's first join always waits for its delay."""
+        if self.state is not GroupState.PREPARING:
             return
         if self._join_extension is not None:
             if self._join_due is not None and self._join_due <= now:
@@ -116,7 +123,7 @@ class Rebalance:
             self._complete(now)
 
     def _join_time(self, now: float) -> None:
-        """The time for joining is over."""
+        """End the time for joining, or extend it in the group's first join."""
         if self._join_extension and self._came_late:
             self._came_late = False
             delay = min(self.rules.initial_delay, self._join_extension)
@@ -125,10 +132,10 @@ class Rebalance:
             self._complete(now)
 
     def _complete(self, now: float) -> None:
-        """The next generation begins, with those who have joined."""
+        """Begin the next generation with the members that have joined."""
         self._join_due = self._join_extension = None
         for member in [m for m in self.members.values() if m.join_ticket is None]:
-            if member.instance_id is None:  # a static one stays until its session ends
+            if member.instance_id is None:  # a static member stays until its session ends
                 self._forget(member.member_id)
         joined = [member for member in self.members.values() if member.join_ticket is not None]
         if self.members and not joined:
@@ -137,14 +144,14 @@ class Rebalance:
         self.generation += 1
         if not self.members:
             self.protocol = self.subscribed = None
-            self._move(State.EMPTY, now)
+            self._move(GroupState.EMPTY, now)
             self.stored += 1
             return
         if self.leader not in self.members or self.members[self.leader].join_ticket is None:
             self.leader = joined[0].member_id
         self.protocol = self._elected()
         self.subscribed = self._subscribed()
-        self._move(State.AWAITING, now)
+        self._move(GroupState.AWAITING, now)
         for member in self.members.values():
             self._answer_join(member, self._joined(member))
             self._renew(now, member)
@@ -153,11 +160,11 @@ class Rebalance:
             self._unsynced = set(self.members)
             self._sync_due = now + max(member.rebalance_timeout for member in self.members.values())
 
-    def _joined(self, member: Member) -> JoinAnswer:
-        """What a member is told of the generation, the leader about everybody."""
+    def _joined(self, member: GroupMember) -> JoinAnswer:
+        """Return a member's answer about the generation. Only the leader's has all members."""
         protocol = self.protocol or ""
         leads = self.leader == member.member_id
-        tell = leads and (self.state is not State.STABLE or member.join_ticket is not None)
+        tell = leads and (self.state is not GroupState.STABLE or member.join_ticket is not None)
         members = tuple((m.member_id, m.instance_id, m.metadata(protocol)) for m in self.members.values())
         return JoinAnswer(
             errors.NONE,
@@ -177,20 +184,20 @@ class Rebalance:
             member.assignment = assignment.get(member.member_id, b"")
             if self._answer_sync(member, self._assigned(member)):
                 self._renew(now, member)
-        self._move(State.STABLE, now)
+        self._move(GroupState.STABLE, now)
 
-    def _assigned(self, member: Member) -> SyncAnswer:
+    def _assigned(self, member: GroupMember) -> SyncAnswer:
         return SyncAnswer(errors.NONE, self.protocol_type, self.protocol, member.assignment)
 
     # ---- leaving, and sessions that end ----
 
-    def _remove(self, now: float, member: Member, step: Step) -> None:
+    def _remove(self, now: float, member: GroupMember, step: TableEntry) -> None:
         self._answer_join(member, JoinAnswer(errors.UNKNOWN_MEMBER, "", self._no_generation))
         self._answer_sync(member, SyncAnswer(errors.UNKNOWN_MEMBER))
         self._forget(member.member_id)
-        if step.action is Action.REMOVE_AND_REBALANCE:
+        if step.action is GroupAction.REMOVE_AND_REBALANCE:
             self._prepare(now)
-        elif step.action is Action.REMOVE_AND_LOOK:
+        elif step.action is GroupAction.REMOVE_AND_LOOK:
             self._look(now)
 
     def _forget(self, member_id: str) -> None:
@@ -200,24 +207,24 @@ class Rebalance:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def _renew(self, now: float, member: Member) -> None:
+    def _renew(self, now: float, member: GroupMember) -> None:
         member.deadline = now + member.session_timeout
 
     # ---- votes ----
 
     def _common(self) -> set[str]:
-        """The protocols that every member offers."""
+        """Return the protocols that every member offers."""
         offers = [{name for name, _ in member.protocols} for member in self.members.values()]
         return set.intersection(*offers) if offers else set()
 
     def _elected(self) -> str:
-        """The protocol with most votes, each member voting for the first of its own that all can do."""
+        """Return the protocol with most votes. Each member votes for its first protocol that all offer."""
         common = self._common()
         votes = Counter(next(name for name, _ in m.protocols if name in common) for m in self.members.values())
         return votes.most_common(1)[0][0]
 
     def _subscribed(self) -> frozenset[str] | None:
-        """One member that cannot be understood, and it is unknown what all of them want."""
+        """Return the topics of all members, None if the subscription of any member cannot be decoded."""
         if self.protocol is None or self.protocol_type != CONSUMERS:
             return None
         topics: frozenset[str] = frozenset()
@@ -234,26 +241,26 @@ class Rebalance:
     def _no_generation(self) -> int:
         return -1 if self.rules.modern else 0
 
-    def _answer_join(self, member: Member, answer: JoinAnswer) -> bool:
+    def _answer_join(self, member: GroupMember, answer: JoinAnswer) -> bool:
         ticket = member.join_ticket
         if ticket is None:
             return False
         member.join_ticket = None
-        self._out.append(Delivery(ticket, answer))
+        self._out.append(DueAnswer(ticket, answer))
         return True
 
-    def _answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
+    def _answer_sync(self, member: GroupMember, answer: SyncAnswer) -> bool:
         ticket = member.sync_ticket
         if ticket is None:
             return False
         member.sync_ticket = None
-        self._out.append(Delivery(ticket, answer))
+        self._out.append(DueAnswer(ticket, answer))
         return True
 
-    def _delivered(self) -> list[Delivery]:
+    def _delivered(self) -> list[DueAnswer]:
         out, self._out = self._out, []
         return out
 
-    def _move(self, state: State, now: float) -> None:
-        assert state in MOVES[self.state] or state is self.state is State.PREPARING, (self.state, state)
+    def _move(self, state: GroupState, now: float) -> None:
+        assert state in MOVES[self.state] or state is self.state is GroupState.PREPARING, (self.state, state)
         self.state, self.since = state, now

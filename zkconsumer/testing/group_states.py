@@ -1,8 +1,8 @@
-"""The broker's group coordinator as a table: what each request means in each state of a group.
+"""The state table of the fake group coordinator: the action and the error for each request in each state.
 
-Pure: no thread, no clock, no socket. ``group.py`` performs what is decided here, ``groups.py`` adds locks and time.
-Mirrors the coordinator of Kafka 0.9 to 3.9 (the "classic" protocol), which differs between releases; the differences
-that a client can see between 1.1 and 3.9 stand here side by side. The contract suite asks the real brokers the same.
+Pure. ``fake_group`` performs the actions; ``fake_coordinator`` adds locks and time. Mirrors the coordinator of Kafka
+0.9 to 3.9 (the "classic" protocol). ``OLD`` and ``NEW`` hold the differences between 1.1 and 3.9 that a client can see.
+The contract suite runs the same requests against real brokers.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from enum import Enum
 from typing import NamedTuple
 
 
-class State(Enum):
-    """A group's state, by the name that DescribeGroups gives it."""
+class GroupState(Enum):
+    """The state of a group. The values are the names in DescribeGroups."""
 
     EMPTY = "Empty"
-    """No members; offsets may be kept."""
+    """The group has no members. It may have offsets."""
     PREPARING = "PreparingRebalance"
-    """Members are called to join again."""
+    """The members have to join again."""
     AWAITING = "CompletingRebalance"
-    """All have joined; the leader's assignment is awaited. (``AwaitingSync`` up to Kafka 1.0.)"""
+    """All members have joined, and the leader's assignment is missing. (``AwaitingSync`` up to Kafka 1.0.)"""
     STABLE = "Stable"
-    """Every member can have its assignment."""
+    """Every member can get its assignment."""
     DEAD = "Dead"
-    """Deleted, or moved to another coordinator."""
+    """The group is deleted, or moved to another coordinator."""
 
 
-MOVES: Mapping[State, frozenset[State]] = {
-    State.EMPTY: frozenset({State.PREPARING, State.DEAD}),
-    State.PREPARING: frozenset({State.AWAITING, State.EMPTY, State.DEAD}),
-    State.AWAITING: frozenset({State.STABLE, State.PREPARING, State.DEAD}),
-    State.STABLE: frozenset({State.PREPARING, State.DEAD}),
-    State.DEAD: frozenset(),
+MOVES: Mapping[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING, GroupState.DEAD}),
+    GroupState.PREPARING: frozenset({GroupState.AWAITING, GroupState.EMPTY, GroupState.DEAD}),
+    GroupState.AWAITING: frozenset({GroupState.STABLE, GroupState.PREPARING, GroupState.DEAD}),
+    GroupState.STABLE: frozenset({GroupState.PREPARING, GroupState.DEAD}),
+    GroupState.DEAD: frozenset(),
 }
-"""Where each state may lead."""
+"""The states that may follow each state."""
 
-# Error codes of the protocol that a coordinator answers with.
+# The protocol's error codes that a coordinator answers.
 NONE = 0
 OFFSET_METADATA_TOO_LARGE = 12
 LOADING = 14
@@ -55,8 +55,8 @@ GROUP_FULL = 81
 FENCED_INSTANCE = 82
 
 
-class Request(Enum):
-    """What is asked of a group."""
+class GroupRequest(Enum):
+    """A kind of request to a group."""
 
     JOIN_NEW = "a member without an id joins"
     JOIN = "a known member joins again"
@@ -67,93 +67,93 @@ class Request(Enum):
     DELETE = "the group is to be deleted"
 
 
-class Action(Enum):
-    """What the group does about it."""
+class GroupAction(Enum):
+    """The action of a group on a request."""
 
     REFUSE = "answer with an error, change nothing"
-    ADD = "take it in and begin a rebalance"
-    REJOIN = "take what it offers and let it wait for the others"
-    REJOIN_IF_CHANGED = "as REJOIN where it offers something else, else answer with the current generation"
+    ADD = "add the member and begin a rebalance"
+    REJOIN = "store the member's protocols and let it wait for the others"
+    REJOIN_IF_CHANGED = "as REJOIN if its protocols changed, else answer with the current generation"
     REJOIN_IF_CHANGED_OR_LEADER = "as REJOIN_IF_CHANGED, but the leader always begins a rebalance"
-    WAIT = "let it wait for the leader's assignment, which the leader's own request brings"
-    ANSWER = "answer at once; it counts as a heartbeat"
-    STORE = "write the offsets; of a member it counts as a heartbeat"
-    REMOVE = "take it out"
-    REMOVE_AND_LOOK = "take it out, and see whether all others have joined"
-    REMOVE_AND_REBALANCE = "take it out and begin a rebalance"
-    DELETE = "forget the group and its offsets"
+    WAIT = "let it wait for the assignment in the leader's own request"
+    ANSWER = "answer at once, and count the request as a heartbeat"
+    STORE = "write the offsets, and count a member's commit as a heartbeat"
+    REMOVE = "remove the member"
+    REMOVE_AND_LOOK = "remove the member, and complete the join if all others have joined"
+    REMOVE_AND_REBALANCE = "remove the member and begin a rebalance"
+    DELETE = "delete the group and its offsets"
 
 
-class Step(NamedTuple):
-    """A line of the table: what to do, and the error that is answered."""
+class TableEntry(NamedTuple):
+    """An entry of the table: the action, and the error code of the answer."""
 
-    action: Action
+    action: GroupAction
     error: int = NONE
 
 
-_S, _R, _A = State, Request, Action
-Table = Mapping[tuple[State, Request], Step]
+_S, _R, _A = GroupState, GroupRequest, GroupAction
+Table = Mapping[tuple[GroupState, GroupRequest], TableEntry]
 
 NEW: Table = {
-    (_S.EMPTY, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.EMPTY, _R.JOIN): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.EMPTY, _R.SYNC): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.EMPTY, _R.HEARTBEAT): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.EMPTY, _R.COMMIT): Step(_A.STORE),
-    (_S.EMPTY, _R.LEAVE): Step(_A.REMOVE),
-    (_S.EMPTY, _R.DELETE): Step(_A.DELETE),
-    (_S.PREPARING, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.PREPARING, _R.JOIN): Step(_A.REJOIN),
-    (_S.PREPARING, _R.SYNC): Step(_A.REFUSE, REBALANCING),
-    (_S.PREPARING, _R.HEARTBEAT): Step(_A.ANSWER, REBALANCING),
-    (_S.PREPARING, _R.COMMIT): Step(_A.STORE),
-    (_S.PREPARING, _R.LEAVE): Step(_A.REMOVE_AND_LOOK),
-    (_S.PREPARING, _R.DELETE): Step(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.AWAITING, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.AWAITING, _R.JOIN): Step(_A.REJOIN_IF_CHANGED),
-    (_S.AWAITING, _R.SYNC): Step(_A.WAIT),
-    (_S.AWAITING, _R.HEARTBEAT): Step(_A.ANSWER),
-    (_S.AWAITING, _R.COMMIT): Step(_A.REFUSE, REBALANCING),
-    (_S.AWAITING, _R.LEAVE): Step(_A.REMOVE_AND_REBALANCE),
-    (_S.AWAITING, _R.DELETE): Step(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.STABLE, _R.JOIN_NEW): Step(_A.ADD),
-    (_S.STABLE, _R.JOIN): Step(_A.REJOIN_IF_CHANGED_OR_LEADER),
-    (_S.STABLE, _R.SYNC): Step(_A.ANSWER),
-    (_S.STABLE, _R.HEARTBEAT): Step(_A.ANSWER),
-    (_S.STABLE, _R.COMMIT): Step(_A.STORE),
-    (_S.STABLE, _R.LEAVE): Step(_A.REMOVE_AND_REBALANCE),
-    (_S.STABLE, _R.DELETE): Step(_A.REFUSE, NON_EMPTY_GROUP),
-    (_S.DEAD, _R.JOIN_NEW): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.JOIN): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.SYNC): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.HEARTBEAT): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.COMMIT): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.LEAVE): Step(_A.REFUSE, NOT_AVAILABLE),
-    (_S.DEAD, _R.DELETE): Step(_A.REFUSE, GROUP_NOT_FOUND),
+    (_S.EMPTY, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.EMPTY, _R.JOIN): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.EMPTY, _R.SYNC): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.EMPTY, _R.HEARTBEAT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.EMPTY, _R.COMMIT): TableEntry(_A.STORE),
+    (_S.EMPTY, _R.LEAVE): TableEntry(_A.REMOVE),
+    (_S.EMPTY, _R.DELETE): TableEntry(_A.DELETE),
+    (_S.PREPARING, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.PREPARING, _R.JOIN): TableEntry(_A.REJOIN),
+    (_S.PREPARING, _R.SYNC): TableEntry(_A.REFUSE, REBALANCING),
+    (_S.PREPARING, _R.HEARTBEAT): TableEntry(_A.ANSWER, REBALANCING),
+    (_S.PREPARING, _R.COMMIT): TableEntry(_A.STORE),
+    (_S.PREPARING, _R.LEAVE): TableEntry(_A.REMOVE_AND_LOOK),
+    (_S.PREPARING, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
+    (_S.AWAITING, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.AWAITING, _R.JOIN): TableEntry(_A.REJOIN_IF_CHANGED),
+    (_S.AWAITING, _R.SYNC): TableEntry(_A.WAIT),
+    (_S.AWAITING, _R.HEARTBEAT): TableEntry(_A.ANSWER),
+    (_S.AWAITING, _R.COMMIT): TableEntry(_A.REFUSE, REBALANCING),
+    (_S.AWAITING, _R.LEAVE): TableEntry(_A.REMOVE_AND_REBALANCE),
+    (_S.AWAITING, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
+    (_S.STABLE, _R.JOIN_NEW): TableEntry(_A.ADD),
+    (_S.STABLE, _R.JOIN): TableEntry(_A.REJOIN_IF_CHANGED_OR_LEADER),
+    (_S.STABLE, _R.SYNC): TableEntry(_A.ANSWER),
+    (_S.STABLE, _R.HEARTBEAT): TableEntry(_A.ANSWER),
+    (_S.STABLE, _R.COMMIT): TableEntry(_A.STORE),
+    (_S.STABLE, _R.LEAVE): TableEntry(_A.REMOVE_AND_REBALANCE),
+    (_S.STABLE, _R.DELETE): TableEntry(_A.REFUSE, NON_EMPTY_GROUP),
+    (_S.DEAD, _R.JOIN_NEW): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.JOIN): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.SYNC): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.HEARTBEAT): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.COMMIT): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.LEAVE): TableEntry(_A.REFUSE, NOT_AVAILABLE),
+    (_S.DEAD, _R.DELETE): TableEntry(_A.REFUSE, GROUP_NOT_FOUND),
 }
 """Kafka 3.9."""
 
 OLD: Table = {
     **NEW,
-    # a heartbeat before the assignment calls for another join, which KAFKA-9752 ended
-    (_S.AWAITING, _R.HEARTBEAT): Step(_A.REFUSE, REBALANCING),
-    # a dead group told members to forget their id, which static members must not (KAFKA-7858)
-    (_S.DEAD, _R.JOIN_NEW): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.JOIN): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.SYNC): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.HEARTBEAT): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.COMMIT): Step(_A.REFUSE, UNKNOWN_MEMBER),
-    (_S.DEAD, _R.LEAVE): Step(_A.REFUSE, UNKNOWN_MEMBER),
+    # before KAFKA-9752, a heartbeat before the assignment asked for another join
+    (_S.AWAITING, _R.HEARTBEAT): TableEntry(_A.REFUSE, REBALANCING),
+    # a dead group made members drop their ids; KAFKA-7858 changed that for static members, which must keep them
+    (_S.DEAD, _R.JOIN_NEW): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.JOIN): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.SYNC): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.HEARTBEAT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.COMMIT): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
+    (_S.DEAD, _R.LEAVE): TableEntry(_A.REFUSE, UNKNOWN_MEMBER),
 }
-"""Kafka 1.1: only the lines that differ are written out."""
+"""Kafka 1.1: only the entries that differ."""
 
 
-class Rules(NamedTuple):
-    """How a coordinator behaves. Times in seconds.
+class CoordinatorRules(NamedTuple):
+    """The rules of a coordinator. Times are in seconds.
 
-    ``modern`` is 3.9's behaviour, else 1.1's: no member ids ahead of joining, no static members, no limit for a
-    SyncGroup that never comes, members that do not join in time are all removed, offsets expire by their own age.
-    ``retention`` is how long offsets are kept, ``retention_check`` how long a group that is empty and has none.
+    ``modern`` selects the behaviour of Kafka 3.9, else 1.1's. In 1.1 there are no member ids before joining, no static
+    members, and no time limit for a SyncGroup. All members that join too late are removed, and offsets expire by their
+    own age. Offsets live for ``retention``, an empty group without offsets for ``retention_check``.
     """
 
     modern: bool = True
@@ -166,6 +166,6 @@ class Rules(NamedTuple):
     max_metadata: int = 4096
     new_member_timeout: float = 300.0
 
-    def step(self, state: State, request: Request) -> Step:
-        """The line of the table for a request in a state."""
+    def step(self, state: GroupState, request: GroupRequest) -> TableEntry:
+        """Return the table's entry for a request in a state."""
         return (NEW if self.modern else OLD)[state, request]

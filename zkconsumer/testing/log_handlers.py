@@ -1,19 +1,17 @@
-"""How a fake broker answers the requests that are not about groups: who leads what, messages in and out, topics.
+"""The fake broker's handlers of all other requests: metadata, produce, fetch, offsets by time, and topics.
 
-Each function runs on the thread of the connection that asked and may block there, as long as the broker lives.
+Each function runs on the connection's thread. It may block there until the broker stops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from zkconsumer.deadline import Deadline
-from zkconsumer.testing import log_schemas as messages
 from zkconsumer.testing.partition_log import Appended, PartitionLog
-from zkconsumer.testing.pending_requests import BrokerStopped, Call, Handler
-from zkconsumer.testing.supported_apis import supported
-from zkconsumer.testing.wire_types import Message
+from zkconsumer.testing.pending_requests import BrokerStopped, Handler, PendingRequest
+from zkconsumer.testing.request_schemas import supported
+from zkconsumer.testing.wire_types import Body
 
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LEADER_NOT_AVAILABLE = 5
@@ -28,13 +26,13 @@ _NO_TRANSACTIONS = 53
 _LATEST, _EARLIEST = -1, -2
 
 
-def api_versions(call: Call) -> Message:
-    """Which requests are understood in which versions."""
+def api_versions(call: PendingRequest) -> Body:
+    """Answer the versions of each request."""
     return {"api_keys": supported(call.cluster.modern)}
 
 
-def metadata(call: Call) -> Message:
-    """Brokers, topics, leaders."""
+def metadata(call: PendingRequest) -> Body:
+    """Answer the brokers, topics and leaders."""
     cluster = call.cluster
     wanted = call.body["topics"]
     everything = wanted is None or (call.version == 0 and not wanted)
@@ -49,7 +47,7 @@ def metadata(call: Call) -> Message:
     }
 
 
-def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Message:
+def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Body:
     if logs is None:
         return {"name": name, "error_code": _UNKNOWN_TOPIC_OR_PARTITION}
     partitions = []
@@ -68,10 +66,10 @@ def _topic(logs: list[PartitionLog] | None, name: str, alive: list[int]) -> Mess
     return {"name": name, "partitions": partitions}
 
 
-def produce(call: Call) -> Message | None:
-    """Messages in. No answer where none is wanted (acks 0)."""
+def produce(call: PendingRequest) -> Body | None:
+    """Append messages. With acks 0 there is no answer."""
 
-    def one(topic: str, partition: Message) -> Message:
+    def one(topic: str, partition: Body) -> Body:
         log, error = _led(call, topic, partition["index"])
         done = Appended(error)
         if log is not None and not error:
@@ -88,8 +86,8 @@ def produce(call: Call) -> Message | None:
     return answer if call.body["acks"] else None
 
 
-def fetch(call: Call) -> Message:
-    """Messages out; waits for some, in real time. No fetch sessions are kept, which the answer says."""
+def fetch(call: PendingRequest) -> Body:
+    """Answer messages; wait in real time if there are none. The answer says that there are no fetch sessions."""
     deadline = Deadline(max(call.body["max_wait_ms"], 0) / 1000)
     while True:
         mark = call.cluster.arrivals()
@@ -101,16 +99,16 @@ def fetch(call: Call) -> Message:
         call.cluster.await_arrival(mark, deadline)
 
 
-def _fetched(call: Call) -> tuple[int, bool, Message]:
-    """How many bytes there are, whether there is something that must not wait, and the answer."""
+def _fetched(call: PendingRequest) -> tuple[int, bool, Body]:
+    """Return the number of bytes, whether the answer must not wait because of an error, and the answer."""
     left = call.body["max_bytes"]
     size, urgent = 0, False
 
-    def one(topic: str, partition: Message) -> Message:
+    def one(topic: str, partition: Body) -> Body:
         nonlocal size, urgent
         number = partition["partition"]
         log, error = _led(call, topic, number, partition["current_leader_epoch"])
-        entry: Message = {"partition_index": number, "error_code": error}
+        entry: Body = {"partition_index": number, "error_code": error}
         if log is not None and not error:
             room = min(partition["partition_max_bytes"], left - size)
             records = b""
@@ -130,10 +128,10 @@ def _fetched(call: Call) -> tuple[int, bool, Message]:
     return size, urgent, {"responses": responses}
 
 
-def list_offsets(call: Call) -> Message:
-    """Offsets by time."""
+def list_offsets(call: PendingRequest) -> Body:
+    """Answer offsets by time."""
 
-    def one(topic: str, partition: Message) -> Message:
+    def one(topic: str, partition: Body) -> Body:
         number, timestamp = partition["partition_index"], partition["timestamp"]
         log, error = _led(call, topic, number, partition["current_leader_epoch"])
         if log is None or error:
@@ -149,10 +147,10 @@ def list_offsets(call: Call) -> Message:
     return {"topics": _each(call.body["topics"], "name", one)}
 
 
-def offset_for_leader_epoch(call: Call) -> Message:
-    """Where the log of an epoch ends."""
+def offset_for_leader_epoch(call: PendingRequest) -> Body:
+    """Answer the offsets at which leader epochs end."""
 
-    def one(topic: str, partition: Message) -> Message:
+    def one(topic: str, partition: Body) -> Body:
         number = partition["partition"]
         log, error = _led(call, topic, number, partition["current_leader_epoch"])
         if log is None or error:
@@ -163,15 +161,15 @@ def offset_for_leader_epoch(call: Call) -> Message:
     return {"topics": _each(call.body["topics"], "topic", one)}
 
 
-def init_producer_id(call: Call) -> Message:
-    """A producer's id, for idempotence; there are no transactions."""
+def init_producer_id(call: PendingRequest) -> Body:
+    """Answer a producer id, for idempotence. There are no transactions."""
     if call.body["transactional_id"] is not None:
         return {"error_code": _NO_TRANSACTIONS}
     return {"producer_id": call.cluster.next_producer_id(), "producer_epoch": 0}
 
 
-def create_topics(call: Call) -> Message:
-    """CreateTopics; configurations are taken and ignored, and so is the number of replicas."""
+def create_topics(call: PendingRequest) -> Body:
+    """Answer a CreateTopics. Configurations and the number of replicas are ignored."""
     results = []
     for topic in call.body["topics"]:
         name = topic["name"]
@@ -183,8 +181,8 @@ def create_topics(call: Call) -> Message:
     return {"topics": results}
 
 
-def delete_topics(call: Call) -> Message:
-    """DeleteTopics; offsets of groups there go as well."""
+def delete_topics(call: PendingRequest) -> Body:
+    """Answer a DeleteTopics. All groups lose their offsets of the topics."""
     results = []
     for name in call.body["topic_names"]:
         known = call.cluster.logs(name) is not None
@@ -194,8 +192,8 @@ def delete_topics(call: Call) -> Message:
     return {"responses": results}
 
 
-def create_partitions(call: Call) -> Message:
-    """CreatePartitions."""
+def create_partitions(call: PendingRequest) -> Body:
+    """Answer a CreatePartitions."""
     results = []
     for topic in call.body["topics"]:
         logs = call.cluster.logs(topic["name"])
@@ -211,8 +209,8 @@ def create_partitions(call: Call) -> Message:
 # ---- inside ----
 
 
-def _led(call: Call, topic: str, number: int, epoch: int = -1) -> tuple[PartitionLog | None, int]:
-    """A partition's log, and the error where this broker does not lead it or the client knows another leader's time."""
+def _led(call: PendingRequest, topic: str, number: int, epoch: int = -1) -> tuple[PartitionLog | None, int]:
+    """Return a partition's log, and the error if this broker does not lead it or the client's leader epoch differs."""
     log = call.cluster.log(topic, number)
     if log is None:
         return None, _UNKNOWN_TOPIC_OR_PARTITION
@@ -223,26 +221,26 @@ def _led(call: Call, topic: str, number: int, epoch: int = -1) -> tuple[Partitio
     return log, 0
 
 
-def _each(topics: Iterable[Message], name: str, one: Callable[[str, Message], Message]) -> list[Message]:
+def _each(topics: Iterable[Body], name: str, one: Callable[[str, Body], Body]) -> list[Body]:
     return [{name: topic[name], "partitions": [one(topic[name], p) for p in topic["partitions"]]} for topic in topics]
 
 
-# ---- errors instead of answers ----
+# ---- error answers that a test asked for ----
 
 
-def _refuse(call: Call, code: int) -> Message:
+def _refuse(call: PendingRequest, code: int) -> Body:
     del call
     return {"error_code": code}
 
 
-def _refuse_metadata(call: Call, code: int) -> Message:
+def _refuse_metadata(call: PendingRequest, code: int) -> Body:
     topics = [{**topic, "error_code": code, "partitions": ()} for topic in metadata(call)["topics"]]
     return {**metadata(call), "topics": topics}
 
 
-def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callable[[Call, int], Message]:
-    def refuse(call: Call, code: int) -> Message:
-        def one(_: str, partition: Message) -> Message:
+def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callable[[PendingRequest, int], Body]:
+    def refuse(call: PendingRequest, code: int) -> Body:
+        def one(_: str, partition: Body) -> Body:
             return {told: partition[asked], "error_code": code}
 
         return {answer: _each(call.body["topics"], name, one)}
@@ -250,35 +248,25 @@ def _refuse_partitions(answer: str, name: str, asked: str, told: str) -> Callabl
     return refuse
 
 
-def _refuse_names(answer: str, names: Callable[[Call], Iterable[Any]]) -> Callable[[Call, int], Message]:
-    return lambda call, code: {answer: [{"name": name, "error_code": code} for name in names(call)]}
+def _refuse_names(answer: str) -> Callable[[PendingRequest, int], Body]:
+    def refuse(call: PendingRequest, code: int) -> Body:
+        names = call.body.get("topic_names") or [topic["name"] for topic in call.body.get("topics", ())]
+        return {answer: [{"name": name, "error_code": code} for name in names]}
+
+    return refuse
 
 
-LOG_HANDLERS: tuple[Handler, ...] = (
-    Handler(messages.API_VERSIONS, api_versions, _refuse),
-    Handler(messages.METADATA, metadata, _refuse_metadata),
-    Handler(messages.PRODUCE, produce, _refuse_partitions("responses", "name", "index", "index")),
-    Handler(messages.FETCH, fetch, _refuse_partitions("responses", "topic", "partition", "partition_index")),
-    Handler(
-        messages.LIST_OFFSETS,
-        list_offsets,
-        _refuse_partitions("topics", "name", "partition_index", "partition_index"),
+LOG_HANDLERS = {
+    "ApiVersions": Handler(api_versions, _refuse),
+    "Metadata": Handler(metadata, _refuse_metadata),
+    "Produce": Handler(produce, _refuse_partitions("responses", "name", "index", "index")),
+    "Fetch": Handler(fetch, _refuse_partitions("responses", "topic", "partition", "partition_index")),
+    "ListOffsets": Handler(list_offsets, _refuse_partitions("topics", "name", "partition_index", "partition_index")),
+    "OffsetForLeaderEpoch": Handler(
+        offset_for_leader_epoch, _refuse_partitions("topics", "topic", "partition", "partition")
     ),
-    Handler(
-        messages.OFFSET_FOR_LEADER_EPOCH,
-        offset_for_leader_epoch,
-        _refuse_partitions("topics", "topic", "partition", "partition"),
-    ),
-    Handler(messages.INIT_PRODUCER_ID, init_producer_id, _refuse),
-    Handler(
-        messages.CREATE_TOPICS,
-        create_topics,
-        _refuse_names("topics", lambda call: [topic["name"] for topic in call.body["topics"]]),
-    ),
-    Handler(messages.DELETE_TOPICS, delete_topics, _refuse_names("responses", lambda call: call.body["topic_names"])),
-    Handler(
-        messages.CREATE_PARTITIONS,
-        create_partitions,
-        _refuse_names("results", lambda call: [topic["name"] for topic in call.body["topics"]]),
-    ),
-)
+    "InitProducerId": Handler(init_producer_id, _refuse),
+    "CreateTopics": Handler(create_topics, _refuse_names("topics")),
+    "DeleteTopics": Handler(delete_topics, _refuse_names("responses")),
+    "CreatePartitions": Handler(create_partitions, _refuse_names("results")),
+}

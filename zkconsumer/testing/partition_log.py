@@ -1,7 +1,7 @@
-"""The messages of the fake cluster's partitions: batches as producers send them, kept in memory.
+"""The log of one fake partition: the producers' batches, in memory.
 
-Any thread; each log has one lock. Batches of format 2 are kept as bytes and are only given their offsets, as a broker
-does, so compression and headers are whatever the producer chose. Older formats are refused.
+Any thread may call it; each log has one lock. A batch of format 2 stays as the producer sent it, and only gets its
+offsets, as in a broker. Older formats are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEAD = Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21
 _EPOCH, _MAGIC = 12, 16
 _START = Struct(">qi")
-_KEPT_SEQUENCES = 5  # a producer may have so many batches under way
+_KEPT_SEQUENCES = 5  # the most batches that a producer may have in flight
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
@@ -29,8 +29,8 @@ OUT_OF_ORDER_SEQUENCE = 45
 UNSUPPORTED_FORMAT = 43
 
 
-class Batch(NamedTuple):
-    """A batch in a log: its offsets, its greatest timestamp in ms, its bytes."""
+class StoredBatch(NamedTuple):
+    """A batch in a log: its first and last offset, its greatest timestamp in ms, and its bytes."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What came of a produce: an error code, else the first offset."""
+    """The result of a produce: an error code, or the first offset."""
 
     error: int
     offset: int = -1
@@ -48,7 +48,7 @@ class Appended(NamedTuple):
 def encode_batch(
     values: Sequence[bytes | None], timestamp: int, keys: Sequence[bytes | None] = (), first: int = 0
 ) -> bytes:
-    """A batch of format 2, uncompressed and without headers. ``timestamp`` is in ms, ``keys`` may be missing."""
+    """Return a batch of format 2, uncompressed and without headers. ``timestamp`` is in ms; ``keys`` may be empty."""
     records = bytearray()
     for number, value in enumerate(values):
         record = bytearray(b"\0\0")  # no attributes, the same time as the batch
@@ -67,7 +67,7 @@ def _field(data: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """A signed number, zigzag."""
+    """Encode a signed number as a zigzag varint."""
     rest = number << 1 if number >= 0 else ((-number) << 1) - 1
     out = bytearray()
     while rest > 0x7F:
@@ -78,9 +78,9 @@ def _varint(number: int) -> bytes:
 
 
 class PartitionLog:
-    """One partition. ``leader`` is a broker's id, -1 for none; ``epoch`` counts the leaders.
+    """The log of one partition. ``leader`` is a broker's id, -1 for none. ``epoch`` counts the leaders.
 
-    Its batches carry the epoch in which they came. :meth:`epoch_end` tells where each epoch ended.
+    Each batch carries the epoch in which it was appended. :meth:`epoch_end` returns the end of each epoch.
     """
 
     def __init__(self, where: TopicPartition, leader: int) -> None:
@@ -88,14 +88,14 @@ class PartitionLog:
         self.leader = leader
         self.epoch = 0
         self._lock = Lock()
-        self._batches: list[Batch] = []
+        self._batches: list[StoredBatch] = []
         self._start = 0
         self._end = 0
         self._sequences: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         self._epochs: list[tuple[int, int]] = [(0, 0)]
 
     def move(self, leader: int) -> None:
-        """Give it another leader, and with it the next epoch, which begins at the end."""
+        """Change the leader. The next epoch begins at the end of the log."""
         with self._lock:
             self.leader = leader
             self._next_epoch()
@@ -108,8 +108,9 @@ class PartitionLog:
         ]
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The last epoch that is not later than ``epoch``, and the offset where it ends; (-1, -1) for a later one than
-        any that there was.
+        """Return the last epoch that is not later than ``epoch``, and its end offset.
+
+        An ``epoch`` that is later than the present one returns (-1, -1).
         """
         with self._lock:
             if epoch >= self.epoch:
@@ -120,7 +121,7 @@ class PartitionLog:
 
     @property
     def start(self) -> int:
-        """The first offset that there is."""
+        """The first offset of the log."""
         with self._lock:
             return self._start
 
@@ -131,7 +132,7 @@ class PartitionLog:
             return self._end
 
     def append(self, records: bytes) -> Appended:
-        """Put a producer's batches at the end."""
+        """Append a producer's batches."""
         at = 0
         first: int | None = None
         with self._lock:
@@ -151,16 +152,16 @@ class PartitionLog:
                 first = offset if first is None else first
                 epoch = self.epoch.to_bytes(4, "big")
                 data = offset.to_bytes(8, "big") + records[at + 8 : at + _EPOCH] + epoch + records[at + _MAGIC : end]
-                self._batches.append(Batch(offset, offset + delta, newest, data))
+                self._batches.append(StoredBatch(offset, offset + delta, newest, data))
                 self._end = offset + delta + 1
                 self._remember(producer, delta, offset)
                 at = end
         return Appended(NONE, -1 if first is None else first)
 
     def read(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
-        """Batches from the one that has ``offset`` on; at least one whole batch where there is any.
+        """Return an error code, and the batches from the one with ``offset`` on.
 
-        Returns: an error code, and the bytes.
+        If there is a batch, the bytes hold at least one whole batch, even beyond ``max_bytes``.
         """
         with self._lock:
             if not self._start <= offset <= self._end:
@@ -173,7 +174,7 @@ class PartitionLog:
             return NONE, bytes(found)
 
     def offset_at(self, timestamp: int) -> tuple[int, int]:
-        """(offset, timestamp) of the first message not older (to the batch); (-1, -1) where there is none."""
+        """Return (offset, timestamp) of the first batch that is not older, or (-1, -1)."""
         with self._lock:
             for batch in self._batches:
                 if batch.timestamp >= timestamp:
@@ -181,15 +182,13 @@ class PartitionLog:
             return -1, -1
 
     def truncate_before(self, offset: int) -> None:
-        """Delete what is older, as retention does; to the batch."""
+        """Delete the batches before ``offset``, as retention does."""
         with self._lock:
             self._batches = [batch for batch in self._batches if batch.last >= offset]
             self._start = min(max(self._start, offset), self._end)
 
     def truncate(self, offset: int) -> None:
-        """Cut off what stands at ``offset`` and later, to the batch, and begin the next epoch there: what a leader does
-        that was behind. Nothing is cut off where the log ends before it.
-        """
+        """Delete the batches from ``offset`` on and begin the next epoch, as a new leader does that was behind."""
         with self._lock:
             self._batches = [batch for batch in self._batches if batch.last < offset]
             self._end = self._batches[-1].last + 1 if self._batches else min(self._start, offset)
@@ -198,9 +197,7 @@ class PartitionLog:
             self._next_epoch()
 
     def corrupt(self, offset: int) -> None:
-        """Change a byte in the batch that has ``offset``, so that its checksum is wrong. Raises KeyError where there is
-        no such batch.
-        """
+        """Change a byte in the batch with ``offset``, so that its checksum is wrong. Raises KeyError."""
         with self._lock:
             index = self._index(offset)
             if index == len(self._batches) or not self._batches[index].first <= offset:
@@ -211,7 +208,7 @@ class PartitionLog:
             self._batches[index] = batch._replace(data=bytes(data))
 
     def values(self) -> list[bytes | None]:
-        """The values of all messages."""
+        """Return the values of all messages."""
         with self._lock:
             data = b"".join(batch.data for batch in self._batches)
             start = self._start
@@ -232,7 +229,7 @@ class PartitionLog:
         return low
 
     def _known(self, producer: list[int], delta: int) -> Appended | None:
-        """Of an idempotent producer: the batch that is sent again, or an error for one that leaves a gap."""
+        """Return the offset of an idempotent producer's repeated batch, or an error if its batch leaves a gap."""
         producer_id, epoch, sequence = producer
         if producer_id < 0:
             return None

@@ -1,6 +1,6 @@
-"""One request that a fake broker is dealing with, and how a handler waits for an answer that comes later.
+"""A request that a fake broker is handling, and the wait of a handler for an answer that comes later.
 
-A call belongs to the thread of its connection. ``Answer`` is set by whichever thread brings the answer about.
+A request belongs to its connection's thread. Any thread may set its ``PendingAnswer``.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zkconsumer.testing.wire_types import Api, Message
+from zkconsumer.testing.wire_types import Body
 
 if TYPE_CHECKING:
     from zkconsumer.testing.fake_cluster import FakeCluster
-    from zkconsumer.testing.fake_coordinator import Groups
+    from zkconsumer.testing.fake_coordinator import GroupCoordinator
 
 _SLICE = 0.05
 
 
 class BrokerStopped(Exception):
-    """The broker stops, or who asked is gone, so nobody will be answered any more."""
+    """The broker stops or the client is gone, so the request gets no answer."""
 
 
-class End(Protocol):
-    """Whether nobody waits for an answer any more."""
+class StopSignal(Protocol):
+    """A signal that no client waits for the answer any more."""
 
     def is_set(self) -> bool:
-        """That."""
+        """Return whether the signal is set."""
 
 
-class Answer:
-    """An answer that another thread may bring; a ticket for ``Groups``."""
+class PendingAnswer:
+    """An answer that another thread may set. It is a ticket for ``GroupCoordinator``."""
 
     def __init__(self) -> None:
         self._there = Event()
         self._value: Any = None
 
     def __call__(self, value: Any) -> None:
-        """Bring the answer."""
+        """Set the answer."""
         self._value = value
         self._there.set()
 
-    def wait(self, stop: End) -> Any:
-        """The answer, once it is there. Raises BrokerStopped."""
+    def wait(self, stop: StopSignal) -> Any:
+        """Wait for the answer. Raises BrokerStopped."""
         while not self._there.wait(_SLICE):
             if stop.is_set():
                 raise BrokerStopped
@@ -51,23 +51,21 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A request: who asks which broker what. ``stop`` is set when the broker stops or who asked has closed."""
+class PendingRequest:
+    """A request to one broker. ``stop`` is set when the broker stops or the client closes the connection."""
 
     cluster: FakeCluster
     broker_id: int
-    groups: Groups
-    api: Api
+    groups: GroupCoordinator
     version: int
     client_id: str
     client_host: str
-    body: Message
-    stop: End
+    body: Body
+    stop: StopSignal
 
 
 class Handler(NamedTuple):
-    """How a kind of request is answered: what it does, and what it says where a test wants an error instead."""
+    """The handler of one kind of request: its function, and the function that makes an error answer for a test."""
 
-    api: Api
-    answer: Callable[[Call], Message | None]
-    refusal: Callable[[Call, int], Message]
+    answer: Callable[[PendingRequest], Body | None]
+    refusal: Callable[[PendingRequest, int], Body]

@@ -1,6 +1,6 @@
-"""An order of named points that threads pass: a race is staged in one order, then in the other, not waited for.
+"""A sequence of named points for threads. A test runs a race in one order, then in the other, without waiting for it.
 
-Any thread may call everything. One lock; nobody waits without a limit.
+Any thread may call everything. There is one lock, and every wait has a limit.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ DEFAULT_TIMEOUT = 10.0
 
 
 class Sequencer:
-    """Points that are reached in the order in which they are named here.
+    """A sequence of points. ``reach(point)`` blocks until all earlier points are reached.
 
-    ``reach(point)`` blocks until every earlier point has been reached, then counts as reached itself. As a context
-    manager it checks at the end that all were. Arguments: the ``points``; ``timeout`` in seconds is how long one wait
-    may take.
+    As a context manager it checks at the end that all points were reached. Arguments: the ``points`` in their order;
+    ``timeout`` is the limit of one wait in seconds.
     """
 
     def __init__(self, *points: str, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -32,14 +31,14 @@ class Sequencer:
 
     @property
     def reached(self) -> tuple[str, ...]:
-        """The points that have been reached, in order."""
+        """The points that are reached so far, in order."""
         with self._changed:
             return self._points[: self._next]
 
     def reach(self, point: str) -> None:
-        """Wait for the turn of ``point`` and take it.
+        """Wait for the turn of ``point``, and mark it as reached.
 
-        Raises TimeoutError saying which point is missing, ValueError for an unknown one or one reached before.
+        Raises TimeoutError with the missing point's name, ValueError for an unknown point or one reached before.
         """
         place = self._place(point)
         with self._changed:
@@ -50,7 +49,7 @@ class Sequencer:
             self._changed.notify_all()
 
     def wait_for(self, point: str) -> None:
-        """Wait until another thread has reached ``point``. Raises TimeoutError, ValueError as ``reach`` does."""
+        """Wait until another thread has reached ``point``. Raises the same errors as ``reach``."""
         place = self._place(point)
         with self._changed:
             self._wait(place + 1, f"somebody waits for {point!r}")

@@ -1,7 +1,7 @@
-"""Kafka's protocol types, both ways: bytes to Python's own objects and back.
+"""Kafka's protocol types: converts bytes to Python values and back.
 
-Pure. A message is a dict by field name; what a version does not carry has its default. Written for the fake broker
-alone and on purpose not shared with the client, so that the two cannot make the same mistake.
+Pure. The body of a request or response is a dict by field name. A field that a version does not carry has its default.
+Only the fake brokers use this. The client has its own code on purpose: a mistake in shared code would show in no test.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from dataclasses import dataclass
 from struct import Struct as Packed
 from typing import Any, NamedTuple, Protocol
 
-Message = dict[str, Any]
+Body = dict[str, Any]
 
 
 class MalformedRequestError(ValueError):
     """The bytes are no request of this kind and version."""
 
 
-class Reader:
-    """Reads one message. ``version`` is the request's; ``flexible`` whether that has compact lengths and tags."""
+class WireReader:
+    """A reader of one body. ``flexible`` versions have compact lengths and tagged fields."""
 
-    def __init__(self, data: bytes, version: int, flexible: bool) -> None:
+    def __init__(self, data: bytes, version: int = 0, flexible: bool = False) -> None:
         self.version = version
         self.flexible = flexible
         self._data = data
         self._at = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes. Raises MalformedRequestError where there are not so many."""
+        """Return the next ``count`` bytes. Raises MalformedRequestError if fewer are left."""
         end = self._at + count
         if count < 0 or end > len(self._data):
-            raise MalformedRequestError(f"{count} bytes are wanted at {self._at} of {len(self._data)}")
+            raise MalformedRequestError(f"{count} bytes expected at {self._at} of {len(self._data)}")
         data, self._at = self._data[self._at : end], end
         return data
 
     def varint(self) -> int:
-        """An unsigned number of variable length. Raises MalformedRequestError."""
+        """Read an unsigned number of variable length. Raises MalformedRequestError."""
         value = 0
         for shift in range(0, 35, 7):
             byte = self.take(1)[0]
@@ -46,66 +46,66 @@ class Reader:
         raise MalformedRequestError("a length has more than five bytes")
 
     def tags(self) -> None:
-        """Skip tagged fields; we know none."""
+        """Skip the tagged fields."""
         for _ in range(self.varint()):
             self.varint()
             self.take(self.varint())
 
     @property
     def rest(self) -> bytes:
-        """What has not been read."""
+        """The bytes that have not been read."""
         return self._data[self._at :]
 
 
-class Writer:
-    """Writes one message; see ``Reader``."""
+class WireWriter:
+    """A writer of one body; see ``WireReader``."""
 
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int = 0, flexible: bool = False) -> None:
         self.version = version
         self.flexible = flexible
         self.data = bytearray()
 
     def varint(self, value: int) -> None:
-        """An unsigned number of variable length."""
+        """Write an unsigned number of variable length."""
         while value > 0x7F:
             self.data.append(value & 0x7F | 0x80)
             value >>= 7
         self.data.append(value)
 
     def tags(self) -> None:
-        """No tagged fields."""
+        """Write that there are no tagged fields."""
         self.varint(0)
 
 
-class Type(Protocol):
+class WireType(Protocol):
     """A type of the protocol."""
 
-    def read(self, reader: Reader) -> Any:
-        """A value from bytes."""
+    def read(self, reader: WireReader) -> Any:
+        """Read one value."""
 
-    def write(self, writer: Writer, value: Any) -> None:
-        """A value to bytes."""
+    def write(self, writer: WireWriter, value: Any) -> None:
+        """Write one value."""
 
 
 class _Number:
     def __init__(self, code: str) -> None:
         self._packed = Packed(f">{code}")
 
-    def read(self, reader: Reader) -> Any:
+    def read(self, reader: WireReader) -> Any:
         return self._packed.unpack(reader.take(self._packed.size))[0]
 
-    def write(self, writer: Writer, value: Any) -> None:
+    def write(self, writer: WireWriter, value: Any) -> None:
         writer.data += self._packed.pack(value)
 
 
 BOOLEAN, INT8, INT16, INT32, INT64 = (_Number(code) for code in "?bhiq")
 
 
-def _length(reader: Reader, number: _Number) -> int:
+def _length(reader: WireReader, number: _Number) -> int:
     return reader.varint() - 1 if reader.flexible else int(number.read(reader))
 
 
-def _write_length(writer: Writer, number: _Number, length: int) -> None:
+def _write_length(writer: WireWriter, number: _Number, length: int) -> None:
     if writer.flexible:
         writer.varint(length + 1)
     else:
@@ -113,18 +113,18 @@ def _write_length(writer: Writer, number: _Number, length: int) -> None:
 
 
 class _Bytes:
-    """Bytes, or text, or None, behind a length."""
+    """Bytes or text with a length in front, or None."""
 
     def __init__(self, number: _Number, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
         self._number = number
         self._decode = decode
         self._encode = encode
 
-    def read(self, reader: Reader) -> Any:
+    def read(self, reader: WireReader) -> Any:
         length = _length(reader, self._number)
         return None if length < 0 else self._decode(reader.take(length))
 
-    def write(self, writer: Writer, value: Any) -> None:
+    def write(self, writer: WireWriter, value: Any) -> None:
         if value is None:
             _write_length(writer, self._number, -1)
         else:
@@ -143,22 +143,22 @@ def _text(data: bytes) -> str:
 STRING = _Bytes(INT16, _text, str.encode)
 BYTES = _Bytes(INT32, bytes, bytes)
 TEXT = _Bytes(INT32, _text, str.encode)
-"""A string with a long length, as ZooKeeper has them."""
+"""A string with a length of four bytes, as in ZooKeeper's protocol."""
 
 
 @dataclass(frozen=True)
 class Array:
     """A list of one type, or None."""
 
-    of: Type
+    of: WireType
 
-    def read(self, reader: Reader) -> Any:
-        """A list."""
+    def read(self, reader: WireReader) -> Any:
+        """Read a list, or None."""
         length = _length(reader, INT32)
         return None if length < 0 else [self.of.read(reader) for _ in range(length)]
 
-    def write(self, writer: Writer, value: Any) -> None:
-        """A list to bytes."""
+    def write(self, writer: WireWriter, value: Any) -> None:
+        """Write a list, or None."""
         if value is None:
             _write_length(writer, INT32, -1)
             return
@@ -168,32 +168,32 @@ class Array:
 
 
 class Field(NamedTuple):
-    """A field, and the versions that carry it: ``since`` to ``until``, both included."""
+    """A field. The versions ``since`` to ``until``, both included, carry it; the others have its default."""
 
     name: str
-    type: Type
+    type: WireType
     since: int = 0
     until: int = 999
     default: Any = None
 
 
 class Struct:
-    """Fields one after the other."""
+    """A sequence of fields."""
 
     def __init__(self, *fields: Field) -> None:
         self._fields = fields
 
-    def read(self, reader: Reader) -> Message:
-        """A message; what the version does not carry has its default."""
-        message = {}
+    def read(self, reader: WireReader) -> Body:
+        """Read a body. Fields that the version does not carry get their defaults."""
+        body = {}
         for name, kind, since, until, default in self._fields:
-            message[name] = kind.read(reader) if since <= reader.version <= until else default
+            body[name] = kind.read(reader) if since <= reader.version <= until else default
         if reader.flexible:
             reader.tags()
-        return message
+        return body
 
-    def write(self, writer: Writer, value: Mapping[str, Any]) -> None:
-        """A message to bytes; what is not given has its default."""
+    def write(self, writer: WireWriter, value: Mapping[str, Any]) -> None:
+        """Write a body. Missing fields get their defaults."""
         for name, kind, since, until, default in self._fields:
             if since <= writer.version <= until:
                 kind.write(writer, value.get(name, default))
@@ -203,8 +203,9 @@ class Struct:
 
 @dataclass(frozen=True)
 class Api:
-    """A kind of request: its number and name, what is asked and answered, from which version on it is flexible, and
-    the versions (lowest, highest) that Kafka 1.1 and 3.9 are played with, None where a release lacks it.
+    """One kind of request. Versions from ``flexible`` on have compact lengths and tagged fields.
+
+    ``old`` and ``new`` are the versions (lowest, highest) that the fakes of Kafka 1.1 and 3.9 answer.
     """
 
     key: int
@@ -212,30 +213,33 @@ class Api:
     request: Struct
     response: Struct
     flexible: int
-    old: tuple[int, int] | None
+    old: tuple[int, int]
     new: tuple[int, int]
 
-    def read_request(self, version: int, data: bytes) -> Message:
-        """The request from its bytes (without header). Raises MalformedRequestError."""
-        return self.request.read(Reader(data, version, version >= self.flexible))
+    def versions(self, modern: bool) -> tuple[int, int]:
+        """Return the lowest and highest version that Kafka 3.9 (``modern``) or 1.1 answers."""
+        return self.new if modern else self.old
 
-    def write_request(self, version: int, message: Mapping[str, Any]) -> bytes:
-        """The request's bytes, for whoever plays the client."""
-        writer = Writer(version, version >= self.flexible)
-        self.request.write(writer, message)
+    def read_request(self, version: int, data: bytes) -> Body:
+        """Decode a request without its header. Raises MalformedRequestError."""
+        return self.request.read(self._reader(version, data))
+
+    def write_request(self, version: int, body: Mapping[str, Any]) -> bytes:
+        """Encode a request without its header, for a test that plays the client."""
+        return self._written(self.request, version, body)
+
+    def read_response(self, version: int, data: bytes) -> Body:
+        """Decode a response without its header. Raises MalformedRequestError."""
+        return self.response.read(self._reader(version, data))
+
+    def write_response(self, version: int, body: Mapping[str, Any]) -> bytes:
+        """Encode a response without its header."""
+        return self._written(self.response, version, body)
+
+    def _reader(self, version: int, data: bytes) -> WireReader:
+        return WireReader(data, version, version >= self.flexible)
+
+    def _written(self, fields: Struct, version: int, body: Mapping[str, Any]) -> bytes:
+        writer = WireWriter(version, version >= self.flexible)
+        fields.write(writer, body)
         return bytes(writer.data)
-
-    def read_response(self, version: int, data: bytes) -> Message:
-        """The answer from its bytes. Raises MalformedRequestError."""
-        return self.response.read(Reader(data, version, version >= self.flexible))
-
-    def write_response(self, version: int, message: Mapping[str, Any]) -> bytes:
-        """The answer's bytes."""
-        writer = Writer(version, version >= self.flexible)
-        self.response.write(writer, message)
-        return bytes(writer.data)
-
-
-def field(name: str, kind: Type, default: Any = None, since: int = 0, until: int = 999) -> Field:
-    """A field of a message; ``default`` is what other versions have."""
-    return Field(name, kind, since, until, default)

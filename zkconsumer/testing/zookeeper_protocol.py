@@ -1,7 +1,7 @@
-"""ZooKeeper's requests and answers as bytes, performed on the tree of a :class:`FakeZooKeeper`.
+"""ZooKeeper's protocol: decodes requests, performs them on a :class:`FakeZooKeeper`, and encodes answers and events.
 
-No socket, no thread: the server calls, one request at a time (its ``_order`` is held), and gives a place where answers
-and events are put, in the order in which the client has to see them.
+No socket, no thread. The server calls it with one request at a time, under its lock ``_order``. Answers and events go
+to ``send`` in the order in which the client has to see them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper, _Refused
-from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, TEXT, MalformedRequestError, Reader, Writer
+from zkconsumer.testing.wire_types import (
+    BOOLEAN,
+    BYTES,
+    INT32,
+    INT64,
+    TEXT,
+    MalformedRequestError,
+    WireReader,
+    WireWriter,
+)
 from zkconsumer.zookeeper.node_values import Node, NodeEvent, NodeEventKind
 from zkconsumer.zookeeper.requests import NodeFailure
 
-_OK, _NO_NODE, _BAD_VERSION, _NODE_EXISTS, _NOT_EMPTY, _UNIMPLEMENTED = 0, -101, -103, -110, -111, -6
+_OK, _NO_NODE, _BAD_VERSION, _NODE_EXISTS, _NOT_EMPTY, _UNIMPLEMENTED = (0, -101, -103, -110, -111, -6)
 _NO_CHILDREN_OF_EPHEMERALS, _INCONSISTENT, _NO_AUTH = -108, -2, -102
 _CODES = {
     NodeFailure.NO_NODE: _NO_NODE,
@@ -22,14 +31,9 @@ _CODES = {
     NodeFailure.BAD_VERSION: _BAD_VERSION,
     NodeFailure.NO_AUTH: _NO_AUTH,
 }
-_EVENTS = {
-    NodeEventKind.CREATED: 1,
-    NodeEventKind.DELETED: 2,
-    NodeEventKind.CHANGED: 3,
-    NodeEventKind.CHILDREN: 4,
-}
+_EVENTS = {NodeEventKind.CREATED: 1, NodeEventKind.DELETED: 2, NodeEventKind.CHANGED: 3, NodeEventKind.CHILDREN: 4}
 _CREATE, _DELETE, _EXISTS, _GET, _SET, _GET_ACL, _SET_ACL = 1, 2, 3, 4, 5, 6, 7
-_CHILDREN, _SYNC, _PING, _CHILDREN2, _CHECK, _MULTI, _CREATE2, _AUTH = 8, 9, 11, 12, 13, 14, 15, 100
+_CHILDREN, _SYNC, _PING, _CHILDREN2, _CHECK, _MULTI, _CREATE2, _AUTH = (8, 9, 11, 12, 13, 14, 15, 100)
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _READ, _ALL_RIGHTS = 1, 31
 _CONNECTED = 3
@@ -37,40 +41,40 @@ _EVENT_XID = -1
 
 
 class ZooKeeperError(Exception):
-    """A request fails with a code of the protocol."""
+    """A request failed. ``code`` is the protocol's error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error {code}")
         self.code = code
 
 
-class Tree:
-    """The nodes, by the operations of the protocol. Called under the server's ``_order``."""
+class NodeTree:
+    """The nodes of a FakeZooKeeper, with the operations and errors of the protocol. Called under the server's lock."""
 
     def __init__(self, zookeeper: FakeZooKeeper) -> None:
         self.zookeeper = zookeeper
         self._made: dict[str, int] = {}
 
     def node(self, path: str) -> Node:
-        """A node. Raises ZooKeeperError."""
+        """Return a node. Raises ZooKeeperError."""
         node = self.zookeeper.node(path)
         if node is None:
             raise ZooKeeperError(_NO_NODE)
         return node
 
     def read(self, path: str) -> Node:
-        """A node whose contents may be read. Raises ZooKeeperError."""
+        """Return a node that the session may read. Raises ZooKeeperError."""
         node = self.node(path)
         self._do(lambda: self.zookeeper._permit("read", path))
         return node
 
     def children(self, path: str) -> list[str]:
-        """The names of a node's children."""
+        """Return the names of a node's children."""
         prefix = path.rstrip("/") + "/"
         return [p[len(prefix) :] for p in self.zookeeper.tree(path) if "/" not in p[len(prefix) :]]
 
     def create(self, path: str, data: bytes, flags: int, session_id: int) -> str:
-        """Make a node; returns its path, which has a number where one was wanted. Raises ZooKeeperError."""
+        """Make a node. Return its path, with its number if it is sequential. Raises ZooKeeperError."""
         zookeeper = self.zookeeper
         parent = path.rsplit("/", 1)[0] or "/"
         if flags & _SEQUENTIAL:
@@ -98,7 +102,7 @@ class Tree:
         return self.node(path)
 
     def check(self, path: str, version: int) -> None:
-        """Look at a node's version. Raises ZooKeeperError."""
+        """Check a node's version. Raises ZooKeeperError."""
         self._do(lambda: self.zookeeper._expect(path, version))
 
     def _do(self, change: Callable[[], object]) -> None:
@@ -108,16 +112,16 @@ class Tree:
             raise ZooKeeperError(_CODES.get(refused.failure, _NOT_EMPTY)) from refused
 
 
-class Operations:
-    """What one connection asks. ``send`` takes an answer or event to be sent; it must not block."""
+class ConnectionRequests:
+    """The requests of one connection. ``send`` takes an answer or event and must not block."""
 
-    def __init__(self, tree: Tree, session_id: int, send: Callable[[bytes], None]) -> None:
+    def __init__(self, tree: NodeTree, session_id: int, send: Callable[[bytes], None]) -> None:
         self._tree = tree
         self._zookeeper = tree.zookeeper
         self._session_id = session_id
         self._send = send
         self._open = True
-        self._kinds: dict[int, Callable[[Reader, Writer], None]] = {
+        self._kinds: dict[int, Callable[[WireReader, WireWriter], None]] = {
             _CREATE: self._create,
             _CREATE2: self._create2,
             _DELETE: self._delete,
@@ -134,23 +138,23 @@ class Operations:
             _AUTH: self._nothing,
         }
 
-    def perform(self, xid: int, kind: int, reader: Reader) -> None:
-        """Perform a request and send its answer, after the events that it causes. Raises MalformedRequestError."""
-        body = Writer(0, flexible=False)
+    def perform(self, xid: int, kind: int, reader: WireReader) -> None:
+        """Perform a request. Send its events, then its answer. Raises MalformedRequestError."""
+        body = WireWriter()
         code = _OK
         try:
             with self._zookeeper._changing():
                 self._kinds.get(kind, self._unknown)(reader, body)
         except ZooKeeperError as error:
-            code, body = error.code, Writer(0, flexible=False)
-        head = Writer(0, flexible=False)
+            code, body = error.code, WireWriter()
+        head = WireWriter()
         INT32.write(head, xid)
         INT64.write(head, self._zookeeper._zxid)
         INT32.write(head, code)
         self._send(bytes(head.data + body.data))
 
     def forget_watches(self) -> None:
-        """The connection is gone, and with it whatever it watched."""
+        """Drop the watches of a closed connection."""
         self._open = False
         with self._zookeeper._lock:
             for watches in self._zookeeper._watches.values():
@@ -158,7 +162,7 @@ class Operations:
 
     def _event(self, event: NodeEvent) -> None:
         if self._open:
-            writer = Writer(0, flexible=False)
+            writer = WireWriter()
             INT32.write(writer, _EVENT_XID)
             INT64.write(writer, -1)
             INT32.write(writer, _OK)
@@ -173,49 +177,49 @@ class Operations:
 
     # ---- requests ----
 
-    def _unknown(self, reader: Reader, body: Writer) -> None:
+    def _unknown(self, reader: WireReader, body: WireWriter) -> None:
         del reader, body
         raise ZooKeeperError(_UNIMPLEMENTED)
 
-    def _nothing(self, reader: Reader, body: Writer) -> None:
+    def _nothing(self, reader: WireReader, body: WireWriter) -> None:
         del reader, body
 
-    def _create(self, reader: Reader, body: Writer) -> None:
+    def _create(self, reader: WireReader, body: WireWriter) -> None:
         TEXT.write(body, self._created(reader))
 
-    def _create2(self, reader: Reader, body: Writer) -> None:
+    def _create2(self, reader: WireReader, body: WireWriter) -> None:
         path = self._created(reader)
         TEXT.write(body, path)
         self._stat(body, path)
 
-    def _created(self, reader: Reader) -> str:
+    def _created(self, reader: WireReader) -> str:
         path, data = _path(reader), BYTES.read(reader) or b""
         _acl(reader)
         return self._tree.create(path, data, INT32.read(reader), self._session_id)
 
-    def _delete(self, reader: Reader, body: Writer) -> None:
+    def _delete(self, reader: WireReader, body: WireWriter) -> None:
         del body
         self._tree.delete(_path(reader), INT32.read(reader))
 
-    def _exists(self, reader: Reader, body: Writer) -> None:
+    def _exists(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
         self._watch("data", path, BOOLEAN.read(reader))
-        self._tree.read(path)  # asking needs the right to read as well, since ZooKeeper 3.9
+        self._tree.read(path)  # since ZooKeeper 3.9, exists needs the right to read
         self._stat(body, path)
 
-    def _get(self, reader: Reader, body: Writer) -> None:
+    def _get(self, reader: WireReader, body: WireWriter) -> None:
         path, watched = _path(reader), BOOLEAN.read(reader)
         node = self._tree.read(path)
         self._watch("data", path, watched)
         BYTES.write(body, node.data)
         self._stat(body, path)
 
-    def _set(self, reader: Reader, body: Writer) -> None:
+    def _set(self, reader: WireReader, body: WireWriter) -> None:
         path, data = _path(reader), BYTES.read(reader) or b""
         self._tree.write(path, data, INT32.read(reader))
         self._stat(body, path)
 
-    def _get_acl(self, reader: Reader, body: Writer) -> None:
+    def _get_acl(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
         self._tree.node(path)
         INT32.write(body, 1)
@@ -224,14 +228,14 @@ class Operations:
         TEXT.write(body, "anyone")
         self._stat(body, path)
 
-    def _set_acl(self, reader: Reader, body: Writer) -> None:
+    def _set_acl(self, reader: WireReader, body: WireWriter) -> None:
         path = _path(reader)
         for_all = [permissions for permissions, scheme in _acl(reader) if scheme == "world"]
         if not any(permissions & _READ for permissions in for_all):
             self._zookeeper.refuse(path, "read")
         self._stat(body, path)
 
-    def _get_children(self, reader: Reader, body: Writer) -> None:
+    def _get_children(self, reader: WireReader, body: WireWriter) -> None:
         path, watched = _path(reader), BOOLEAN.read(reader)
         self._tree.read(path)
         self._watch("child", path, watched)
@@ -240,16 +244,16 @@ class Operations:
         for name in names:
             TEXT.write(body, name)
 
-    def _get_children2(self, reader: Reader, body: Writer) -> None:
-        path = _path(Reader(reader.rest, 0, flexible=False))
+    def _get_children2(self, reader: WireReader, body: WireWriter) -> None:
+        path = _path(WireReader(reader.rest))
         self._get_children(reader, body)
         self._stat(body, path)
 
-    def _sync(self, reader: Reader, body: Writer) -> None:
+    def _sync(self, reader: WireReader, body: WireWriter) -> None:
         TEXT.write(body, _path(reader))
 
-    def _multi(self, reader: Reader, body: Writer) -> None:
-        """All or nothing: where one fails, the tree is as before and each result is an error."""
+    def _multi(self, reader: WireReader, body: WireWriter) -> None:
+        """Perform a transaction. If one operation fails, the tree stays unchanged and each result is an error."""
         zookeeper = self._zookeeper
         before = dict(zookeeper._nodes), list(zookeeper._fired), zookeeper._zxid
         watches = {key: dict(value) for key, value in zookeeper._watches.items()}
@@ -261,7 +265,7 @@ class Operations:
             INT32.read(reader)
             if done:
                 break
-            result = Writer(0, flexible=False)
+            result = WireWriter()
             failed = bool(codes and codes[-1])
             codes.append(_INCONSISTENT if failed else _OK)
             try:
@@ -278,8 +282,8 @@ class Operations:
             body.data += data
         _multi_header(body, -1, done=True, code=-1)
 
-    def _one(self, kind: int, reader: Reader, result: Writer, skip: bool) -> None:
-        """One part of a transaction; read only where one before it has failed."""
+    def _one(self, kind: int, reader: WireReader, result: WireWriter, skip: bool) -> None:
+        """Perform one operation of a transaction. After a failure (``skip``) only read it."""
         if kind == _CHECK:
             path, version = _path(reader), INT32.read(reader)
             if not skip:
@@ -291,7 +295,7 @@ class Operations:
         else:
             self._kinds[kind](reader, result)
 
-    def _stat(self, body: Writer, path: str) -> None:
+    def _stat(self, body: WireWriter, path: str) -> None:
         node = self._tree.node(path)
         count = len(self._tree.children(path))
         for value in (node.czxid, node.mzxid, 0, 0):
@@ -304,15 +308,15 @@ class Operations:
         INT64.write(body, node.mzxid)
 
 
-def _path(reader: Reader) -> str:
+def _path(reader: WireReader) -> str:
     path: Any = TEXT.read(reader)
     if not path or not path.startswith("/"):
         raise MalformedRequestError(f"not a path: {path!r}")
     return str(path)
 
 
-def _acl(reader: Reader) -> list[tuple[int, str]]:
-    """Permissions and the scheme of who has them."""
+def _acl(reader: WireReader) -> list[tuple[int, str]]:
+    """Read an access list: permissions and scheme of each entry."""
     found = []
     for _ in range(INT32.read(reader)):
         found.append((int(INT32.read(reader)), str(TEXT.read(reader))))
@@ -320,7 +324,7 @@ def _acl(reader: Reader) -> list[tuple[int, str]]:
     return found
 
 
-def _skip(kind: int, reader: Reader) -> None:
+def _skip(kind: int, reader: WireReader) -> None:
     TEXT.read(reader)
     if kind != _DELETE:
         BYTES.read(reader)
@@ -329,7 +333,7 @@ def _skip(kind: int, reader: Reader) -> None:
     INT32.read(reader)
 
 
-def _multi_header(body: Writer, kind: int, *, done: bool, code: int) -> None:
+def _multi_header(body: WireWriter, kind: int, *, done: bool, code: int) -> None:
     INT32.write(body, kind)
     BOOLEAN.write(body, done)
     INT32.write(body, code)

@@ -1,11 +1,10 @@
-"""ZooKeeper's protocol over a :class:`FakeZooKeeper`, on a loopback socket: kazoo, and so our connector, run on it as
-they are.
+"""A server of ZooKeeper's protocol on a loopback socket, with a :class:`FakeZooKeeper` behind it, for kazoo clients.
 
-Threads: one takes connections (``fake-zookeeper-acceptor``), two serve each of them (``...-reader-<n>``,
-``...-writer-<n>``), one ends sessions that are silent (``fake-zookeeper-clock``); ``stop()`` ends and joins them all.
-``_order`` is held while a request is performed and its answer and the events that it causes are put on the queues of
-the connections, so that nobody sees a change before its event, as ZooKeeper promises; nothing is sent under it. It is
-taken before the tree's lock, never after it.
+Threads: ``fake-zookeeper-acceptor`` accepts connections, two threads serve each of them (``...-reader-<n>``,
+``...-writer-<n>``), and ``fake-zookeeper-clock`` ends silent sessions. ``stop()`` ends and joins them all.
+A thread holds ``_order`` while it performs a request and puts the answer and the events on the connections' queues.
+Otherwise a client could see a change before its event, which ZooKeeper rules out. No thread sends under ``_order``. It
+is taken before the tree's lock, never after it.
 Differs on purpose: no logins, no quorum, no ``setWatches`` (kazoo sends none).
 """
 
@@ -21,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from zkconsumer.testing.fake_zookeeper import FakeZooKeeper
-from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, Reader, Writer
-from zkconsumer.testing.zookeeper_protocol import Operations, Tree
+from zkconsumer.testing.wire_types import BOOLEAN, BYTES, INT32, INT64, MalformedRequestError, WireReader, WireWriter
+from zkconsumer.testing.zookeeper_protocol import ConnectionRequests, NodeTree
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ _PING, _CLOSE = 11, -11
 
 
 class _ServedSession:
-    """A session: it lives on while its connection is away, until its time is over."""
+    """A session. It lives on without a connection until its timeout."""
 
     def __init__(self, session_id: int, timeout: float) -> None:
         self.id = session_id
@@ -46,10 +45,10 @@ class _ServedSession:
 
 
 class FakeZooKeeperServer:
-    """Serves a FakeZooKeeper; a context manager.
+    """A server for a FakeZooKeeper. A context manager.
 
-    Arguments: ``zookeeper`` is the tree to serve, a new one unless given; session timeouts that clients ask for are
-    granted between ``min_session_timeout`` and ``max_session_timeout`` seconds.
+    Arguments: ``zookeeper`` is the tree to serve (a new one unless given). ``min_session_timeout`` and
+    ``max_session_timeout`` are the limits of the clients' session timeouts in seconds.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class FakeZooKeeperServer:
     ) -> None:
         self.zookeeper = zookeeper or FakeZooKeeper()
         self.port = 0
-        self._tree = Tree(self.zookeeper)
+        self._tree = NodeTree(self.zookeeper)
         self._limits = (min_session_timeout, max_session_timeout)
         self._order = RLock()
         self._lock = Lock()
@@ -79,12 +78,12 @@ class FakeZooKeeperServer:
 
     @property
     def sessions(self) -> list[int]:
-        """The ids of the sessions that live."""
+        """The ids of the live sessions."""
         with self._lock:
             return sorted(self._sessions)
 
     def start(self) -> Self:
-        """Listen, on the same port as before where it ran before; sessions have gone on living meanwhile."""
+        """Listen on the same port as before. The sessions are still alive."""
         if self._listener is None:
             self._stop = Event()
             self._listener = socket.create_server((HOST, self.port))
@@ -97,7 +96,7 @@ class FakeZooKeeperServer:
         return self
 
     def stop(self) -> None:
-        """Close everything and end all threads; sessions and nodes stay, and may be served again."""
+        """Close all connections and end all threads. Sessions and nodes stay until the next start."""
         if self._listener is None:
             return
         self._stop.set()
@@ -124,10 +123,10 @@ class FakeZooKeeperServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
-    # ---- what a test does to it ----
+    # ---- faults ----
 
     def drop_connections(self) -> int:
-        """Close all connections; the sessions live on. Returns how many."""
+        """Close all connections. The sessions live on. Return the number of connections."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -135,9 +134,9 @@ class FakeZooKeeperServer:
         return len(connections)
 
     def expire(self, session_id: int | None = None) -> int:
-        """End a session, or all: its ephemeral nodes are gone, and its client learns of it when it connects again.
+        """End one session, or all, and delete its ephemeral nodes. Its client learns it at its next connection.
 
-        Returns: how many ended.
+        Return the number of sessions that ended.
         """
         with self._lock:
             ended = [s for s in self._sessions.values() if session_id in (None, s.id)]
@@ -189,7 +188,7 @@ class FakeZooKeeperServer:
             session.connection.cut()
 
     def _open(self, connection: _Connection, wanted: int, timeout: float) -> _ServedSession | None:
-        """The session that a client wants back, or a new one; None where that has ended."""
+        """Return the session that a client asks for, or a new one. None if the session has ended."""
         with self._order, self._lock:
             if wanted:
                 session = self._sessions.get(wanted)
@@ -200,7 +199,7 @@ class FakeZooKeeperServer:
                 session_id = self.zookeeper._next_session
                 self.zookeeper._next_session += 1
                 session = self._sessions[session_id] = _ServedSession(session_id, min(max(timeout, low), high))
-            before, session.connection, session.heard = session.connection, connection, monotonic()
+            before, session.connection, session.heard = (session.connection, connection, monotonic())
         if before is not None and before is not connection:
             before.cut()
         return session
@@ -215,7 +214,7 @@ class FakeZooKeeperServer:
 
 
 class _Connection:
-    """One connection: a thread reads and performs, another one sends what is queued."""
+    """One connection. One thread reads and performs requests, another sends the queued answers."""
 
     def __init__(self, sock: socket.socket, server: FakeZooKeeperServer) -> None:
         self._sock = sock
@@ -223,14 +222,14 @@ class _Connection:
         self._out: SimpleQueue[bytes | None] = SimpleQueue()
 
     def cut(self) -> None:
-        """End it, from any thread."""
+        """Shut the connection down. Any thread may call this."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             log.debug("a connection was closed already", exc_info=True)
 
     def write(self) -> None:
-        """Send what is queued, until the end is."""
+        """Send the queued answers until the queue ends."""
         with self._sock:
             while (data := self._out.get()) is not None:
                 try:
@@ -240,12 +239,12 @@ class _Connection:
             self.cut()
 
     def read(self) -> None:
-        """Deal with requests until either side closes."""
-        operations: Operations | None = None
+        """Handle requests until either side closes."""
+        operations: ConnectionRequests | None = None
         try:
             session = self._greet()
             if session is not None:
-                operations = Operations(self._server._tree, session.id, self._out.put)
+                operations = ConnectionRequests(self._server._tree, session.id, self._out.put)
                 while self._deal(session, operations):
                     pass
         except OSError:
@@ -263,12 +262,12 @@ class _Connection:
         data = self._message()
         if data is None:
             return None
-        reader = Reader(data, 0, flexible=False)
+        reader = WireReader(data)
         INT32.read(reader)
         INT64.read(reader)
         timeout, wanted = INT32.read(reader) / 1000, INT64.read(reader)
         session = self._server._open(self, wanted, timeout)
-        writer = Writer(0, flexible=False)
+        writer = WireWriter()
         INT32.write(writer, 0)
         INT32.write(writer, 0 if session is None else round(session.timeout * 1000))
         INT64.write(writer, 0 if session is None else session.id)
@@ -277,25 +276,25 @@ class _Connection:
         self._out.put(bytes(writer.data))
         return session
 
-    def _deal(self, session: _ServedSession, operations: Operations) -> bool:
-        """One request. Returns whether the connection goes on."""
+    def _deal(self, session: _ServedSession, operations: ConnectionRequests) -> bool:
+        """Handle one request. Return whether the connection stays open."""
         data = self._message()
         if data is None:
             return False
         session.heard = monotonic()
-        reader = Reader(data, 0, flexible=False)
+        reader = WireReader(data)
         xid, kind = int(INT32.read(reader)), int(INT32.read(reader))
         if kind == _CLOSE:
             session.connection = None
             self._server._end(session)
         with self._server._order:
             if kind != _CLOSE and not self._server._lives(session):
-                return False  # what it would make now would be nobody's to take away
+                return False  # no session would ever delete an ephemeral node that this request makes
             operations.perform(xid, _PING if kind == _CLOSE else kind, reader)
         return kind != _CLOSE
 
     def _message(self) -> bytes | None:
-        """The next message, None where the other side has closed."""
+        """Receive the next message, None if the client has closed."""
         head = self._exactly(_SIZE.size)
         if head is None:
             return None

@@ -11,8 +11,8 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+from zkconsumer.assignors.assignor import known_assignors
 from zkconsumer.assignors.group_strategy import GroupStrategy
-from zkconsumer.assignors.lookup import known_assignors
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline

@@ -173,7 +173,7 @@ class BrokerCoordination:
             self._positions,
         )
         return DualStore(
-            EpochFence(self.group.generation),
+            EpochFence(lambda: self.group.generation.held),
             elsewhere=store,
             expires=True,
             backoff=min(config.offsets_channel_backoff_ms / 1000, 0.2),

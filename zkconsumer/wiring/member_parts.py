@@ -20,7 +20,7 @@ from zkconsumer.core.registration import Registration
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST, FetchSettings
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.fetch.offset_lookup import OffsetLookup
 from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
 from zkconsumer.member.events import CommitsRefused, ListenerReturned, OffsetsMoved, StartsResolved
@@ -37,8 +37,9 @@ from zkconsumer.offsets.commit_schedule import CommitSettings
 from zkconsumer.offsets.committer import Committer
 from zkconsumer.offsets.dual_store import DualStore
 from zkconsumer.stream_delivery import Delivery
-from zkconsumer.streams import KafkaStream, MessageAndMetadata, PacedLease, QueueBudget, StreamQueue
-from zkconsumer.streams.rate_limit import Gate
+from zkconsumer.streams import KafkaStream, MessageAndMetadata, QueueBudget, RateLimitedLease, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader, ReadSettings
+from zkconsumer.streams.rate_limit import HandOutGate
 from zkconsumer.version import VERSION
 from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.lease import Lease
@@ -147,10 +148,10 @@ class MemberParts:
         self.outside = outside
         self.metrics = Metrics()
         self._consumed: Backlog[tuple[str, int, int]] = Backlog(self.metrics, self._tell_consumed)
-        self._budget = QueueBudget(config.queued_max_bytes)
+        self.budget = QueueBudget(config.queued_max_bytes)
         settings = replace(fetch_settings(config), security=channels.security)
         self.delivery: Delivery = outside.delivery or Delivery(consumer, lease)
-        self.fetching = FetchManager(
+        self.fetching = FetcherManager(
             consumer,
             settings,
             brokers,
@@ -158,10 +159,10 @@ class MemberParts:
             resolved=lambda starts: events.put(StartsResolved(starts)),
             refused=self.delivery.refuse,
             metrics=self.metrics,
-            budget=self._budget,
+            budget=self.budget,
         )
         rate = config.consumed_max_per_second
-        self._gate: Gate = PacedLease(lease, rate) if rate else lease
+        self._gate: HandOutGate = RateLimitedLease(lease, rate) if rate else lease
         self.lookup = OffsetLookup(settings, brokers)
         self.listener = None if listener is None else ListenerThread(listener, consumer, self._listener_returned)
 
@@ -204,20 +205,25 @@ class MemberParts:
     ) -> list[KafkaStream[Any, Any]]:
         """Return new streams of a topic, in thread order; ``ended`` is called at the end of each."""
         config = self.config
+        settings = ReadSettings(
+            check_crc=config.check_crcs,
+            read_committed=config.isolation_level == "read_committed",
+            skip_corrupt=config.corrupt_message_policy == "skip",
+            largest_batch=config.batch_expanded_max_bytes,
+        )
         streams: list[KafkaStream[Any, Any]] = [
             KafkaStream(
-                f"{topic}/{self.consumer}-{number}" if topic else f"{self.consumer}-{number}",
-                StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self._budget),
-                self._gate,
+                ChunkReader(
+                    f"{topic}/{self.consumer}-{number}" if topic else f"{self.consumer}-{number}",
+                    StreamQueue(config.queued_max_message_chunks, self.fetching.wake, self.budget),
+                    self._gate,
+                    settings,
+                    self._count,
+                ),
                 timeout=config.consumer_timeout_ms / 1000 if config.consumer_timeout_ms >= 0 else None,
-                check_crc=config.check_crcs,
-                read_committed=config.isolation_level == "read_committed",
-                skip_corrupt=config.corrupt_message_policy == "skip",
-                largest_batch=config.batch_expanded_max_bytes,
-                ended=ended,
-                message_class=message,
                 ends_on_timeout=config.consumer_timeout_action == "end",
-                count=self._count,
+                message_class=message,
+                ended=ended,
             )
             for number in range(count)
         ]

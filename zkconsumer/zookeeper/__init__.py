@@ -1,1 +1,1 @@
-"""What we read and write in ZooKeeper; the only importer of its client library (kazoo)."""
+"""Sessions, nodes and fenced writes in ZooKeeper; the only importer of its client library (kazoo)."""

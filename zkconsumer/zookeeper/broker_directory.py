@@ -1,7 +1,7 @@
-"""The brokers that are registered in ZooKeeper. Any thread.
+"""Reads the brokers that are registered in ZooKeeper. Any thread.
 
-The original reads them anew each time it looks for a leader; over a slow link that takes longer than all else between
-the claim of a partition and its first message.
+The original reads them for each search for a leader. Over a slow link this takes longer than all other steps from the
+claim of a partition to its first message.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from zkconsumer.zookeeper.session import Session
 log = logging.getLogger(__name__)
 
 BELIEVED = 30.0
-"""Seconds after which the brokers are read again though nothing was heard, against a watch that was lost."""
+"""Seconds after which the brokers are read again without any notice: a watch may be lost."""
 
 
 class BrokerDirectory:
-    """The registered brokers, read again only after a watch, or the connection, said that they may be others."""
+    """The registered brokers, read again only after a notice of a watch or a change of the connection."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,8 +32,8 @@ class BrokerDirectory:
         self._known: tuple[int, int, float, Sequence[BrokerNode]] | None = None
 
     def brokers(self, deadline: Deadline) -> Sequence[BrokerNode]:
-        """As :func:`registered_brokers`."""
-        # as of before the reading: what changes while we read makes it old at once
+        """Return the brokers as :func:`registered_brokers` does."""
+        # as of before the reading: a change while we read makes the result old at once
         changes, epoch = self._changes, self._session.lease.epoch
         known = self._known
         if known is not None and known[:2] == (changes, epoch) and monotonic() < known[2]:
@@ -48,10 +48,9 @@ class BrokerDirectory:
 
 
 def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None = None) -> list[BrokerNode]:
-    """The brokers under ``/brokers/ids``, by id. One that cannot be read is left out and logged, not a failure for all.
+    """Return the brokers under ``/brokers/ids``, by id. A broker whose node cannot be read is left out and logged.
 
-    Arguments: ``watch`` is told when another look may show something else.
-    Raises: RegistryError.
+    Arguments: ``watch`` is told when another look may show other brokers. Raises RegistryError.
     """
     ids = broker_ids(session.children(paths.BROKER_IDS, deadline, watch))
     nodes = session.read([paths.broker(broker_id) for broker_id in ids], deadline, watch, watch_missing=False)
@@ -59,12 +58,12 @@ def registered_brokers(session: Session, deadline: Deadline, watch: Watch | None
 
 
 def broker_ids(names: Sequence[str] | None) -> list[int]:
-    """The ids of the registered brokers, from the names of their nodes."""
+    """Return the ids of the registered brokers, from the names of their nodes."""
     return sorted(int(name) for name in names or () if name.isascii() and name.isdecimal())
 
 
 def decode_brokers(ids: Sequence[int], nodes: Sequence[Node | None]) -> list[BrokerNode]:
-    """The brokers with these ids, from their nodes. One that cannot be read is left out and logged."""
+    """Return the brokers with these ids. A broker whose node cannot be read is left out and logged."""
     found = []
     for broker_id, node in zip(ids, nodes, strict=True):
         if node is None:

@@ -1,10 +1,9 @@
-"""What an administrator does to a Kafka cluster through ZooKeeper: topics, and waiting for brokers.
+"""Creates, enlarges and deletes topics of a Kafka cluster through ZooKeeper, and waits for its brokers.
 
-Responsible for the nodes that ``kafka.admin.AdminUtils`` wrote: a topic is its replica assignment under
-``/brokers/topics`` beside its configuration under ``/config/topics``; the controller does the rest. Written this way a
-topic comes into being on brokers of every age in ZooKeeper mode (0.8 to 3.9) without a client of that age.
-The consumer itself never uses this. One ``Admin`` has one session of its own and is used by one thread at a time;
-waiting is by polling, since nothing here is in a hurry.
+It writes the nodes of ``kafka.admin.AdminUtils``: a topic is its replica assignment under ``/brokers/topics`` and its
+configuration under ``/config/topics``; the controller does the rest. So it creates topics on brokers of every age in
+ZooKeeper mode (0.8 to 3.9) without a client of that age. The consumer itself never uses this. One ``Admin`` has its own
+session and is used by one thread at a time. It waits by polling, since nothing here is in a hurry.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from time import sleep
 from typing import Any, Self
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import KazooException
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import MalformedNodeError, RegistryError, RegistryUnavailableError
+from zkconsumer.zookeeper.requests import Requests
+from zkconsumer.zookeeper.security import RegistrySecurity
 
 _POLL_S = 0.02
 _SESSION_S = 10.0
@@ -33,25 +33,24 @@ _TOPICS = "/brokers/topics"
 DEFAULT_TIMEOUT_S = 30.0
 
 
-class Admin:
+class Admin(Requests):
     """A session for administration. ``open`` it, or use it as a context manager."""
 
     def __init__(self, connect: str) -> None:
         """Argument: ``connect`` as in ``zookeeper.connect``, with a chroot or without. No I/O happens here."""
-        self.connect = connect
+        super().__init__(connect, RegistrySecurity())
         self._client: KazooClient = KazooClient(hosts=connect, timeout=_SESSION_S, read_only=False)
 
     def open(self, deadline: Deadline) -> Self:
-        """Connects. Raises: RegistryUnavailableError when ZooKeeper does not answer in time."""
-        # Not start(): that warns about a chroot that does not exist yet, which here is the usual case before the first
-        # broker made it.
+        """Connect. Raises RegistryUnavailableError if ZooKeeper does not answer in time."""
+        # Not start(): it warns about a missing chroot, which the first broker is still to create here.
         if not self._client.start_async().wait(deadline.bounded(DEFAULT_TIMEOUT_S)):
             self.close()
-            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time")
+            raise RegistryUnavailableError(f"ZooKeeper at {self.hosts} did not answer in time")
         return self
 
     def close(self) -> None:
-        """Ends the session. May be called again."""
+        """End the session. May be called again."""
         with contextlib.suppress(KazooException):
             self._client.stop()
             self._client.close()
@@ -65,11 +64,11 @@ class Admin:
     # brokers
 
     def brokers(self) -> tuple[int, ...]:
-        """The ids of the registered brokers, in order."""
-        return tuple(sorted(int(name) for name in self._children(_BROKER_IDS) if name.isdigit()))
+        """Return the ids of the registered brokers, in order."""
+        return tuple(sorted(int(name) for name in self._names(_BROKER_IDS) if name.isdigit()))
 
     def registered_port(self, broker_id: int) -> int | None:
-        """The port a broker is registered with; None where it is not registered or has no plain endpoint.
+        """Return the port that a broker is registered with; None if it is not registered or has no plain endpoint.
 
         Brokers since 0.9 may register -1 as ``port`` and the truth under ``endpoints``.
         """
@@ -82,17 +81,17 @@ class Admin:
         return int(node.get("port", -1))
 
     def wait_until_unregistered(self, broker_id: int, deadline: Deadline) -> bool:
-        """Whether no broker is registered under the id before the deadline."""
+        """Wait until no broker is registered under the id. Returns False at the deadline."""
         return _until(lambda: self._data(f"{_BROKER_IDS}/{broker_id}") is None, deadline)
 
     # topics
 
     def topics(self) -> tuple[str, ...]:
-        """The names of the existing topics, sorted."""
-        return tuple(sorted(self._children(_TOPICS)))
+        """Return the names of the existing topics, sorted."""
+        return tuple(sorted(self._names(_TOPICS)))
 
     def assignment(self, topic: str) -> dict[int, list[int]]:
-        """Partition -> broker ids of a topic; empty where there is none."""
+        """Return partition -> broker ids of a topic; empty if there is no such topic."""
         node = self._json(_topic_path(topic)) or {}
         return {int(partition): list(replicas) for partition, replicas in dict(node.get("partitions", {})).items()}
 
@@ -106,7 +105,7 @@ class Admin:
         assignment: Mapping[int, Iterable[int]] | None = None,
         deadline: Deadline | None = None,
     ) -> None:
-        """Creates a topic and waits until each of its partitions has a leader.
+        """Create a topic and wait until each of its partitions has a leader.
 
         Arguments: ``config`` of the topic, such as ``{"retention.ms": "1000"}``; ``assignment`` partition -> broker ids
         in place of the even spread over the registered brokers.
@@ -127,7 +126,7 @@ class Admin:
         self._wait_for_leaders(topic, replicas, deadline)
 
     def add_partitions(self, topic: str, total: int, *, deadline: Deadline | None = None) -> None:
-        """Enlarges a topic to ``total`` partitions and waits for their leaders; fields of the node we do not know stay.
+        """Enlarge a topic to ``total`` partitions and wait for their leaders. Unknown fields of its node stay.
 
         Raises: ValueError when the topic would not grow, RegistryError when it does not exist or no leader appears.
         """
@@ -140,12 +139,12 @@ class Admin:
         replication = max((len(ids) for ids in present.values()), default=1)
         added = _spread(range(len(present), total), self.brokers(), replication)
         node["partitions"] = {**node["partitions"], **_named(added)}
-        data = json.dumps(node, separators=(",", ":")).encode()
-        self._do(self._client.set_async, _topic_path(topic), data)
+        if not self.write(_topic_path(topic), _encoded(node), Deadline(_ANSWER_S)):
+            raise RegistryError(f"no topic {topic}")
         self._wait_for_leaders(topic, added, deadline)
 
     def delete_topic(self, topic: str, *, deadline: Deadline | None = None) -> None:
-        """Asks the controller to delete a topic and waits until it is gone. The brokers must allow it.
+        """Ask the controller to delete a topic and wait until it is gone. The brokers must allow it.
 
         Raises: RegistryError when there is no such topic or it is still there at the deadline.
         """
@@ -153,15 +152,14 @@ class Admin:
         if self._data(_topic_path(topic)) is None:
             raise RegistryError(f"no topic {topic}")
         request = f"/admin/delete_topics/{topic}"
-        with contextlib.suppress(NodeExistsError):
-            self._do(self._client.create_async, request, b"", makepath=True)
+        self.ensure([request], Deadline(_ANSWER_S))
         # The controller removes its own request last; a topic created before that would be deleted again.
         gone = _until(lambda: self._data(_topic_path(topic)) is None and self._data(request) is None, deadline)
         if not gone:
             raise RegistryError(f"the controller did not delete topic {topic} in time")
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The broker id of a partition's leader; None while there is none."""
+        """Return the broker id of a partition's leader; None while there is none."""
         state = self._json(f"{_topic_path(topic)}/partitions/{partition}/state")
         return None if state is None or state.get("leader", -1) < 0 else int(state["leader"])
 
@@ -173,28 +171,15 @@ class Admin:
 
     # nodes
 
-    def _do(self, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Runs one of the client's ``*_async`` operations; its plain ones would wait for ever for a lost server."""
-        try:
-            return operation(*arguments, **options).get(timeout=_ANSWER_S)
-        except (NoNodeError, NodeExistsError):
-            raise
-        except KazooTimeoutError as late:
-            raise RegistryUnavailableError(f"ZooKeeper at {self.connect} did not answer in time") from late
-        except KazooException as error:
-            raise RegistryError(f"ZooKeeper at {self.connect}: {error!r}") from error
+    def _connected_client(self) -> KazooClient:
+        return self._client
 
     def _data(self, path: str) -> bytes | None:
-        try:
-            return bytes(self._do(self._client.get_async, path)[0])
-        except NoNodeError:
-            return None
+        node = self.read([path], Deadline(_ANSWER_S))[0]
+        return None if node is None else node.data
 
-    def _children(self, path: str) -> list[str]:
-        try:
-            return list(self._do(self._client.get_children_async, path))
-        except NoNodeError:
-            return []
+    def _names(self, path: str) -> tuple[str, ...]:
+        return self.children(path, Deadline(_ANSWER_S)) or ()
 
     def _json(self, path: str) -> dict[str, Any] | None:
         data = self._data(path)
@@ -209,13 +194,17 @@ class Admin:
         return node
 
     def _put(self, path: str, node: Mapping[str, object], *, replace: bool = False) -> None:
-        data = json.dumps(node, separators=(",", ":")).encode()
-        try:
-            self._do(self._client.create_async, path, data, makepath=True)
-        except NodeExistsError:
-            if not replace:
-                raise RegistryError(f"{path} exists") from None
-            self._do(self._client.set_async, path, data)
+        data, deadline = _encoded(node), Deadline(_ANSWER_S)
+        self.ensure([path.rpartition("/")[0]], deadline)
+        if self.create(path, data, deadline):
+            return
+        if not replace:
+            raise RegistryError(f"{path} exists")
+        self.write(path, data, deadline)
+
+
+def _encoded(node: Mapping[str, object]) -> bytes:
+    return json.dumps(node, separators=(",", ":")).encode()
 
 
 def _topic_path(topic: str) -> str:
@@ -227,7 +216,7 @@ def _named(replicas: Mapping[int, list[int]]) -> dict[str, list[int]]:
 
 
 def _spread(partitions: Iterable[int], brokers: tuple[int, ...], replication: int) -> dict[int, list[int]]:
-    """Partition p's replicas begin at the p-th broker, counted around. Raises: ValueError with too few brokers."""
+    """Spread replicas: those of partition p begin at the p-th broker, counted around. Raises ValueError."""
     if not 1 <= replication <= len(brokers):
         raise ValueError(f"replication {replication} with {len(brokers)} brokers registered")
     return {

@@ -1,13 +1,13 @@
-"""Claims, commits and releases that ZooKeeper itself refuses to anybody who no longer owns the partition.
+"""Claims, commits and releases that ZooKeeper itself refuses to a member that no longer owns the partition.
 
-An owner node of ours carries data version 1 (it is written once more in the transaction that creates it; a Scala
-member's has 0), and every claim of ours writes the offset node, so that its version moves on. A commit checks the
-owner's version and names the offset's: whoever lost the partition, to one of ours or to a Scala member, is refused
-and has written nothing. A release checks the same, so that nobody's owner node but our own is ever deleted; the
-original deletes whatever stands there.
+An owner node of ours has data version 1, since the transaction that creates it writes it once more. The owner node of a
+Scala member has version 0. Every claim of ours also writes the offset node, so that its version moves on. A commit
+checks the owner node's version and names the offset node's. So a member that lost the partition, to one of ours or to a
+Scala member, is refused and has written nothing. A release checks the same, so that it deletes no owner node but our
+own; the original deletes any.
 
-Each function takes many partitions and does them in one transaction, split only by its size; partitions that make it
-fail are taken out and the others are done at once. Pure calls on a session: no state, any thread.
+Each function handles many partitions in one transaction, split only by its size. Partitions that make it fail are taken
+out, and the others are done at once. The functions keep no state; any thread.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ OWNER_VERSION = 1
 """The data version of an owner node of ours."""
 
 REQUEST_BYTES = 512 * 1024
-"""Largest transaction to send: half of a server's default jute.maxbuffer, for paths are longer with a chroot."""
+"""Largest transaction to send: half of a server's default jute.maxbuffer, since a chroot makes paths longer."""
 
 _OPERATION_OVERHEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOffset:
-    """An offset node as it was last read or written: content (negative: no valid offset) and data version; None: no
-    node.
+    """An offset node as last read or written: its content (negative: no valid offset) and its data version.
+
+    Both are None if there is no node.
     """
 
     offset: int | None
@@ -56,8 +57,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An offset to write for a partition we own, with the offset node as last seen. ``offset`` None: write nothing,
-    only check.
+    """An offset to write for a partition we own, with the offset node as last seen.
+
+    ``offset`` None only checks that the partition is ours.
     """
 
     partition: TopicPartition
@@ -78,7 +80,7 @@ class Change:
 
 
 class Outcome(Enum):
-    """What became of one partition's part."""
+    """The result for one partition."""
 
     DONE = "done"
     OWNED = "another member's owner node exists"
@@ -89,16 +91,16 @@ class Outcome(Enum):
 
 
 Build = Callable[[Transaction], Sequence[Outcome]]
-"""Adds one partition's operations and says, one entry an operation, what a failure there means."""
+"""Adds one partition's operations; returns for each operation the outcome if it fails."""
 
 Part = tuple[TopicPartition, int, Build]
-"""One partition's part in a transaction: its bytes, without what every operation has, and how to add it."""
+"""One partition's part of a transaction: its size in bytes, and the function that adds it."""
 
 
 def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadline) -> dict[TopicPartition, Outcome]:
-    """Own partitions: create the owner nodes and move the versions of the offset nodes on.
+    """Claim partitions: create the owner nodes and move the versions of the offset nodes on.
 
-    Returns an outcome for each; :attr:`Outcome.DONE` also means that the offset was still the one that was read.
+    Returns an outcome for each. :attr:`Outcome.DONE` also means that the offset was still as read before.
     """
 
     def build(wanted: Claim) -> Part:
@@ -110,7 +112,7 @@ def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadl
             transaction.write(owner, data, 0)
             if wanted.known.version is None:
                 return (Outcome.OWNED, Outcome.OWNED)
-            # the same content again, negative too: only the version shall move
+            # the same content again, also a negative one: only the version shall move
             transaction.write(offset, node_codecs.encode_offset(wanted.known.offset or 0), wanted.known.version)
             return (Outcome.OWNED, Outcome.OWNED, Outcome.OFFSET_MOVED)
 
@@ -122,7 +124,7 @@ def claim(session: Session, group: str, claims: Sequence[Claim], deadline: Deadl
 def commit(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
-    """Write offsets of partitions we own; a missing offset node is created."""
+    """Write offsets of partitions we own; create missing offset nodes."""
     return _perform(session, [_committing(group, one, release=False) for one in commits], deadline)
 
 
@@ -165,7 +167,7 @@ def write_unowned(
 def release(
     session: Session, group: str, commits: Sequence[Commit], deadline: Deadline
 ) -> dict[TopicPartition, Outcome]:
-    """Give partitions up: the last commit and the deletion of the owner node, together or not at all."""
+    """Release partitions: do the last commit and delete the owner node, of each both or neither."""
     return _perform(session, [_committing(group, one, release=True) for one in commits], deadline)
 
 
@@ -193,12 +195,12 @@ def _committing(group: str, one: Commit, *, release: bool) -> Part:
 
 
 def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
-    """All parts that can be done, in as few transactions as their size and the others allow.
+    """Do all parts that can be done, in as few transactions as possible.
 
-    A transaction tells only of the first part that makes it fail. That one is taken out and the rest is sent again;
-    where that fails too, what stands in ZooKeeper tells all those that cannot be done, and where it does not tell (a
-    right that is missing), ever smaller transactions find them. To take out one after the other would send n parts n
-    times where many members claim the same partitions at once.
+    A transaction names only the first part that makes it fail. That part is taken out, and the rest is sent again. If
+    that fails too, the nodes in ZooKeeper tell which other parts cannot be done. If they do not tell (a right is
+    missing), ever smaller transactions find them. Taking out one part after the other would send n parts n times when
+    many members claim the same partitions at once.
     """
     outcomes: dict[TopicPartition, Outcome] = {}
     waiting = [(batch, 0) for batch in _batches(parts)]
@@ -219,35 +221,35 @@ def _perform(session: Session, parts: Sequence[Part], deadline: Deadline) -> dic
 
 
 class _Needs(Transaction):
-    """Writes down what must stand where for the operations to succeed: a version, or None for no node at all."""
+    """Records the version that each node must have for the operations to succeed; None for no node."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.needs: list[tuple[str, int | None]] = []
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Needs that there is no node."""
+        """Record that there must be no node."""
         self.needs.append((path, None))
 
     def check(self, path: str, version: int) -> None:
-        """Needs a node of that version."""
+        """Record the version of the node."""
         self.needs.append((path, version))
 
     def write(self, path: str, data: bytes, version: int = -1) -> None:
-        """Needs a node of that version."""
+        """Record the version of the node."""
         self.needs.append((path, version))
 
     def delete(self, path: str, version: int = -1) -> None:
-        """Needs a node of that version."""
+        """Record the version of the node."""
         self.needs.append((path, version))
 
 
 def _hopeless(session: Session, parts: Sequence[Part], deadline: Deadline) -> dict[TopicPartition, Outcome]:
-    """Those that cannot be done, by what stands in ZooKeeper now, and why."""
+    """Return the parts that cannot be done with the nodes as they are now, with the reasons."""
     needs: list[tuple[TopicPartition, str, int | None, Outcome]] = []
     for partition, _, add in parts:
         recorded = _Needs()
-        first: dict[str, tuple[int | None, Outcome]] = {}  # what comes after depends on that
+        first: dict[str, tuple[int | None, Outcome]] = {}  # later operations depend on it
         meanings = add(recorded)
         for (path, version), meaning in zip(recorded.needs, meanings, strict=True):
             first.setdefault(path, (version, meaning))
@@ -275,7 +277,7 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def _transact(session: Session, builds: Sequence[Build], deadline: Deadline) -> tuple[int, Outcome] | None:
-    """Do it all, or say which part stands in the way and why."""
+    """Do all parts, or return the index of the part that failed and the outcome."""
     owners: list[tuple[int, Outcome]] = []
 
     def build(transaction: Transaction) -> None:

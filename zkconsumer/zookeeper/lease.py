@@ -1,12 +1,12 @@
-"""How long we may still believe that our ZooKeeper session, and with it all we own, is alive.
+"""The time until which our ZooKeeper session, and with it our partitions, is certainly ours.
 
 The server ends a session when it heard nothing for the session timeout. An answered request proves that the server
-heard us at or after the moment we sent it, so from that moment on nobody else can own what we own for one whole
-timeout. The lease is therefore stamped with the *send* time: stamped with the time of the answer it would lie after a
-pause of the process, when an answer that had waited in the socket is read long after the server gave the session up.
+heard us at or after the moment we sent it. From that moment on nobody else can own our partitions for one whole
+timeout. So the lease is stamped with the *send* time. The time of the answer would be wrong after a pause of the
+process: an answer may wait in the socket until long after the server gave the session up.
 
-Written by the session (its connection thread and whoever completes a request), read by every stream for each message:
-reading ``until`` is a plain attribute, the writes happen under a small lock that guards nothing else.
+The session writes the lease, on its connection thread and on threads that complete a request. Every stream reads it for
+each message: ``until`` is a plain attribute. The writes happen under a small lock that guards nothing else.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ class Lease:
         self._waiting: set[WakeFlag] = set()
         self.epoch = 0
         self.safe_until = CLOSED
-        """Until when an answer that came in time made hand-outs safe, the last one that did. An answer that took longer
-        than the timeout proves something, too, but nothing of use.
-        """
+        """The end of the last lease that an answer in time gave. An answer later than the timeout gives none."""
 
     def renew(self, sent_at: float, timeout: float) -> None:
-        """A request sent at ``sent_at`` (monotonic seconds) was answered; the session's timeout is ``timeout``
-        seconds.
+        """Renew the lease: a request sent at ``sent_at`` (monotonic seconds) was answered.
+
+        ``timeout`` is the session's, in seconds.
         """
         with self._lock:
             self._stamped = max(self._stamped, sent_at + timeout)
@@ -56,13 +55,11 @@ class Lease:
                     self.wake()
 
     def resume(self, epoch: int) -> None:
-        """The session is connected (again), and whoever owns the group's state has dealt with what happened to it
-        meanwhile.
+        """Let the lease count again: the session is connected, and the group's thread knows what happened meanwhile.
 
-        From now on the lease counts as far as it was stamped. ``epoch`` is that of the connection which was dealt
-        with: where the session was suspended or lost again since, this does nothing. Were the lease resumed at once
-        by the connection, messages of a session that has ended could be handed out until the group's thread hears of
-        the end.
+        ``epoch`` is that of the connection the group's thread knows of. If the session was suspended or lost again
+        since, this does nothing. If the connection itself resumed the lease, messages of an ended session could be
+        handed out until the group's thread hears of the end.
         """
         with self._lock:
             if epoch != self.epoch:
@@ -72,14 +69,14 @@ class Lease:
             self.wake()
 
     def suspend(self) -> None:
-        """The connection is gone: nothing is handed out until it is back, though the session may live on."""
+        """Note that the connection is gone: nothing is handed out until it is back, though the session may live on."""
         with self._lock:
             self._connected = False
             self.epoch += 1
             self.until = CLOSED
 
     def void(self) -> None:
-        """The session ended: what it proved counts no more."""
+        """Note that the session ended: its answers count no more."""
         with self._lock:
             self._connected = False
             self.epoch += 1
@@ -88,14 +85,14 @@ class Lease:
             self.wake()
 
     def lapse(self, ago: float = 0.0) -> None:
-        """Count it as over since ``ago`` seconds, as though so much time had passed (to test what then happens)."""
+        """Let the lease count as over for ``ago`` seconds. For tests."""
         with self._lock:
             self._stamped = self.safe_until = monotonic() - ago
             self.until = min(self.until, self._stamped)
 
     @property
     def ends_at(self) -> float:
-        """When what we own stops being ours unless the session is heard of again (monotonic seconds)."""
+        """The time at which our partitions stop being ours unless an answer comes (monotonic seconds)."""
         return self._stamped
 
     @property
@@ -104,7 +101,7 @@ class Lease:
         return monotonic() < self.until
 
     def wait(self, deadline: Deadline) -> bool:
-        """Block until the lease is valid, something changed, or the deadline passed; returns whether it is valid."""
+        """Block until the lease is valid, its state changed, or the deadline passed; return whether it is valid."""
         flag = WakeFlag()
         self._waiting.add(flag)  # before the look, or a change after it would wake nobody
         try:
@@ -115,6 +112,6 @@ class Lease:
         return self.valid
 
     def wake(self) -> None:
-        """Wake everybody in :meth:`wait`, so that they look at what changed."""
+        """Wake all threads in :meth:`wait`, so that they look again."""
         for flag in tuple(self._waiting):
             flag.set()

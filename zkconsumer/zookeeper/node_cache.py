@@ -1,4 +1,4 @@
-"""What we have read of ZooKeeper and may still believe, because a watch would have told us otherwise.
+"""Caches watched nodes: a cached node is current, because its watch has not fired.
 
 A node is read once and then only again after its watch fired, so a change costs what changed and not the size of the
 group. ZooKeeper's watches fire once: reading again arms them again. The owner of a :class:`NodeCache` is one thread
@@ -38,12 +38,11 @@ class NodeCache:
         self._deleted: set[str] = set()
 
     def look(self, wanted: Look, deadline: Deadline, *, believing: bool = False) -> Seen:
-        """What is wanted, in one round trip: of what is watched only what is not known, or changed since, is read.
+        """Return the wanted nodes in one round trip; read watched nodes only if they are unknown or have changed.
 
-        ``existing`` that do not exist are not remembered: they are for nodes that we are about to make ourselves, whose
-        watches would only tell us of that. With ``believing`` one that was deleted, as a watch told, is not asked for:
-        only for who finds out otherwise where that is old, since watches tell on another thread than answers come, and
-        perhaps of a node that was made anew meanwhile.
+        Missing ``existing`` nodes are not remembered: the caller is about to create them, and a watch would only tell
+        of that. With ``believing`` an ``existing`` node that was deleted, as a watch told, is not read. Only for
+        callers that find out otherwise if it exists again: watches fire on another thread than answers arrive on.
         """
         nodes = [path for path in dict.fromkeys(wanted.nodes) if path not in self._nodes or path in self._stale_nodes]
         gone = {path for path in wanted.existing if believing and path in self._deleted}
@@ -51,7 +50,7 @@ class NodeCache:
         children = [path for path in wanted.children if not self._lists(path)]
         rare = [path for path in wanted.rare if not self._lists(path)]
         asked = Look(nodes, existing, wanted.plain, wanted.stats, children, rare)
-        # a mark set while we read must survive, so it is taken away before the request is sent
+        # a mark that is set while we read must survive, so it is removed before the request is sent
         self._stale_nodes.difference_update(nodes, existing)
         self._stale_children.difference_update(children, rare)
         self._deleted.difference_update(nodes, existing)
@@ -71,36 +70,36 @@ class NodeCache:
         return Seen(found, {path: self._children[path] for path in (*wanted.children, *wanted.rare)})
 
     def nodes(self, paths: Iterable[str], deadline: Deadline) -> Mapping[str, Node | None]:
-        """The nodes at ``paths`` (None: missing); only those not known, or changed since, are read."""
+        """Return the nodes at ``paths`` (None: missing); read only unknown and changed ones."""
         return self.look(Look(nodes=list(dict.fromkeys(paths))), deadline).nodes
 
     def stands(self, path: str) -> bool:
-        """Whether a node is known to exist, and nothing was heard of it since. Asks nothing."""
+        """Return whether a node exists as far as the cache knows. Asks nothing."""
         return self._nodes.get(path) is not None and path not in self._stale_nodes
 
     def _lists(self, path: str) -> bool:
         return path in self._children and path not in self._stale_children
 
     def known(self, paths: Iterable[str]) -> Mapping[str, Node | None]:
-        """What is known of these without asking; those of which nothing is are left out."""
+        """Return the cached nodes at these paths, without asking; unknown ones are left out."""
         return {path: self._nodes[path] for path in paths if path in self._nodes}
 
     def children(self, path: str, deadline: Deadline) -> tuple[str, ...] | None:
-        """The names of a node's children, or None where it is missing."""
+        """Return the names of a node's children, or None if it is missing."""
         return self.look(Look(children=[path]), deadline).children[path]
 
     def refresh(self, but: Collection[str] = ()) -> None:
-        """Believe nothing any more (the connection was away, or a reconciliation is due) ``but`` these nodes."""
+        """Forget all ``but`` these nodes: the connection was away, or a reconciliation is due."""
         self._nodes = {path: node for path in but if (node := self._nodes.get(path, _UNKNOWN)) is not _UNKNOWN}
         self._children.clear()
-        # in this order: a mark that is made meanwhile is for something to be read anyway, or stays. Without it those of
-        # nodes that will never be read again, as of members that left, would be kept for ever
+        # in this order: a mark that is set meanwhile stays, or its node is read anyway. Without this the marks of nodes
+        # that are never read again, as those of members that left, would be kept for ever
         self._stale_nodes.intersection_update(but)
         self._stale_children.clear()
         self._deleted.clear()
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Read these again at the next request."""
+        """Forget these, so that the next request reads them."""
         for path in paths:
             self._nodes.pop(path, None)
             self._children.pop(path, None)
@@ -125,7 +124,7 @@ class DecodedNodes(Generic[T]):
     every topic for every event.
 
     Arguments: ``decode`` makes a value of bytes and a path, or raises MalformedNodeError; ``meanwhile`` is called
-    before each, for there may be thousands.
+    before each, since there may be thousands.
     """
 
     def __init__(self, decode: Callable[[bytes, str], T], meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -134,8 +133,9 @@ class DecodedNodes(Generic[T]):
         self._known: dict[str, tuple[Node, T | MalformedNodeError]] = {}
 
     def of(self, nodes: Mapping[str, Node | None]) -> tuple[dict[str, T], dict[str, str]]:
-        """The values of the nodes that exist, by path, and of those that cannot be read the reasons. What is known of
-        any other path is forgotten.
+        """Return the values of existing nodes by path, and the reasons of nodes that cannot be read.
+
+        Nodes of other paths are forgotten.
         """
         self._known = {path: self._decoded(path, node) for path, node in nodes.items() if node is not None}
         values: dict[str, T] = {}
@@ -149,7 +149,7 @@ class DecodedNodes(Generic[T]):
 
     def _decoded(self, path: str, node: Node) -> tuple[Node, T | MalformedNodeError]:
         known = self._known.get(path)
-        # the content too: a ZooKeeper that lost its data numbers its transactions from the start again
+        # compare the content too: a ZooKeeper that lost its data numbers its transactions from the start again
         if known is not None and (known[0] is node or known[0] == node):
             return known
         self._meanwhile()

@@ -1,12 +1,19 @@
 """Bytes of nodes <-> typed records. Pure; any thread.
 
-What others wrote is never trusted: whatever the bytes are, a decoder returns a value or raises MalformedNodeError with
-the node's path, and nothing else. What the original (1.1.1) accepts, we accept with the same meaning, since all members
-must draw the same picture of the group: text after the first JSON document, duplicate keys (the last wins), bytes that
-are no UTF-8 outside of names (read as U+FFFD), and a lone backslash in a string, which 1.0.1 and later read as itself
-on a second try (KAFKA-6319). What it refuses, we refuse. Refused on purpose although it might accept: nodes over 1 MB,
-nesting deeper than 200 levels (its parser overflows its stack somewhere beyond), registrations over 128 kB, and more
-than 100,000 streams of one member, which would only exhaust everybody's memory.
+Nodes of others are never trusted: whatever the bytes are, a decoder returns a value or raises MalformedNodeError with
+the node's path, and nothing else.
+
+All members must see the same group, so a decoder accepts and refuses the same nodes as the original (1.1.1). Accepted:
+
+- text after the first JSON document, and duplicate keys (the last wins);
+- bytes that are no UTF-8 outside of names (read as U+FFFD);
+- a lone backslash in a string, which 1.0.1 and later read as itself on a second try (KAFKA-6319).
+
+Refused on purpose, although the original might accept them, since they would only exhaust memory:
+
+- nodes over 1 MB, and registrations over 128 kB;
+- nesting deeper than 200 levels (the original's parser overflows its stack somewhere beyond);
+- more than 100,000 streams of one member.
 """
 
 from __future__ import annotations
@@ -25,25 +32,6 @@ from zkconsumer.errors import MalformedNodeError
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.zookeeper import paths
 
-__all__ = [
-    "MAX_NODE_BYTES",
-    "MAX_REGISTRATION_BYTES",
-    "MAX_STREAMS",
-    "UNREADABLE",
-    "BrokerNode",
-    "PartitionState",
-    "Registration",
-    "decode_broker",
-    "decode_offset",
-    "decode_owner",
-    "decode_partition_state",
-    "decode_registration",
-    "decode_topic",
-    "encode_offset",
-    "encode_owner",
-    "encode_registration",
-]
-
 MAX_NODE_BYTES = 1 << 20
 """ZooKeeper's own limit for one node (jute.maxbuffer)."""
 
@@ -52,12 +40,12 @@ MAX_STREAMS = 100_000
 
 
 class _Unreadable(bytes):
-    """A content that we do not have."""
+    """The content of a node that we may not read."""
 
 
 UNREADABLE: Final[bytes] = _Unreadable()
-"""Stands for the content of a node that ZooKeeper does not let us read: every decoder says so, and the node harms no
-more than any other that cannot be read.
+"""Stands for the content of a node that ZooKeeper does not let us read. Every decoder raises MalformedNodeError for it,
+so that the node does no more harm than any other malformed one.
 """
 
 _MAX_DEPTH = 200
@@ -91,7 +79,7 @@ class PartitionState:
 
 
 class _NotJson(Exception):
-    """The text is no JSON document; for a topic node that means "no partitions", for all others it is an error."""
+    """The text is no JSON document: for a topic node this means "no partitions", for all others it is an error."""
 
 
 # --- JSON as the original's parser reads it ---------------------------------------------------------------------------
@@ -102,7 +90,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int | str:
-    """Numbers that no field of ours can hold stay text: converting a million digits takes minutes."""
+    """Convert a number, but leave very long ones as text: converting a million digits takes minutes."""
     return int(digits) if len(digits) <= 20 else digits + " "
 
 
@@ -110,8 +98,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
 
 
 def _too_deep(text: str) -> bool:
-    """Whether brackets nest beyond our limit. Counted before parsing, so that the verdict does not depend on our own
-    stack.
+    """Return whether brackets nest beyond our limit.
+
+    They are counted before parsing, so that the verdict does not depend on our own stack.
     """
     if text.count("[") + text.count("{") <= _MAX_DEPTH:
         return False
@@ -137,7 +126,7 @@ def _text(data: bytes | None, path: str) -> str:
 
 
 def _first_document(text: str) -> object:
-    """The first JSON document in ``text``; what follows it is ignored. Raises _NotJson."""
+    """Return the first JSON document in ``text``; ignore the rest. Raises _NotJson."""
     start = len(text) - len(text.lstrip(" \t\r\n"))
     try:
         return _DECODER.raw_decode(text, start)[0]
@@ -180,15 +169,16 @@ def _object(value: object, path: str, what: str) -> dict[str, object]:
 
 
 def _int(value: object, path: str, what: str) -> int:
-    """A JSON integer of 32 bits: the original reads neither 1.0 nor "1" nor true as one."""
+    """Return a JSON integer of 32 bits. The original reads neither 1.0 nor "1" nor true as one."""
     if not isinstance(value, int) or isinstance(value, bool) or value not in _INT32:
         raise MalformedNodeError(path, f"{what} should be a 32-bit integer, not {_shown(value)}")
     return value
 
 
 def _java_integer(text: str, allowed: range) -> int | None:
-    """The number that Java's ``parseInt``/``parseLong`` read: a sign, decimal digits of any script, no blanks; else
-    None.
+    """Return the number that Java's ``parseInt`` or ``parseLong`` reads: a sign, digits of any script, no blanks.
+
+    None if Java reads none.
     """
     if _JAVA_INTEGER.fullmatch(text) is None:
         return None
@@ -203,7 +193,7 @@ def _java_integer(text: str, allowed: range) -> int | None:
 
 
 def _check_extra(value: object, where: str) -> None:
-    """Readers up to 0.11 read every JSON number as 32 bits, and one they cannot read stops the whole group."""
+    """Refuse numbers beyond 32 bits: members up to 0.11 cannot read them, and that stops the whole group."""
     if isinstance(value, float) or (isinstance(value, int) and value not in _INT32):
         raise ValueError(f"{where}: {value!r} would stop the rebalance of old members; write it as text")
     if isinstance(value, Mapping):
@@ -219,11 +209,11 @@ def _check_extra(value: object, where: str) -> None:
 
 
 def encode_registration(registration: Registration) -> bytes:
-    """The bytes of a member's node: compact JSON, keys in the original's order, extra keys after them.
+    """Return the bytes of a member's node: compact JSON, keys in the original's order, extra keys after them.
 
-    Raises ValueError for what would poison the group: stream counts that are no integers from 1 to 100,000, more than
-    128 kB in all, numbers beyond 32 bits, non-finite or broken ones, lone surrogates. An expression is escaped exactly
-    once, as JSON wants it; 1.0.1 to 1.1.1 escape their own twice and then match nothing.
+    Raises ValueError for content that would stop the group: stream counts that are no integers from 1 to 100,000, more
+    than 128 kB in all, numbers beyond 32 bits or not finite, lone surrogates. An expression is escaped exactly once, as
+    JSON wants it; 1.0.1 to 1.1.1 escape their own twice and then match nothing.
     """
     for name, streams in registration.subscription.items():
         if not isinstance(streams, int) or isinstance(streams, bool) or not 1 <= streams <= MAX_STREAMS:
@@ -252,10 +242,10 @@ def encode_registration(registration: Registration) -> bytes:
 
 
 def decode_registration(data: bytes | None, path: str) -> Registration:
-    """What the member whose node is at ``path`` asks for. Raises MalformedNodeError, also for an expression that is
-    none.
+    """Return the subscription of the member whose node is at ``path``.
 
-    ``pattern`` and ``subscription`` are required; ``version`` and ``timestamp`` are not, and are not checked either.
+    ``pattern`` and ``subscription`` are required; ``version`` and ``timestamp`` are neither required nor checked.
+    Raises MalformedNodeError, also for an invalid expression.
     """
     if data is not None and len(data) > MAX_REGISTRATION_BYTES:
         raise MalformedNodeError(
@@ -284,7 +274,7 @@ def decode_registration(data: bytes | None, path: str) -> Registration:
 
 
 def _check_subscription(registration: Registration, path: str) -> None:
-    """Counts and names, where the original looks at them: a wildcard's further entries it never touches."""
+    """Check counts and names as the original does, which ignores further entries of a wildcard."""
     used = [registration.wildcard] if registration.is_wildcard else registration.subscription.items()
     for name, streams in used:
         if not 1 <= streams <= MAX_STREAMS:
@@ -302,14 +292,12 @@ def _check_subscription(registration: Registration, path: str) -> None:
 
 
 def encode_owner(thread: ThreadId) -> bytes:
-    """The content of an owner node: the thread id as plain text."""
+    """Return the content of an owner node: the thread id as plain text."""
     return thread.encode("utf-8")
 
 
 def decode_owner(data: bytes | None, path: str) -> ThreadId:
-    """The thread that holds the partition whose owner node is at ``path``. Raises MalformedNodeError where there is no
-    text.
-    """
+    """Return the thread id in the owner node at ``path``. Raises MalformedNodeError if it holds no text."""
     text = _text(data, path)
     if not text or "\ufffd" in text:
         raise MalformedNodeError(path, f"should hold a thread id, not {_excerpt(data)}")
@@ -317,17 +305,16 @@ def decode_owner(data: bytes | None, path: str) -> ThreadId:
 
 
 def encode_offset(offset: int) -> bytes:
-    """The content of an offset node: the next offset to consume, in decimal. Raises ValueError beyond 64 bits."""
+    """Return the content of an offset node: the next offset to consume, in decimal. Raises ValueError."""
     if offset not in _INT64:
         raise ValueError(f"{offset} does not fit into an offset")
     return b"%d" % offset
 
 
 def decode_offset(data: bytes | None, path: str) -> int:
-    """The next offset to consume; negative means "none, use auto.offset.reset". Raises MalformedNodeError.
+    """Return the next offset to consume; negative means "none, use auto.offset.reset". Raises MalformedNodeError.
 
-    Read like the original, with Java's ``Long.parseLong`` on the untrimmed text: a leading ``+`` is fine, blanks are
-    not.
+    The text is read as the original does, with Java's ``Long.parseLong``: a leading ``+`` is fine, blanks are not.
     """
     text = _text(data, path)
     value = _java_integer(text, _INT64)
@@ -340,10 +327,10 @@ def decode_offset(data: bytes | None, path: str) -> int:
 
 
 def decode_broker(data: bytes | None, path: str) -> BrokerNode:
-    """A broker's registration, formats 1 to 5 and whatever comes later. Raises MalformedNodeError.
+    """Return a broker's registration, in formats 1 to 5 and later ones. Raises MalformedNodeError.
 
-    Format 1 has one PLAINTEXT endpoint, ``host`` and ``port``; later ones list ``endpoints`` and ignore these two,
-    which are null and -1 where no listener is PLAINTEXT. Of several endpoints, those that cannot be read are left out.
+    Format 1 has one PLAINTEXT endpoint, ``host`` and ``port``. Later formats list ``endpoints``; there the two fields
+    are ignored, and are null and -1 if no listener is PLAINTEXT. Endpoints that cannot be read are left out.
     """
     try:
         broker_id = paths.parse_broker(path)
@@ -387,10 +374,10 @@ def _endpoint(
 
 
 def decode_topic(data: bytes | None, path: str) -> tuple[int, ...]:
-    """A topic's partition numbers, ascending; gaps are legal. Raises MalformedNodeError.
+    """Return a topic's partition numbers, ascending; gaps are legal. Raises MalformedNodeError.
 
-    As in the original: text that is no JSON, or JSON without ``partitions``, means no partitions (yet); "00" and "+1"
-    fold onto 0 and 1, and "-1" is taken as a number. Null data is an error.
+    As in the original, text that is no JSON, or JSON without ``partitions``, means no partitions (yet). "00" and "+1"
+    fold onto 0 and 1, and "-1" is a number. Null data is an error.
     """
     try:
         document = _object(_json(data, path), path, "the node")
@@ -415,7 +402,7 @@ def _ints(value: object, path: str, what: str) -> tuple[int, ...]:
 
 
 def decode_partition_state(data: bytes | None, path: str) -> PartitionState:
-    """A partition's leader and in-sync replicas. Raises MalformedNodeError."""
+    """Return a partition's leader and in-sync replicas. Raises MalformedNodeError."""
     document = _json_object(data, path)
     return PartitionState(
         leader=_int(document.get("leader"), path, "leader"),

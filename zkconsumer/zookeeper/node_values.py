@@ -1,4 +1,4 @@
-"""What is asked of ZooKeeper's nodes, and what is told of them. Plain values; any thread."""
+"""Values of requests to ZooKeeper: nodes, watch events, and reads of many nodes at once. Any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zkconsumer.zookeeper.node_codecs import UNREADABLE
 
 
 class NodeEventKind(Enum):
-    """What happened to a watched node."""
+    """The kind of change of a watched node."""
 
     CREATED = "created"
     DELETED = "deleted"
@@ -21,7 +21,7 @@ class NodeEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A watch fired; it has to be set again."""
+    """An event of a watch. The watch has fired and must be set again."""
 
     kind: NodeEventKind
     path: str
@@ -32,7 +32,7 @@ Watch = Callable[[NodeEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's content and those parts of its stat that decisions need."""
+    """A node's content and the parts of its stat that decisions need."""
 
     data: bytes
     version: int
@@ -42,18 +42,22 @@ class Node:
 
 
 FORBIDDEN: Final = Node(UNREADABLE, -2, -2, -2, 0)
-"""A node that is there, and of which ZooKeeper tells us nothing: its rights forbid us to read it. (Servers since 3.8.4
-refuse its stat too.) No node has its version; -1 would mean any.
+"""Stands for an existing node whose rights forbid us to read it. (Servers since 3.8.4 refuse its stat too.)
+
+No node has its version; -1 would mean any version.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is to be read in one round trip, as paths, each in one list.
+    """Paths to read in one round trip, each in one list.
 
-    Contents: ``nodes`` are watched, also where they are missing; ``existing`` only where they exist; ``plain`` not at
-    all, and neither are ``stats``, of which no content is told. Names below a node: ``children``, watched, also where
-    the node is missing; ``rare`` are the same of nodes that hardly ever exist, which costs less where they do not.
+    - ``nodes``: contents, with a watch, also on missing nodes;
+    - ``existing``: contents, with a watch only on nodes that exist;
+    - ``plain``: contents without a watch;
+    - ``stats``: stats without contents and without a watch;
+    - ``children``: names of the children, with a watch, also on missing nodes;
+    - ``rare``: the same for nodes that hardly ever exist; it costs less if they do not.
     """
 
     nodes: Sequence[str] = ()
@@ -64,13 +68,13 @@ class Look:
     rare: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is anything to be read."""
+        """Return whether there is anything to read."""
         return any((self.nodes, self.existing, self.plain, self.stats, self.children, self.rare))
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a :class:`Look` showed: nodes, and the names of children, by path; None for each that does not exist."""
+    """The result of a :class:`Look`: nodes, and names of children, by path; None for a missing node."""
 
     nodes: Mapping[str, Node | None] = field(default_factory=dict)
     children: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Every path of the group and of the cluster in ZooKeeper, both directions. Pure; any thread.
+"""Paths of the group and of the cluster in ZooKeeper. Pure; any thread.
 
 Paths are relative to the chroot of ``zookeeper.connect``. They are those of the original (section "Paths" of Kafka's
-own "data structures in ZooKeeper"), partition nodes being bare decimal numbers. Where the original would build an
-invalid or a wrong path from an odd name, we raise ValueError before anything is sent.
+own "data structures in ZooKeeper"); partition nodes are bare decimal numbers. The original builds an invalid or a wrong
+path from an odd name. Here such a name raises ValueError before anything is sent.
 """
 
 from __future__ import annotations
@@ -10,22 +10,17 @@ from __future__ import annotations
 import re
 
 from zkconsumer.core.node_names import name_problem
-from zkconsumer.model import ConsumerId, TopicPartition
+from zkconsumer.model import TopicPartition
 
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 
-_OWNER = re.compile(r"/consumers/([^/]+)/owners/([^/]+)/(-?[0-9]+)", re.ASCII)
-_OFFSET = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/(-?[0-9]+)", re.ASCII)
-_MEMBER = re.compile(r"/consumers/([^/]+)/ids/([^/]+)")
 _BROKER = re.compile(r"/brokers/ids/([0-9]+)", re.ASCII)
-_TOPIC = re.compile(r"/brokers/topics/([^/]+)")
-_PARTITION_STATE = re.compile(r"/brokers/topics/([^/]+)/partitions/(-?[0-9]+)/state", re.ASCII)
 
 
 def element(name: str) -> str:
-    """``name``, if it can be one element of a path. Raises ValueError otherwise."""
+    """Return ``name`` if it can be one element of a path. Raises ValueError otherwise."""
     problem = name_problem(name)
     if problem is not None:
         raise ValueError(problem)
@@ -65,19 +60,19 @@ def owner(group: str, partition: TopicPartition) -> str:
 def broadcast_group(group: str, suffix: str) -> str:
     """The group that a broadcasting member has for itself: ``<group>@<consumer.id>``.
 
-    ``@`` cannot stand in a ``group.id`` (the original refuses it too), so nobody else can join it, and both parts can
-    be told from it. To whatever reads ``/consumers`` it is what it is: a group of one that owns everything.
+    ``@`` is invalid in a ``group.id`` (the original refuses it too), so nobody else can join this group, and both parts
+    can be read from its name. Readers of ``/consumers`` see a group of one member that owns everything.
     """
     return element(f"{group}@{suffix}")
 
 
 def broadcast_members(group: str) -> str:
-    """The parent of what tells that broadcasting members live; not a path of the original's."""
+    """The parent of the nodes of live broadcasting members; not a path of the original."""
     return f"{consumers_group(group)}/broadcast"
 
 
 def broadcast_member(group: str, consumer_id: str) -> str:
-    """The ephemeral node that tells of one broadcasting member."""
+    """The ephemeral node of one live broadcasting member."""
     return f"{broadcast_members(group)}/{element(consumer_id)}"
 
 
@@ -111,42 +106,9 @@ def partition_state(partition: TopicPartition) -> str:
     return f"{topic(partition.topic)}/partitions/{partition.partition:d}/state"
 
 
-def _matched(pattern: re.Pattern[str], path: str, what: str) -> re.Match[str]:
-    found = pattern.fullmatch(path)
-    if found is None:
-        raise ValueError(f"{path!r} is not the path of {what}")
-    return found
-
-
-def parse_owner(path: str) -> tuple[str, TopicPartition]:
-    """The group and the partition of an owner node's path. Raises ValueError where it is none."""
-    found = _matched(_OWNER, path, "an owner node")
-    return found[1], TopicPartition(found[2], int(found[3]))
-
-
-def parse_offset(path: str) -> tuple[str, TopicPartition]:
-    """The group and the partition of an offset node's path. Raises ValueError where it is none."""
-    found = _matched(_OFFSET, path, "an offset node")
-    return found[1], TopicPartition(found[2], int(found[3]))
-
-
-def parse_member(path: str) -> tuple[str, ConsumerId]:
-    """The group and the consumer id of a registration's path. Raises ValueError where it is none."""
-    found = _matched(_MEMBER, path, "a member's registration")
-    return found[1], ConsumerId(found[2])
-
-
 def parse_broker(path: str) -> int:
-    """The id in a broker node's path. Raises ValueError where it is none."""
-    return int(_matched(_BROKER, path, "a broker's registration")[1])
-
-
-def parse_topic(path: str) -> str:
-    """The name in a topic node's path. Raises ValueError where it is none."""
-    return _matched(_TOPIC, path, "a topic")[1]
-
-
-def parse_partition_state(path: str) -> TopicPartition:
-    """The partition of a state node's path. Raises ValueError where it is none."""
-    found = _matched(_PARTITION_STATE, path, "a partition's state")
-    return TopicPartition(found[1], int(found[2]))
+    """Return the id in a broker node's path. Raises ValueError if it is none."""
+    found = _BROKER.fullmatch(path)
+    if found is None:
+        raise ValueError(f"{path!r} is not the path of a broker's registration")
+    return int(found[1])

@@ -1,11 +1,10 @@
-"""What can be asked of ZooKeeper, each with a deadline; lists of paths are sent in one go and answered in one round
-trip (pipelined).
+"""Requests to ZooKeeper, each with a deadline. Lists of paths are sent at once and answered in one round trip.
 
-Any thread may call the operations; nothing is kept here but the watches' form. Each sends at once, waits no longer than
-its deadline, and raises one of this package's errors. Kazoo's callback thread runs the watches, which must not block.
+Any thread may call the operations. Each sends at once, waits no longer than its deadline, and raises an error of this
+package. Kazoo's callback thread runs the watches, which must not block.
 
-The original (zkclient) retries every operation without limit across connection loss and even expiry, so that a claim
-begun in one session could be executed in the next. Here an operation fails, and who owns the group's state looks again.
+The original (zkclient) repeats every operation without limit, across connection loss and even expiry. So a claim that
+began in one session could be performed in the next. Here an operation fails, and the group's thread looks again.
 """
 
 from __future__ import annotations
@@ -65,6 +64,14 @@ class NodeFailure(Enum):
     OTHER = "refused"
 
 
+_FAILURES = {
+    NoNodeError: NodeFailure.NO_NODE,
+    NodeExistsError: NodeFailure.NODE_EXISTS,
+    BadVersionError: NodeFailure.BAD_VERSION,
+    NoAuthError: NodeFailure.NO_AUTH,
+}
+
+
 class Transaction:
     """The operations of one all-or-nothing request, in order."""
 
@@ -73,7 +80,7 @@ class Transaction:
         self._acl = acl
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Create a node, with the rights that its path asks for."""
+        """Create a node, with the rights of its path."""
         self._request.create(path, data, acl=self._acl(path), ephemeral=ephemeral)
 
     def check(self, path: str, version: int) -> None:
@@ -92,7 +99,7 @@ class Transaction:
 class Requests(ABC):
     """The operations on one ZooKeeper, over whatever client there is at the time.
 
-    Arguments: ``hosts`` names the servers in errors; ``security`` tells the rights on what is created.
+    Arguments: ``hosts`` names the servers in errors; ``security`` has the rights on created nodes.
     """
 
     def __init__(self, hosts: str, security: RegistrySecurity) -> None:
@@ -102,14 +109,15 @@ class Requests(ABC):
 
     @abstractmethod
     def _connected_client(self) -> KazooClient:
-        """The client to ask. Raises RegistryError where there is none that could answer."""
+        """Return the client to ask. Raises RegistryError if none is connected."""
 
     def read(
         self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None, *, watch_missing: bool = True
     ) -> list[Node | None]:
-        """The nodes at ``paths``, None for each that does not exist; pipelined. A watch is left on each, on the
-        missing ones only with ``watch_missing``. One whose rights forbid us to read it is :data:`FORBIDDEN`, and not
-        watched: it is not to keep anybody from reading the others.
+        """Return the nodes at ``paths``, None for a missing one. Leaves a watch on each.
+
+        Missing nodes are watched only with ``watch_missing``. A node that we may not read is :data:`FORBIDDEN` and not
+        watched, so that the others can be read.
         """
         if watch is None:
             wanted = Look(plain=paths)
@@ -119,13 +127,11 @@ class Requests(ABC):
         return [found[path] for path in paths]
 
     def children(self, path: str, deadline: Deadline, watch: Watch | None = None) -> tuple[str, ...] | None:
-        """The names of a node's children, None where it does not exist; a watch is left in either case."""
+        """Return the names of a node's children, None if it is missing. Leaves a watch in either case."""
         return self.look(Look(children=[path]), deadline, watch).children[path]
 
     def look(self, wanted: Look, deadline: Deadline, watch: Watch | None = None) -> Seen:
-        """Read several things in one round trip; in a second one where what is missing has to be watched, or where
-        there is something of which that is rare.
-        """
+        """Read several lists of paths in one round trip; in a second one watch missing nodes and read ``rare`` ones."""
         client = self._connected_client()
         watcher = self._watcher(watch)
         contents = [(path, client.get_async(path, watcher)) for path in (*wanted.nodes, *wanted.existing)]
@@ -138,7 +144,7 @@ class Requests(ABC):
         listed = {path: self._await(result, deadline, path) for path, result in names}
         present = [path for path, result in rare if self._await(result, deadline, path) is not None]
         listed |= {path: None for path, _ in rare if path not in present}
-        # a missing node takes no data watch: leave one for its creation, and look again where it just came
+        # a missing node takes no data watch: leave one for its creation, and read again a node that just came
         missing = [path for path in wanted.nodes if found[path] is None] if watch is not None else []
         childless = [path for path, _ in names if listed[path] is None] if watch is not None else []
         armed = [(path, client.exists_async(path, watcher)) for path in missing]
@@ -155,7 +161,7 @@ class Requests(ABC):
         return Seen(found, {path: None if known is None else tuple(known) for path, known in listed.items()})
 
     def _content(self, result: Any, deadline: Deadline, path: str) -> Node | None:
-        """A node's content and stat, or its stat alone, as they are answered."""
+        """Return the node in an answer, with its content or with its stat alone."""
         try:
             answer = self._await(result, deadline, path)
         except NotPermittedError:
@@ -166,7 +172,7 @@ class Requests(ABC):
         return _node(data, stat)
 
     def stat(self, paths: Sequence[str], deadline: Deadline, watch: Watch | None = None) -> list[Node | None]:
-        """Like :meth:`read` without the contents."""
+        """Return the nodes as :meth:`read` does, without their contents."""
         client = self._connected_client()
         watcher = self._watcher(watch)
         pending = [(path, client.exists_async(path, watcher)) for path in paths]
@@ -174,7 +180,7 @@ class Requests(ABC):
         return [self._content(result, deadline, path) for path, result in pending]
 
     def create(self, path: str, data: bytes, deadline: Deadline, *, ephemeral: bool = False) -> bool:
-        """Create a node whose parents exist; returns False where it exists already."""
+        """Create a node whose parents exist; return False if it exists already."""
         client = self._connected_client()
         try:
             request = client.create_async(path, data, acl=self._security.acl(path), ephemeral=ephemeral)
@@ -186,14 +192,12 @@ class Requests(ABC):
         return True
 
     def ensure(self, paths: Sequence[str], deadline: Deadline) -> None:
-        """Make persistent nodes, and their parents, where they are missing."""
+        """Create missing persistent nodes and their parents."""
         for error in self.ensure_each(paths, deadline).values():
             raise error
 
     def ensure_each(self, paths: Sequence[str], deadline: Deadline) -> dict[str, NotPermittedError]:
-        """As :meth:`ensure`, in as many round trips, but returns those of ``paths`` that we may not make, with what
-        was refused: it is not to keep anybody from having the others.
-        """
+        """Create nodes as :meth:`ensure` does, but return the ``paths`` that we may not create, with the errors."""
         client = self._connected_client()
         levels: dict[int, set[str]] = {}
         for path in paths:
@@ -220,15 +224,13 @@ class Requests(ABC):
                     doubtful[path] = e
                 except NoNodeError as e:
                     raise RegistryError(f"{path}: its parent vanished while it was made") from e
-            # servers look at the rights on the parent before they see that the node exists (KAFKA-5691)
+            # a server checks the rights on the parent before it sees that the node exists (KAFKA-5691)
             nodes = zip(doubtful, self.stat(list(doubtful), deadline), strict=True)
             refused.update((path, doubtful[path]) for path, node in nodes if node in (None, FORBIDDEN))
         return {path: refused[path] for path in paths if path in refused}
 
     def write(self, path: str, data: bytes, deadline: Deadline, version: int = -1) -> bool:
-        """Set a node's content if its version still is ``version`` (-1: any); returns False where it is not, or the
-        node is gone.
-        """
+        """Set a node's content if its version still is ``version`` (-1: any); return False if not, or if it is gone."""
         client = self._connected_client()
         try:
             return self._await(client.set_async(path, data, version), deadline, path) is not None
@@ -236,7 +238,7 @@ class Requests(ABC):
             return False
 
     def delete(self, path: str, deadline: Deadline, version: int = -1) -> bool:
-        """Delete a node if its version still is ``version`` (-1: any); returns whether it was deleted by this call."""
+        """Delete a node if its version still is ``version`` (-1: any); return whether this call deleted it."""
         client = self._connected_client()
         try:
             self._await(client.delete_async(path, version), deadline, path, missing_is_none=False)
@@ -247,8 +249,8 @@ class Requests(ABC):
     def transact(self, build: Callable[[Transaction], None], deadline: Deadline) -> list[NodeFailure | None]:
         """Do all operations or none.
 
-        Returns one entry an operation: all None when everything was done; otherwise the cause at the operation that
-        failed, and None at the others (which were then rolled back).
+        Returns one entry for each operation: all None if everything was done. Otherwise the failed operation has its
+        cause, and the others, which were rolled back, have None.
         """
         client = self._connected_client()
         request = client.transaction()
@@ -259,14 +261,14 @@ class Requests(ABC):
         return [failure_of(result) for result in results]
 
     def _watcher(self, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
-        """Kazoo's form of a watch: always the same one for the same watch, so that setting it twice fires it once."""
+        """Return kazoo's form of a watch: the same one for the same watch, so that a watch set twice fires once."""
         if watch is None:
             return None
         known = self._watchers.get(watch)
         if known is None:
 
             def fired(event: WatchedEvent) -> None:
-                # the other kind of event says that the connection changed, which the session reports by itself
+                # the other kind of event is a change of the connection, which the session reports itself
                 kind = _KINDS.get(event.type)
                 if kind is not None:
                     watch(NodeEvent(kind, event.path))
@@ -300,8 +302,9 @@ class Requests(ABC):
 
 
 def _last(requests: Sequence[tuple[str, Any]], deadline: Deadline) -> None:
-    """Requests sent at once are answered in order, so wait for the last one: waking up for each costs more than the
-    answers themselves.
+    """Wait for the last of requests that were sent at once: they are answered in order.
+
+    Waking up for each costs more than the answers themselves.
     """
     if requests:
         requests[-1][1].wait(deadline.remaining())
@@ -312,20 +315,12 @@ def _node(data: bytes, stat: Any) -> Node:
 
 
 def signed(session_id: int) -> int:
-    """A session's id as ``ephemeralOwner`` shows it: signed, where kazoo shows some unsigned."""
+    """Return a session's id as ``ephemeralOwner`` shows it: signed, while kazoo shows some unsigned."""
     return session_id - (1 << 64) if session_id >= 1 << 63 else session_id
 
 
 def failure_of(result: Any) -> NodeFailure | None:
-    """What kazoo's result of one operation means; None: it was done, or rolled back for another's failure."""
+    """Return the failure in kazoo's result of one operation; None if it was done, or rolled back with another."""
     if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
         return None
-    if isinstance(result, NoNodeError):
-        return NodeFailure.NO_NODE
-    if isinstance(result, NodeExistsError):
-        return NodeFailure.NODE_EXISTS
-    if isinstance(result, BadVersionError):
-        return NodeFailure.BAD_VERSION
-    if isinstance(result, NoAuthError):
-        return NodeFailure.NO_AUTH
-    return NodeFailure.OTHER
+    return _FAILURES.get(type(result), NodeFailure.OTHER)

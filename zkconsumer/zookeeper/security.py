@@ -1,11 +1,12 @@
-"""Logins to ZooKeeper, TLS, and who may change what we create.
+"""Logins to ZooKeeper, TLS, and the rights on nodes that we create.
 
-Made once for a connector; any thread may use it. Mirrors the original's rules for rights (``ZkUtils``): the
-registration and the parents it makes are open to everybody, owner and offset nodes and their parents belong to whoever
-logged in as their creator did, and the world may read them. Differs on purpose: TLS is ours and not kazoo's, which
-trusts the system's authorities beside the given one, checks no host name unless told to, and reads all files again at
-each connection; and a refused login is tried again, ever more seldom, where kazoo gives up for good, even when a
-server was only stopped in that moment.
+Made once for a connector; any thread may use it. The rights are the original's (``ZkUtils``): everybody may change the
+registration and the parents it creates. Owner and offset nodes and their parents belong to the login of their creator,
+and everybody may read them.
+
+Differs from kazoo on purpose. Its TLS trusts the system's authorities beside the given one, checks no host name unless
+told to, and reads all files again at each connection. After a refused login kazoo gives up for good, even if a server
+was only stopped at that moment; here the login is tried again, ever more seldom.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _OWNED = frozenset({"owners", "offsets"})
 
 
 def acl_of(path: str) -> Sequence[ACL]:
-    """The rights on a node that we create, where ``zookeeper.set.acl`` is on.
+    """Return the rights on a node that we create, if ``zookeeper.set.acl`` is on.
 
-    ``/consumers/<group>`` is open whoever makes it, so that members without a login can join; in the original it is
-    so only where a registration makes it, and owned where a tool writes offsets first.
+    ``/consumers/<group>`` is always open, so that members without a login can join. In the original it is open only if
+    a registration creates it, and owned if a tool writes offsets first.
     """
     parts = path.strip("/").split("/")
     return _OURS if len(parts) > 2 and parts[0] == "consumers" and parts[2] in _OWNED else _OPEN
@@ -42,7 +43,7 @@ def acl_of(path: str) -> Sequence[ACL]:
 
 @dataclass(frozen=True, slots=True)
 class RegistrySecurity:
-    """How we reach ZooKeeper and who we are there; the default is openly, and nobody."""
+    """Logins, TLS and rights of a connector; by default no login and no TLS."""
 
     digest: Credentials | None = None
     sasl: Mapping[str, str] | None = field(default=None, repr=False)
@@ -50,7 +51,7 @@ class RegistrySecurity:
     set_acl: bool = False
 
     def options(self) -> dict[str, Any]:
-        """What kazoo's client is to be given."""
+        """Return the options for kazoo's client."""
         given: dict[str, Any] = {}
         if self.digest is not None:
             given["auth_data"] = [("digest", f"{self.digest.username}:{self.digest.password}")]
@@ -61,11 +62,11 @@ class RegistrySecurity:
         return given
 
     def acl(self, path: str) -> list[ACL] | None:
-        """The rights on a node to be created; None: open to all."""
+        """Return the rights on a node to create; None: open to all."""
         return list(acl_of(path)) if self.set_acl else None
 
     def __str__(self) -> str:
-        """Who we say we are, for messages."""
+        """Return the names we log in with, for messages."""
         names = []
         if self.digest is not None:
             names.append(f"zookeeper.digest.username {self.digest.username!r}")
@@ -75,9 +76,9 @@ class RegistrySecurity:
 
 
 def registry_security(config: SecurityConfig) -> RegistrySecurity:
-    """What the configuration says about ZooKeeper. Reads the files that it names.
+    """Return the security of ZooKeeper by the configuration. Reads the files that it names.
 
-    Raises ConfigException where one of them cannot be used, MissingExtraError where SASL lacks its library.
+    Raises ConfigException if one of them cannot be used, MissingExtraError if SASL lacks its library.
     """
     digest = None
     if config.zookeeper_digest_username is not None:
@@ -129,7 +130,7 @@ class _TlsHandler(NamedHandler):
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float | None = None, **_: object
     ) -> ssl.SSLSocket:
-        """A connection to a server, its handshake done, within ``timeout`` seconds for each of the two."""
+        """Connect to a server and do the handshake, each within ``timeout`` seconds."""
         plain = socket.create_connection(address, timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -141,8 +142,10 @@ class _TlsHandler(NamedHandler):
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], errors: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """What is ready. An answer that was decrypted together with the one before it is in no socket any more, and
-        would wait for the next heartbeat if only sockets were asked.
+        """Return the ready connections, also those with decrypted data.
+
+        An answer that was decrypted together with the one before it is in no socket any more. If only the sockets were
+        asked, it would wait for the next heartbeat.
         """
         buffered = [reader for reader in readers if isinstance(reader, ssl.SSLSocket) and reader.pending()]
         others = [reader for reader in readers if reader not in buffered]
@@ -154,7 +157,7 @@ class NoSecrets(logging.Filter):
     """Keeps the content of logins out of the log: kazoo writes each request there, passwords included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record pass, with the names of such requests in place of themselves."""
+        """Let the record pass, with the names of such requests in place of their contents."""
         if isinstance(record.args, tuple):
             record.args = tuple(
                 f"{type(argument).__name__}(***)" if isinstance(argument, (Auth, SASL)) else argument

@@ -1,8 +1,8 @@
-"""Kazoo's connection to a ZooKeeper server, with what it keeps to itself or does badly.
+"""Kazoo's connection to a ZooKeeper server, its threads and its waits, where kazoo's own are not good enough.
 
-Responsible for: the negotiated timeout; when a connection is of use (kazoo says "connected" before it has logged in);
-why none comes about; refused logins. Everything here runs on kazoo's connection thread, but for ``cut``, which any
-thread may call, and the attributes, which any thread may read.
+Responsible for: the negotiated timeout; the readiness of a connection (kazoo says "connected" before it has logged in);
+the reasons of failed connections; refused logins; many requests at a time. Everything here runs on kazoo's connection
+thread, except ``cut``, which any thread may call, and the attributes, which any thread may read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 Files = Sequence[Any]
 
 AT_ONCE = 128
-"""Requests in one write: answers are looked at in between."""
+"""Requests in one write: answers are read in between."""
 
 READ_AHEAD = 64 * 1024
 """Bytes to take from the socket at once."""
@@ -42,23 +42,27 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 PATIENCE = 0.25
 PATIENCE_MOST = 1.5
-"""The first answer on a connection is waited for that part of the time that kazoo would wait (a session's timeout,
-shared by the servers), and at most so many seconds; twice as long after each try in vain. A server that takes a
-connection while it starts, and never answers on it, would else cost the session of whoever was sent to it.
+"""Limits of the wait for the first answer on a connection: a part of kazoo's limit (a session's timeout, shared by the
+servers), and at most so many seconds. It doubles after each try in vain. Otherwise a starting server that takes a
+connection and never answers on it would cost the session.
 """
 _REFUSAL = re.compile("ALERT.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
-"""How OpenSSL calls what a server says that wants another certificate. With TLS 1.3 that comes after the handshake."""
+"""OpenSSL's name of the alert of a server that wants another certificate. With TLS 1.3 it follows the handshake."""
 FORCED_CLOSE = 0.5
 """Seconds before the deadline of a close at which the wire is cut."""
 LONGEST_CLOSE = 10.0
-"""Seconds after which it is cut though no deadline is near."""
+"""Seconds after which the wire is cut though no deadline is near."""
 
 
 class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
-    """A connection that sends together what is queued together, and reads together what has arrived.
+    """A connection that writes all queued requests at once and reads all arrived answers at once.
 
-    It reads ahead only in kazoo's main loop, where it deals with all that was read before it waits for the socket
-    again; the beginning of a connection, with the login, is read as kazoo does.
+    Kazoo sends and receives one request after the other, in some twenty system calls each. At each call another thread
+    may take the interpreter. A rebalance sends hundreds of requests at once while the application's threads are busy.
+    500 reads take a quarter of kazoo's CPU time here.
+
+    It reads ahead only in kazoo's main loop, which handles all read answers before it waits for the socket again. The
+    beginning of a connection, with the login, is read as kazoo does. Only kazoo's connection thread touches its state.
     """
 
     _arrived = b""
@@ -103,7 +107,7 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
         return response
 
     def _more(self) -> bool:
-        """Whether there is another whole answer, or something that waiting for the socket would not tell of (TLS)."""
+        """Return whether another whole answer has arrived, or TLS holds decrypted data outside of the socket."""
         have = len(self._arrived)
         if have >= _LENGTH and have - _LENGTH >= int.from_bytes(self._arrived[:_LENGTH], "big"):
             return True
@@ -121,7 +125,7 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
         return data
 
     def _receive(self, timeout: float) -> bytes:
-        """What has arrived; waits for some. Raises what kazoo's own reading raises."""
+        """Wait for bytes and return them. Raises the errors of kazoo's own reading."""
         with self._socket_error_handling():
             while True:
                 if not self._decrypted() and not self.handler.select([self._socket], [], [], timeout)[0]:
@@ -138,11 +142,13 @@ class PipeliningConnection(ConnectionHandler):  # type: ignore[misc]
 class ServerConnection(PipeliningConnection):
     """A connection that is made again and again, until the client is stopped.
 
-    ``negotiated`` is the session timeout that the server granted, in seconds; ``ready`` whether requests can be
-    answered; ``settled`` is set once a first connection is ready or is refused; ``trouble`` says why there is none,
-    empty while there is one; ``failures`` counts the tries that brought none, ``unanswered`` those since the last
-    connection that a server took and did not answer;
-    ``refusal`` is the error where that is the fault of a login or of a certificate.
+    - ``negotiated``: the session timeout that the server granted, in seconds;
+    - ``ready``: whether requests can be answered;
+    - ``settled``: set once a first connection is ready or refused;
+    - ``trouble``: why there is no connection, empty while there is one;
+    - ``failures``: the number of failed tries;
+    - ``unanswered``: the number of connections that a server took and did not answer, since the last good one;
+    - ``refusal``: the error of a refused login or certificate.
     """
 
     negotiated: float = 0.0
@@ -155,8 +161,8 @@ class ServerConnection(PipeliningConnection):
     def prepare(self, who: str, on_ready: Callable[[], None] | None) -> None:
         """Call this before the client is started.
 
-        Arguments: ``who`` is how a refusal calls us and the servers; ``on_ready`` is told of each login that
-        succeeded, None where there is none (kazoo's own event says enough then).
+        Arguments: ``who`` names us and the servers in a refusal; ``on_ready`` is told of each successful login, None if
+        there is no login (kazoo's own event is enough then).
         """
         self.settled = Event()
         self._who = who
@@ -185,13 +191,13 @@ class ServerConnection(PipeliningConnection):
                 self._refused(why)
             raise
         except KazooException as failure:
-            # kazoo would give up for good, also where the server was only stopped in the middle of the login
+            # kazoo would give up for good, even if the server was only stopped in the middle of the login
             cut_off = isinstance(failure.__cause__, ConnectionDropped)
             if self._dropped or not cut_off:
                 self._refused(str(failure.__cause__ or failure) or type(failure).__name__)
             self._dropped = cut_off
             raise ConnectionDropped(f"the login failed: {failure!r}") from failure
-        # kazoo returns two thirds of what the server granted, in milliseconds
+        # kazoo returns two thirds of the granted timeout, in milliseconds
         self.negotiated = read_timeout * 1.5 / 1000.0
         self.ready, self.trouble, self.refusal = True, "", None
         self._dropped, self._refusals, self.unanswered = False, 0, 0
@@ -206,7 +212,7 @@ class ServerConnection(PipeliningConnection):
         return super()._invoke(timeout, request, xid)
 
     def _refused(self, why: str) -> None:
-        """Nobody but an operator cures this: tell it once, and try ever more seldom."""
+        """Note a refusal, which only an operator can cure: log it once, and try ever more seldom."""
         self._refusals += 1
         self.trouble = f"{self._who}: {why}"
         self.refusal = RegistryAuthenticationError(self.trouble)
@@ -216,7 +222,7 @@ class ServerConnection(PipeliningConnection):
         self.client._stopped.wait(backoff(self._refusals, FIRST_PAUSE, LONGEST_PAUSE))
 
     def cut(self) -> None:
-        """End the connection under whoever waits on it. The socket is kazoo's to close: without it his thread dies."""
+        """End the connection under a waiting call. Kazoo must close the socket: without it its thread dies."""
         sock = self._socket
         if sock is not None:
             try:
@@ -226,7 +232,7 @@ class ServerConnection(PipeliningConnection):
 
 
 def _certificate_trouble(failure: BaseException | None) -> str | None:
-    """Return what is wrong with the server's certificate or with ours; None where a failure is about neither."""
+    """Return the fault of the server's certificate or of ours; None if a failure is about neither."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         return str(failure)
     if isinstance(failure, ssl.SSLError) and _REFUSAL.search(failure.reason or ""):
@@ -235,7 +241,7 @@ def _certificate_trouble(failure: BaseException | None) -> str | None:
 
 
 class Retired:
-    """A client that is being stopped, on a thread of its own: its session ends at once where a server is reachable."""
+    """Stops a client on a thread of its own. Its session ends at once if a server is reachable."""
 
     def __init__(self, client: KazooClient, connection: ServerConnection) -> None:
         self._client = client
@@ -253,8 +259,8 @@ class Retired:
         return self._thread.is_alive()
 
     def join(self, deadline: Deadline) -> None:
-        """Wait for its end, not beyond the deadline; towards that the wire is cut under it, for kazoo waits for an
-        answer of a server that is silent.
+        """Wait for its end, not beyond the deadline. Shortly before that the wire is cut, since kazoo waits for an
+        answer of a silent server.
         """
         if self.alive:
             self._thread.join(deadline.earlier(FORCED_CLOSE).bounded(LONGEST_CLOSE))
@@ -273,14 +279,14 @@ class Retired:
 
 
 class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's own handler, which leaves its threads without names. Their owner is the session, their end its close."""
+    """Kazoo's handler with named threads and a cheaper wait. The session owns the threads; they end with its close."""
 
     def start(self) -> None:
         """Start the two threads for callbacks, or none. Raises RuntimeError where the system gives no more threads."""
         try:
             super().start()
         except RuntimeError:
-            self._running = True  # or it would not stop the one that was started
+            self._running = True  # or stop() would leave the thread that was started
             self.stop()
             raise
 
@@ -302,8 +308,8 @@ class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Wait until one of these can be read or written, at most ``timeout`` seconds, as ``select.select`` does.
 
-        One system call; kazoo makes an ``epoll`` object for each look, and closes it again. Raises ValueError for what
-        is closed.
+        It takes one system call; kazoo opens and closes an ``epoll`` object for each wait. Raises ValueError for a
+        closed file.
         """
         del xlist  # never used by kazoo
         wanted: dict[int, int] = {}
@@ -313,7 +319,7 @@ class NamedHandler(SequentialThreadingHandler):  # type: ignore[misc]
         poller = select.poll()
         for number, kinds in wanted.items():
             poller.register(number, kinds)
-        # an error or a hang-up counts as both, for reading and writing tell of it
+        # an error or a hang-up counts as both, since reading and writing report it
         ready = dict(poller.poll(None if timeout is None else timeout * 1000))
         return (
             [file for file in rlist if ready.get(_number(file), 0) & ~select.POLLOUT],

@@ -1,8 +1,7 @@
-"""One ZooKeeper session: connecting, the lease, what happened to the session as events, and another client in place of
-one that is of no use. What can be asked of it is in ``zookeeper.requests``.
+"""A ZooKeeper session: connecting, the lease, the session's changes as events, and the replacement of a stuck client.
 
-Any thread may call the operations. Kazoo's own threads run our two callbacks, which only pass an event on or renew
-the lease: nothing there blocks, nothing there decides.
+Its requests are in ``zookeeper.requests``. Any thread may call the operations. Kazoo's own threads run our two
+callbacks, which only pass an event on or renew the lease: they block on nothing and decide nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ HEAD_START = 2 * RECONNECT_DELAY_MAX
 """Seconds that the old client has to connect after a server has accepted a new one."""
 CONTESTED_WITHIN = 5.0
 CONTESTED_AFTER = 4
-"""So many connections granted and taken away again within so many seconds: another client has our session."""
+"""Another client has our session if so many connections are granted and lost again within so many seconds."""
 
 
 class SessionState(Enum):
-    """What ZooKeeper's client knows of the session."""
+    """The state of the session as ZooKeeper's client knows it."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -49,9 +48,7 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionChanged:
-    """The session's state changed. ``session_id`` is that of the session as of then (0: none), ``epoch`` the
-    lease's.
-    """
+    """An event: the session's state changed. ``session_id`` (0: none) and the lease's ``epoch`` are as of then."""
 
     state: SessionState
     session_id: int
@@ -63,7 +60,7 @@ class Session(Requests):
 
     Arguments: ``hosts`` is ``h1:p1,h2:p2/chroot``; ``timeout`` the session timeout to ask for, in seconds;
     ``on_change`` is called with :class:`SessionChanged` from kazoo's connection thread and must not block;
-    ``security`` is how to log in, and the rights on what is created.
+    ``security`` has the logins, and the rights on created nodes.
     """
 
     def __init__(
@@ -92,16 +89,16 @@ class Session(Requests):
     # ---- life ----
 
     def open(self, deadline: Deadline) -> None:
-        """Connect, and see that the chroot exists.
+        """Connect, and check that the chroot exists.
 
-        Raises: :class:`RegistryUnavailableError` when no server answered in time, :class:`ChrootMissingError`,
+        Raises :class:`RegistryUnavailableError` if no server answered in time, :class:`ChrootMissingError`,
         :class:`RegistryAuthenticationError`.
         """
         client, connection = self._start_client()
         self._client, self._connection = client, connection
         client.start_async()
         while not connection.settled.wait(deadline.bounded(0.1)) and not deadline.expired and not self._closed:
-            pass  # in slices, for whoever closes us meanwhile must not touch the event: he may be a signal handler
+            pass  # in slices: a signal handler may close us meanwhile, and must not touch the event
         if connection.refusal is not None or not client.connected:
             self.close(Deadline(1.0))
             raise connection.refusal or RegistryUnavailableError(
@@ -123,7 +120,7 @@ class Session(Requests):
         self.touch()
 
     def _start_client(self) -> tuple[KazooClient, ServerConnection]:
-        """A client of kazoo's and its connection, not yet started. What it has to tell counts once it is ours."""
+        """Make a client of kazoo and its connection, not yet started. Its events count once it is ours."""
         options = self._security.options()
         retry = KazooRetry(max_tries=-1, delay=RECONNECT_DELAY, backoff=2, max_delay=RECONNECT_DELAY_MAX)
         try:
@@ -156,8 +153,9 @@ class Session(Requests):
         return client, connection
 
     def close(self, deadline: Deadline) -> None:
-        """End the session; its ephemeral nodes vanish at once where ZooKeeper is reachable. Never waits beyond the
-        deadline.
+        """End the session; its ephemeral nodes vanish at once if ZooKeeper is reachable.
+
+        Never waits beyond the deadline.
         """
         self._closed = True
         self.lease.void()
@@ -167,7 +165,7 @@ class Session(Requests):
         self._client = None
         self._drop_candidate()
         self._retired.append(Retired(client, connection))
-        for retired in reversed(self._retired):  # ours first: of what was given up before nothing is left to end
+        for retired in reversed(self._retired):  # our client first: the sessions of earlier ones have been given up
             retired.join(deadline)
 
     @property
@@ -194,8 +192,9 @@ class Session(Requests):
 
     @property
     def contested(self) -> bool:
-        """Whether somebody else uses our session: connections are granted and taken away again, many in a few
-        seconds, while hardly one fails to come about (as it does with a bad network).
+        """Whether another client uses our session: many connections are granted and lost again in a few seconds.
+
+        With a bad network many connections fail; here hardly any does.
         """
         since = monotonic() - CONTESTED_WITHIN
         recent = [failures for at, failures in self._evictions if at >= since]
@@ -203,21 +202,22 @@ class Session(Requests):
 
     @property
     def unanswered(self) -> bool:
-        """Whether servers take our connections and answer nothing on them: that alone keeps the session alive at a
-        server whose answers do not reach us.
+        """Whether servers take our connections and do not answer on them.
+
+        The connections alone keep the session alive at a server whose answers do not reach us.
         """
         return self._connection is not None and self._connection.unanswered > 0
 
     def is_former(self, session_id: int) -> bool:
-        """Whether this session was ours and given up by ourselves: what is left of it nobody uses any more."""
+        """Return whether we had this session and gave it up, so that nobody uses its nodes any more."""
         return session_id in self._former
 
     def look_for_replacement(self) -> bool:
-        """While our client gets no connection: try with another one beside it, and take that once a server has accepted
-        it and still not ours. Call it again every now and then; returns whether the client was replaced.
+        """While our client gets no connection, try another one beside it. Returns whether it replaced our client.
 
-        Servers whose data was wiped or set back never accept a client again that has seen later data, and kazoo never
-        says so. Where they were only away, the old client has its chance first, since its session may live on.
+        Call it every now and then. The other client replaces ours once a server has accepted it and still not ours.
+        Servers whose data was wiped or set back never again accept a client that has seen later data, and kazoo never
+        says so. If they were only away, the old client has its chance first, since its session may live on.
         """
         if self._client is None or self.connected:
             self._drop_candidate()
@@ -242,7 +242,7 @@ class Session(Requests):
         return False
 
     def abandon(self) -> None:
-        """Give the session up and go on with a new one. Returns at once; the state's change is told as always."""
+        """Give the session up and go on with a new one. Returns at once; events tell of the change as always."""
         if self._client is None:
             return
         self._drop_candidate()
@@ -254,7 +254,7 @@ class Session(Requests):
         self.lease.void()
         old = self._client, self._connection
         if self._last_id:
-            self._former.add(self._last_id)  # kazoo knows of none while it is not connected
+            self._former.add(self._last_id)  # kazoo knows no id while it is not connected
         self._evictions.clear()
         self._told = SessionState.LOST
         self._client, self._connection = client, connection
@@ -274,7 +274,7 @@ class Session(Requests):
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, as far as it is known; empty while there is one."""
+        """Why there is no connection, if that is known; empty while there is one."""
         return self._connection.trouble if self._connection is not None else ""
 
     @property
@@ -287,7 +287,7 @@ class Session(Requests):
             return None
 
     def touch(self) -> None:
-        """Ask for something cheap, so that its answer renews the lease. Returns at once."""
+        """Send a cheap request, whose answer renews the lease. Returns at once."""
         client = self._client
         if client is None or not self.connected:
             return
@@ -304,7 +304,7 @@ class Session(Requests):
         # kazoo's connection thread: pass it on, decide nothing
         if state == KazooState.CONNECTED:
             if self._client is not None and self._client.client_state == KeeperState.CONNECTED_RO:
-                return  # a server without a quorum: reads are old and writes refused, so this is no connection
+                return  # a server without a quorum, with old reads and no writes: this is no connection
             if self._connection is not None and not self._connection.ready:
                 return  # the login is still to come
             event = SessionState.CONNECTED
@@ -314,7 +314,7 @@ class Session(Requests):
             if self._connection is not None:
                 self._evictions.append((monotonic(), self._connection.failures))
             if self._told is SessionState.SUSPENDED:
-                return  # a login failed, so what was told is still so
+                return  # a login failed: still suspended
             event = SessionState.SUSPENDED
         else:
             self.lease.void()
@@ -333,7 +333,7 @@ class Session(Requests):
 
 
 def _kazoo_log() -> logging.Logger:
-    """Where kazoo writes, with a filter against secrets."""
+    """Return kazoo's log, with a filter against secrets."""
     kazoo_log = logging.getLogger("zkconsumer.zookeeper.kazoo")
     if not any(isinstance(present, NoSecrets) for present in kazoo_log.filters):
         kazoo_log.addFilter(NoSecrets())

@@ -51,7 +51,7 @@ def main(task: dict[str, Any]) -> None:
         .trigger(**task["trigger"])
         .start()
     )
-    while query.isActive and not query.awaitTermination(0.1):
+    while query.isActive and not query.awaitTermination(0.1):  # type: ignore[arg-type]
         if Path(out, "end").exists():
             break
     failure = query.exception()

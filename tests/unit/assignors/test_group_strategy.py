@@ -57,7 +57,7 @@ def test_the_original_s_strategies_need_no_agreement() -> None:
         ("roundrobin", "1.1", [{"strategy": "roundrobin", "scala.compat.version": "0.11"}], "we will contend"),
         ("roundrobin", "0.8.2", [{"strategy": "roundrobin", "scala.compat.version": "0.11"}], None),
         ("roundrobin", "1.1", [{"strategy": "range"}], "g_0 advertise another strategy than ours"),
-        ("roundrobin", "1.1", [{}] * 5, "g_0, g_1, g_2 and 2 more do not say their release"),
+        ("roundrobin", "1.1", [{}] * 5, "g_0, g_1, g_2 and 2 more do not advertise their release"),
     ],
 )
 def test_what_may_go_wrong_in_a_group_is_said(

@@ -7,46 +7,48 @@ from dataclasses import replace
 import pytest
 
 from zkconsumer import cli
-from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, Totals, airlines, flights
-from zkconsumer.cli.demo.group_view import View
-from zkconsumer.cli.demo.message_account import Account, Again, Ledger
+from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, FlightTotals, airlines, flights
+from zkconsumer.cli.demo.group_view import GroupOwners
+from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount, Repeat
 from zkconsumer.cli.demo.report import cause, is_good
 from zkconsumer.cli.demo.spark_process import CarrierReport, compare
 
-PERFECT = Account(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
+PERFECT = AccountTotals(produced=3, consumed=3, lost=0, altered=0, unknown=0, duplicates={}, by_member={})
 
 
-def test_the_books_tell_lost_repeated_altered_and_unknown_messages_apart() -> None:
-    ledger = Ledger()
+def test_the_account_counts_each_kind_of_message() -> None:
+    """The account distinguishes lost, repeated, altered and unknown messages."""
+    account = MessageAccount()
     for offset in range(4):
-        ledger.produced((0, offset), 100 + offset)
-    ledger.consumed("ann", [((0, 0), 100), ((0, 1), 999)])
-    ledger.begin(4)
-    ledger.consumed("ben", [((0, 0), 100), ((0, 2), 102), ((7, 7), 1)])
+        account.produced((0, offset), 100 + offset)
+    account.consumed("ann", [((0, 0), 100), ((0, 1), 999)])
+    account.begin(4)
+    account.consumed("ben", [((0, 0), 100), ((0, 2), 102), ((7, 7), 1)])
 
-    account = ledger.account()
+    totals = account.totals()
 
-    assert (account.produced, account.consumed, account.lost) == (4, 4, 1)
-    assert (account.altered, account.unknown) == (1, 1)
-    assert account.duplicates == {Again("ann", "ben", 4): 1}
-    assert account.by_member == {"ann": 2, "ben": 3}
-    assert ledger.ends() == {0: 4}
-    assert ledger.consumed_of(0) == 3
+    assert (totals.produced, totals.consumed, totals.lost) == (4, 4, 1)
+    assert (totals.altered, totals.unknown) == (1, 1)
+    assert totals.duplicates == {Repeat("ann", "ben", 4): 1}
+    assert totals.by_member == {"ann": 2, "ben": 3}
+    assert account.ends() == {0: 4}
+    assert account.consumed_of(0) == 3
 
 
-def test_a_message_may_be_consumed_before_the_producer_hears_of_it() -> None:
-    ledger = Ledger()
-    ledger.consumed("ann", [((0, 0), 5)])
-    ledger.produced((0, 0), 5)
+def test_a_message_may_be_consumed_before_its_acknowledgement() -> None:
+    """A message may be consumed before the producer hears of it."""
+    account = MessageAccount()
+    account.consumed("ann", [((0, 0), 5)])
+    account.produced((0, 0), 5)
 
-    account = ledger.account()
+    totals = account.totals()
 
-    assert (account.lost, account.altered, account.unknown) == (0, 0, 0)
+    assert (totals.lost, totals.altered, totals.unknown) == (0, 0, 0)
 
 
 def test_duplicates_are_no_failure_but_everything_else_is() -> None:
     assert is_good(PERFECT, {0: 3}, 3)
-    assert is_good(replace(PERFECT, duplicates={Again("ben", "cid", 4): 9}), {0: 3}, 3)
+    assert is_good(replace(PERFECT, duplicates={Repeat("ben", "cid", 4): 9}), {0: 3}, 3)
     assert not is_good(replace(PERFECT, consumed=2, lost=1), {0: 3}, 3)
     assert not is_good(replace(PERFECT, altered=1), {0: 3}, 3)
     assert not is_good(replace(PERFECT, unknown=1), {0: 3}, 3)
@@ -55,23 +57,23 @@ def test_duplicates_are_no_failure_but_everything_else_is() -> None:
 
 
 def test_duplicates_are_put_down_to_a_step() -> None:
-    assert cause(Again("ben", "cid", 5)).startswith("step 4: ben was killed")
-    assert cause(Again("ann", "cid", 5)).startswith("step 5: read by ann")
-    assert cause(Again("ann", "ann", 3)) == "step 3: read twice by ann"
+    assert cause(Repeat("ben", "cid", 5)).startswith("step 4: ben was killed")
+    assert cause(Repeat("ann", "cid", 5)).startswith("step 5: read by ann")
+    assert cause(Repeat("ann", "ann", 3)) == "step 3: read twice by ann"
 
 
 def test_a_group_is_settled_when_every_stream_has_its_share() -> None:
     both = {0: ("ann", 0), 1: ("ann", 1), 2: ("ben", 0), 3: ("ben", 1)}
     members = frozenset({"ann", "ben"})
-    assert View(members, both).settled({"ann", "ben"}, 4, 2)
-    assert not View(members, {**both, 3: ("ben", 0)}).settled({"ann", "ben"}, 4, 2), "a stream has nothing"
-    assert not View(members, both).settled({"ann"}, 4, 2), "another one is there"
-    assert not View(members, {n: both[n] for n in range(3)}).settled({"ann", "ben"}, 4, 2), "one has no owner"
-    assert str(View(members, both)) == "ann/0: 0  ann/1: 1  ben/0: 2  ben/1: 3"
+    assert GroupOwners(members, both).settled({"ann", "ben"}, 4, 2)
+    assert not GroupOwners(members, {**both, 3: ("ben", 0)}).settled({"ann", "ben"}, 4, 2), "a stream has nothing"
+    assert not GroupOwners(members, both).settled({"ann"}, 4, 2), "another one is there"
+    assert not GroupOwners(members, {n: both[n] for n in range(3)}).settled({"ann", "ben"}, 4, 2), "one has no owner"
+    assert str(GroupOwners(members, both)) == "ann/0: 0  ann/1: 1  ben/0: 2  ben/1: 3"
 
 
 def test_the_file_is_read_as_it_is() -> None:
-    totals = Totals()
+    totals = FlightTotals()
     rows = list(flights(1000))
     for row in rows:
         totals.add(row)
@@ -84,6 +86,7 @@ def test_the_file_is_read_as_it_is() -> None:
     assert totals.by_carrier.keys() <= airlines().keys()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.timeout(60)
 def test_the_file_has_as_many_flights_as_we_say() -> None:
     assert sum(1 for _ in flights()) == ALL_FLIGHTS

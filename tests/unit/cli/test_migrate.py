@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -15,9 +15,9 @@ from zkconsumer import cli
 from zkconsumer.cli import migrate
 from zkconsumer.cli.migrate import migration_steps as carrying_out
 from zkconsumer.config import ConsumerConfig
-from zkconsumer.core.migration.planning import Entry, LogSpan, Step, Store
+from zkconsumer.core.migration.planning import Entry, LogSpan, Step, Store, Verdict
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import BrokerUnavailableError, NoBrokersError, RegistryUnavailableError
+from zkconsumer.errors import BrokerUnavailableError, MemberIdRequiredError, NoBrokersError, RegistryUnavailableError
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.model import Endpoint, TopicPartition
@@ -78,7 +78,7 @@ class Watched:
 
 
 class FakeGroup:
-    """What ``GroupOffsets`` is on a real cluster."""
+    """What ``MigratedGroup`` is on a real cluster."""
 
     def __init__(self, world: World, config: ConsumerConfig) -> None:
         self.group, self.cluster = config.group_id, config.zookeeper_connect
@@ -120,11 +120,11 @@ def kafka() -> Iterator[FakeCluster]:
 def world(kafka: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     made = World(kafka)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(made, config))
+    monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(made, config))
     yield made
     with FakeGroup(made, ConsumerConfig(zookeeper_connect="h", group_id="g")) as group:
         held = group.side(Store.KAFKA).read(Deadline(scaled(5.0)))
-        removes = [Step(tp, admin.Verdict.REMOVE) for tp in held]
+        removes = [Step(tp, Verdict.REMOVE) for tp in held]
         assert group.side(Store.KAFKA).write(removes, Deadline(scaled(5.0))) == {}
 
 
@@ -191,9 +191,10 @@ def test_what_an_old_broker_cannot_delete_is_said(world: World, run: Run, capsys
     assert world.kafkas() == {0: 20, 1: 60}
 
 
-def test_a_rollback_leaves_what_was_changed_since_unless_it_is_forced(
+def test_a_rollback_keeps_later_changes_unless_forced(
     world: World, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A rollback leaves offsets that changed since, unless it is forced."""
     world.in_zookeeper({0: 50, 1: 60})
     assert run("--to", "kafka") == 0
     world.in_kafka({0: 51})
@@ -204,9 +205,8 @@ def test_a_rollback_leaves_what_was_changed_since_unless_it_is_forced(
     assert world.kafkas() == {}
 
 
-def test_a_rollback_of_another_group_or_of_no_file_of_ours_is_refused(
-    world: World, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rollback_from_a_foreign_file_is_refused(world: World, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rollback from another group's file, or from a file of another program, is refused."""
     world.in_zookeeper({0: 50})
     assert run("--to", "kafka") == 0
     document = json.loads(Path(backup()).read_text())
@@ -252,9 +252,10 @@ def test_nothing_is_written_while_members_live_on_either_side(
     assert (world.writes, list(Path().iterdir())) == (0, [])
 
 
-def test_the_rolling_way_needs_nobody_on_the_side_that_is_written(
+def test_a_rolling_migration_refuses_members_on_the_target(
     world: World, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A rolling migration refuses live members on the side that it writes."""
     world.in_zookeeper({0: 50})
     world.in_kafka({1: 60})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
@@ -269,10 +270,14 @@ def test_a_member_of_kafkas_is_named(world: World, run: Run, capsys: pytest.Capt
     world.in_zookeeper({0: 50})
     channel = GroupChannel(world.channel(world.endpoints(Deadline(5.0))[0]))
     channel.connect(Deadline(scaled(5.0)))
-    times = {"session_timeout": scaled(30.0), "rebalance_timeout": scaled(30.0), "deadline": Deadline(scaled(10.0))}
+    times: dict[str, Any] = {
+        "session_timeout": scaled(30.0),
+        "rebalance_timeout": scaled(30.0),
+        "deadline": Deadline(scaled(10.0)),
+    }
     try:
         joined = channel.join(Membership("g"), [("range", b"")], **times)
-    except Exception as required:
+    except MemberIdRequiredError as required:
         joined = channel.join(Membership("g", -1, required.member_id), [("range", b"")], **times)
     assert run("--to", "kafka") == 5
     assert "test at 127.0.0.1 (Kafka)" in capsys.readouterr().err
@@ -281,9 +286,10 @@ def test_a_member_of_kafkas_is_named(world: World, run: Run, capsys: pytest.Capt
     assert run("--to", "kafka") == 0
 
 
-def test_who_comes_while_it_is_written_stops_it_and_what_was_done_is_said(
+def test_a_member_that_joins_during_the_write_stops_it(
     world: World, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A member that joins during the write stops it, and the written offsets are listed."""
     world.in_kafka({0: 50, 1: 60})
 
     def owned() -> None:
@@ -299,14 +305,15 @@ def test_who_comes_while_it_is_written_stops_it_and_what_was_done_is_said(
 
 
 @pytest.mark.parametrize("to", ["kafka", "zookeeper"])
-def test_what_was_written_after_the_plan_was_made_is_not_written_over(
+def test_an_offset_written_after_the_plan_is_kept(
     world: World, run: Run, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An offset that was written after the plan was made is not overwritten."""
     world.in_zookeeper({0: 50, 1: 60} if to == "kafka" else {0: 20})
     world.in_kafka({0: 20} if to == "kafka" else {0: 50, 1: 60})
     keep = carrying_out._keep
 
-    def meanwhile(*arguments: object) -> Path:
+    def meanwhile(*arguments: Any) -> Path:
         (world.in_kafka if to == "kafka" else world.in_zookeeper)({0: 90})
         return keep(*arguments)
 
@@ -320,9 +327,10 @@ def test_what_was_written_after_the_plan_was_made_is_not_written_over(
     } == {0: 90, 1: 60}
 
 
-def test_who_leaves_while_it_is_looked_stands_in_the_way_for_its_last_commit_may_not_have_been_seen(
+def test_a_member_that_leaves_during_the_read_prevents_the_write(
     world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A member that leaves during the read prevents the write, because the read may have missed its last commit."""
     world.in_zookeeper({0: 50})
     world.zookeeper.put("/consumers/g/ids/g_ann", b"{}", ephemeral_owner=7)
     logs = FakeGroup.logs
@@ -341,9 +349,10 @@ def test_who_leaves_while_it_is_looked_stands_in_the_way_for_its_last_commit_may
     assert world.kafkas() == {0: 60}
 
 
-def test_what_was_written_over_at_once_is_not_said_to_be_not_written(
+def test_an_offset_overwritten_at_once_counts_as_written(
     world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An offset that another program overwrites at once is not reported as not written."""
     world.in_zookeeper({0: 50})
     write = KafkaSide.write
 
@@ -391,9 +400,10 @@ def test_an_answer_that_is_lost_is_looked_for(world: World, run: Run, monkeypatc
     assert world.kafkas() == {0: 50}
 
 
-def test_ctrl_c_in_the_middle_says_what_was_written_and_what_was_not(
+def test_ctrl_c_lists_the_written_and_unwritten_offsets(
     world: World, run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Ctrl-C in the middle of the write lists the written and the unwritten offsets."""
     monkeypatch.setattr(admin, "BATCH", 1)
     world.in_zookeeper({0: 50, 1: 60, 2: 70})
 
@@ -414,9 +424,10 @@ def test_ctrl_c_in_the_middle_says_what_was_written_and_what_was_not(
     assert world.kafkas() == {}
 
 
-def test_what_is_written_over_is_on_the_disk_before_anything_is_written(world: World, run: Run) -> None:
+def test_the_backup_is_on_disk_before_the_first_write(world: World, run: Run) -> None:
+    """The offsets to overwrite are on disk before the first write."""
     world.in_zookeeper({0: 50})
-    seen: list[dict] = []
+    seen: list[dict[str, Any]] = []
     world.at_write = lambda: seen.append(json.loads(Path(backup()).read_text()))
     assert run("--to", "kafka") == 0
     assert [document["partitions"] for document in seen] == [
@@ -451,9 +462,8 @@ def test_verify_compares_and_returns_whether_they_agree(
     assert "1 of 3 partitions differ" in said
 
 
-def test_verify_waits_for_stores_that_are_written_one_after_the_other(
-    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_waits_for_stores_written_one_by_one(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verify waits for stores that a member writes one after the other."""
     world.in_zookeeper({0: 50, 1: 60})
     world.in_kafka({0: 51, 1: 60})
     looks = iter([{0: 51, 1: 61}])
@@ -486,7 +496,7 @@ def test_offsets_leave_and_come_as_the_java_tools_csv(
 
 
 def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> None:
-    looks = iter([[]])
+    looks: Iterator[list[Any]] = iter([[]])
 
     def brokers(_: Deadline) -> list[Endpoint]:
         for found in looks:
@@ -497,7 +507,8 @@ def test_what_went_wrong_is_said_and_not_that_time_was_over(world: World) -> Non
         KafkaSide("g", brokers, world.channel, lambda _: []).members(Deadline(0.3))
 
 
-def test_the_mark_that_some_editors_put_before_a_file_is_no_part_of_a_topic(world: World, run: Run) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_topic(world: World, run: Run) -> None:
+    """The byte order mark that some editors write is no part of a topic."""
     Path("in.csv").write_text("t,0,50\n", encoding="utf-8-sig")
     assert run("--to", "kafka", "--from-file", "in.csv") == 0
     assert world.kafkas() == {0: 50}
@@ -554,7 +565,7 @@ def test_a_properties_file_says_where_and_as_whom(
         configs.append(config)
         return FakeGroup(world, config)
 
-    monkeypatch.setattr(migrate, "GroupOffsets", group)
+    monkeypatch.setattr(migrate, "MigratedGroup", group)
     file = tmp_path / "c.properties"
     file.write_text("zookeeper.connect=a:1\ngroup.id=g\nsecurity.protocol=SSL\nsecurty.x=1\n")
     assert cli.main(["migrate", "g", "--config", str(file), "--verify"]) == 3
@@ -575,7 +586,7 @@ def test_a_file_that_knows_the_brokers_alone_is_refused(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["as it was", "deleted before"])
-def test_what_is_written_into_a_group_that_is_long_empty_goes_with_it(
+def test_offsets_written_to_a_long_empty_group_expire_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deleted: bool
 ) -> None:
     """Who migrates by the manual reads this there, and what to do: a coordinator counts from when the group became
@@ -597,7 +608,7 @@ def test_what_is_written_into_a_group_that_is_long_empty_goes_with_it(
         finally:
             former.close()
         world = World(kafka)
-        monkeypatch.setattr(migrate, "GroupOffsets", lambda config, _: FakeGroup(world, config))
+        monkeypatch.setattr(migrate, "MigratedGroup", lambda config, _: FakeGroup(world, config))
         world.in_zookeeper({0: 50, 1: 60})
         assert cli.main(["migrate", "g", "--zookeeper", "h:2181", "--to", "kafka"]) == 0
         assert world.kafkas() == {0: 50, 1: 60}

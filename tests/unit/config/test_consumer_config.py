@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_table
+from zkconsumer.config import ConsumerConfig, SuspectConfigWarning, UnknownPropertyWarning, markdown_tables
 from zkconsumer.config.coordination_properties import CoordinationConfig
-from zkconsumer.config.java_properties import format_properties
 from zkconsumer.config.property_keys import Key, keys_of
 from zkconsumer.config.security_properties import SecurityConfig
 from zkconsumer.connector import ZookeeperConsumerConnector
@@ -361,7 +360,7 @@ def test_attempts_that_end_before_a_session_does_are_suspect(values: dict[str, i
 
 def test_a_warning_points_at_the_users_line(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    path.write_text(format_properties({**LEAST, "qqq": "1"}))
+    path.write_text("".join(f"{name}={value}\n" for name, value in {**LEAST, "qqq": "1"}.items()))
     silent = config()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -549,8 +548,9 @@ def test_credentials_in_an_address_are_refused_unseen(
 ) -> None:
     """No connect string takes credentials; the refusal and its context must not spread them."""
     caplog.set_level(logging.DEBUG)
+    given: dict[str, Any] = {**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value}
     with pytest.raises(ConfigException) as caught:
-        ConsumerConfig({**LEAST, "group.coordination": "kafka", "bootstrap.servers": "h:1", key: value})  # type: ignore[dict-item]
+        ConsumerConfig(given)
     assert caught.value.key == key
     assert "sasl.username" in caught.value.reason
     error: BaseException | None = caught.value
@@ -600,7 +600,7 @@ def test_a_config_survives_the_way_through_a_properties_file(values: dict[str, A
 
 
 def test_the_table_has_a_row_for_every_property() -> None:
-    rows = [line for line in markdown_table().splitlines() if line.startswith("| `")]
+    rows = [line for table in markdown_tables().values() for line in table.splitlines() if line.startswith("| `")]
 
     assert [row.split("`")[1] for row in rows] == [
         *(name for name, key in KEYS.items() if not key.ours),
@@ -613,9 +613,9 @@ def test_the_table_has_a_row_for_every_property() -> None:
         *keys_of(SecurityConfig),
     ]
     assert all(row.count(" | ") == 3 for row in rows)
-    assert "| `auto.commit.enable` | bool | `true` |" in markdown_table()
-    assert "| `group.id` | string | required |" in markdown_table()
-    assert "| `client.id` | string | `group.id` |" in markdown_table()
+    assert "| `auto.commit.enable` | bool | `true` |" in markdown_tables()["original"]
+    assert "| `group.id` | string | required |" in markdown_tables()["original"]
+    assert "| `client.id` | string | `group.id` |" in markdown_tables()["original"]
 
 
 def test_broadcasting_needs_a_name_that_stays() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkconsumer.config.java_properties import format_properties, parse_properties
+from zkconsumer.config.java_properties import parse_properties
 
 CASES = {
     "group.id=g": {"group.id": "g"},
@@ -60,11 +60,18 @@ def test_the_line_of_an_error_is_where_its_entry_begins() -> None:
         parse_properties("a=1\nb=x\\\n  y\\\n  \\u1\n")
 
 
-@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))))
-def test_what_was_written_is_read_back_and_is_plain_ascii(properties: dict[str, str]) -> None:
-    text = format_properties(properties)
+def escaped(text: str) -> str:
+    units = [int.from_bytes(pair) for pair in zip(*[iter(text.encode("utf-16-be"))] * 2, strict=True)]
+    return "".join(
+        f"\\{chr(unit)}" if chr(unit) in " =:#!\\" else chr(unit) if 0x20 < unit < 0x7F else f"\\u{unit:04X}"
+        for unit in units
+    )
 
-    assert text.isascii()
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8"))))
+def test_the_lines_of_java_are_read_back(properties: dict[str, str]) -> None:
+    """``java.util.Properties`` writes ASCII: it escapes separators, line ends and all other characters."""
+    text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in properties.items())
     assert parse_properties(text) == properties
 
 

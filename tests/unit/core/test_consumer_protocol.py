@@ -12,7 +12,6 @@ from zkconsumer.core.consumer_protocol import (
     MemberSubscription,
     decode_assignment,
     decode_subscription,
-    elect,
     encode_assignment,
     encode_subscription,
 )
@@ -127,19 +126,3 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 def test_a_subscription_that_was_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(MalformedMemberError):
         decode_subscription(encode_subscription(SAID)[:cut], "m")
-
-
-@pytest.mark.parametrize(
-    ("votes", "elected"),
-    [
-        ([["range", "sticky"], ["sticky", "range"], ["sticky"]], "sticky"),
-        ([["range", "sticky"], ["range", "sticky"], ["sticky", "range"]], "range"),
-        ([["cooperative-sticky", "range"], ["range"]], "range"),
-        ([["range"], ["sticky"]], None),
-        ([], None),
-        ([[]], None),
-        ([["a", "b"], ["b", "a"]], "a"),
-    ],
-)
-def test_the_strategy_is_the_one_that_all_know_and_most_prefer(votes: list[list[str]], elected: str | None) -> None:
-    assert elect(votes) == elected

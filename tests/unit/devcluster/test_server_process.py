@@ -71,7 +71,8 @@ def test_a_killed_server_starts_again_on_its_port_with_its_data() -> None:
         assert (server.directory / "data").read_text() == "precious"
 
 
-def test_a_server_that_was_only_stopped_leaves_no_directory_behind() -> None:
+def test_a_stopped_server_leaves_no_directory_behind() -> None:
+    """A server that was stopped, and not closed, leaves no directory behind."""
     program = """
 from tests.unit.devcluster.test_server_process import PythonServer
 server = PythonServer().start()
@@ -113,7 +114,8 @@ def test_a_given_port_that_is_taken_is_said_so() -> None:
         server.close()
 
 
-def test_a_server_that_ends_while_starting_is_an_error_that_quotes_its_log() -> None:
+def test_a_failed_start_quotes_the_servers_log() -> None:
+    """A server that ends during its start raises an error that quotes its log."""
     server = PythonServer("broken")
     with pytest.raises(ServerStartError, match="the disk is on fire"):
         server.start(scaled(10))
@@ -121,7 +123,8 @@ def test_a_server_that_ends_while_starting_is_an_error_that_quotes_its_log() -> 
     server.close()
 
 
-def test_a_server_that_is_not_ready_in_time_is_an_error_and_does_not_stay() -> None:
+def test_a_server_that_is_not_ready_in_time_is_killed() -> None:
+    """A server that is not ready in time raises an error and does not stay."""
     server = PythonServer("slow")
     with pytest.raises(ServerStartError, match="not ready in time"):
         server.start(0.5)
@@ -162,7 +165,8 @@ def test_a_forked_child_that_exits_leaves_the_server_alone(monkeypatch: pytest.M
         assert accepts(server.port)
 
 
-def test_before_the_first_start_there_is_no_port_and_no_directory() -> None:
+def test_before_the_start_there_is_no_port_and_no_directory() -> None:
+    """Before the first start there is no port and no directory."""
     server = PythonServer()
     with pytest.raises(RuntimeError):
         _ = server.port

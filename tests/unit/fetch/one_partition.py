@@ -10,13 +10,16 @@ from typing import Any
 
 from aiokafka.protocol.offset import OffsetResponse_v3
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.scripted import Peer, ScriptedBroker, fetched
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
-from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, Flow
-from zkconsumer.model import ThreadId
+from zkconsumer.fetch.broker_fetch import FetchConnection
+from zkconsumer.fetch.fetcher import EARLIEST, Fetcher, FetchSettings, PartitionFetch
+from zkconsumer.fetch.partition_fetch import Budget
+from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import KafkaStream, StreamQueue
 from zkconsumer.zookeeper.lease import Lease
 
@@ -30,7 +33,7 @@ class OnePartition:
 
     def __init__(self, *, start: int = 0, skip_corrupt: bool = False, check_crc: bool = True, **settings: Any) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.returned: list[Flow] = []
+        self.returned: list[PartitionFetch] = []
         self.resolved: list[int] = []
         self.listed = (0, 0)  # error, offset
         self.log_start: int | None = None  # the offset that is answered for EARLIEST, if it is another
@@ -39,8 +42,8 @@ class OnePartition:
         lease.renew(monotonic(), 3600.0)
         lease.resume(lease.epoch)
         self.room = 0
-        self.queue = StreamQueue(10, self._on_room)
-        self.stream: KafkaStream[Any, Any] = KafkaStream(
+        self.queue = StreamQueue(10, self.on_room)
+        self.stream: KafkaStream[Any, Any] = new_stream(
             "t/g_c-0", self.queue, lease, timeout=0, check_crc=check_crc, skip_corrupt=skip_corrupt
         )
         base: dict[str, Any] = {
@@ -57,11 +60,11 @@ class OnePartition:
         }
         self.settings = FetchSettings(**{**base, **settings})
 
-    def _on_room(self) -> None:
+    def on_room(self) -> None:
         self.room += 1
 
     def serve(self, log: Log) -> Callable[[Peer], None]:
-        """What a broker with this log does on one connection."""
+        """Return the script of a broker with this log, for one connection."""
 
         def script(peer: Peer) -> None:
             peer.versions()
@@ -85,18 +88,22 @@ class OnePartition:
 
         return script
 
+    def fetcher(self, endpoint: Endpoint, budget: Budget | None = None) -> Fetcher:
+        """Return a fetcher for that broker, without partitions."""
+        return Fetcher(
+            "fetcher",
+            FetchConnection(endpoint, self.settings, budget),
+            self.settings,
+            give_back=self.returned.extend,
+            resolved=lambda starts: self.resolved.extend(starts.values()),
+        )
+
     @contextmanager
     def fetching(self, *logs: Log) -> Iterator[Fetcher]:
         """A fetcher on a broker that serves one connection for each log."""
         with ScriptedBroker(*map(self.serve, logs)) as broker:
-            fetcher = Fetcher(
-                "fetcher",
-                broker.endpoint(),
-                self.settings,
-                give_back=self.returned.extend,
-                resolved=lambda starts: self.resolved.extend(starts.values()),
-            )
-            fetcher.add([Flow(self.position, self.queue)])
+            fetcher = self.fetcher(broker.endpoint())
+            fetcher.add([PartitionFetch(self.position, self.queue)])
             try:
                 yield fetcher
             finally:

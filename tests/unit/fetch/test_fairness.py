@@ -14,7 +14,7 @@ BATCHES = 40
 
 
 @pytest.mark.parametrize("topics", [{"events": 4}, {"a": 1, "b": 1, "c": 1, "d": 1}], ids=["one topic", "several"])
-def test_an_answer_that_is_too_small_for_all_starves_no_partition(topics: dict[str, int]) -> None:
+def test_a_response_too_small_for_all_starves_no_partition(topics: dict[str, int]) -> None:
     with FakeCluster(zookeeper=True) as cluster:
         for topic, partitions in topics.items():
             cluster.create_topic(topic, partitions)

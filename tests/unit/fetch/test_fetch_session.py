@@ -1,4 +1,4 @@
-"""What fetch requests say where the broker remembers: with a model of its side, as KIP-227 has it, and on a socket."""
+"""Fetch sessions (KIP-227), with a model of the broker's side and on a socket."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from tests.unit.kafka.scripted import Peer, ScriptedBroker
 from tests.unit.kafka.sets import Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import BrokerResponseError, BrokerUnavailableError
-from zkconsumer.fetch.fetch_session import FetchSession, Named, Wanted
-from zkconsumer.fetch.fetcher import Fetcher, Flow
+from zkconsumer.fetch.fetch_session import FetchRange, FetchSession, SessionRequest
+from zkconsumer.fetch.fetcher import PartitionFetch
 from zkconsumer.kafka import error_codes
 from zkconsumer.model import TopicPartition
 from zkconsumer.streams import QueueBudget
 
 ONE, TWO, THREE = (TopicPartition("t", n) for n in range(3))
-PLACE = st.builds(Wanted, st.integers(0, 3), st.sampled_from([1000, 2000]))
+PLACE = st.builds(FetchRange, st.integers(0, 3), st.sampled_from([1000, 2000]))
 WANTED = st.dictionaries(st.sampled_from([ONE, TWO, THREE, TopicPartition("u", 0)]), PLACE, max_size=4)
 
 
 class Remembered:
-    """The broker's side: what a request means there, with what it was told before."""
+    """A model of the broker: the meaning of a request after the earlier ones of its session."""
 
     def __init__(self) -> None:
         self.id = 0
         self.epoch = 0
-        self.partitions: dict[TopicPartition, Wanted] = {}
+        self.partitions: dict[TopicPartition, FetchRange] = {}
         self.made = 0
 
-    def asked(self, said: Named, *, room: bool = True) -> tuple[int, int, dict[TopicPartition, Wanted]]:
+    def asked(self, said: SessionRequest, *, room: bool = True) -> tuple[int, int, dict[TopicPartition, FetchRange]]:
         """Returns: the error, the session id of the answer, and what is fetched."""
-        named = {TopicPartition(p.topic, p.partition): Wanted(p.offset, p.max_bytes) for p in said.positions}
+        named = {TopicPartition(p.topic, p.partition): FetchRange(p.offset, p.max_bytes) for p in said.positions}
         if said.epoch == 0:
             self.id = 0
             if room:
@@ -62,11 +62,11 @@ class AnySession(RuleBasedStateMachine):
         super().__init__()
         self.session = FetchSession()
         self.broker = Remembered()
-        self.fetched: dict[TopicPartition, Wanted] | None = None
-        self.wanted: dict[TopicPartition, Wanted] = {}
+        self.fetched: dict[TopicPartition, FetchRange] | None = None
+        self.wanted: dict[TopicPartition, FetchRange] = {}
 
     @rule(wanted=WANTED, room=st.booleans())
-    def ask(self, wanted: dict[TopicPartition, Wanted], room: bool) -> None:
+    def ask(self, wanted: dict[TopicPartition, FetchRange], room: bool) -> None:
         before, self.wanted, self.fetched = self.wanted, wanted, None
         told = self.session.incremental
         said = self.session.next(wanted)
@@ -108,7 +108,7 @@ def test_epochs_begin_again_after_the_last() -> None:
     session = FetchSession()
     session.next({})
     session.answered(7)
-    session._epoch = 2**31 - 1
+    session.epoch = 2**31 - 1
     session.next({})
     session.answered(7)
     assert session.next({})[2:] == (7, 1)
@@ -116,9 +116,9 @@ def test_epochs_begin_again_after_the_last() -> None:
 
 def test_an_answer_of_another_session_is_not_believed() -> None:
     session = FetchSession()
-    session.next({ONE: Wanted(0, 1)})
+    session.next({ONE: FetchRange(0, 1)})
     session.answered(7)
-    session.next({ONE: Wanted(0, 1)})
+    session.next({ONE: FetchRange(0, 1)})
     session.answered(8)
     assert not session.incremental
 
@@ -167,10 +167,8 @@ class Remembering:
 
 def steps(it: OnePartition, remembering: Remembering, count: int) -> None:
     with ScriptedBroker(remembering) as broker:
-        fetcher = Fetcher(
-            "fetcher", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None
-        )
-        fetcher.add([Flow(it.position, it.queue)])
+        fetcher = it.fetcher(broker.endpoint())
+        fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             for _ in range(count):
                 fetcher.step()
@@ -191,19 +189,19 @@ def test_only_what_has_moved_is_said() -> None:
 
 
 def test_a_position_that_is_new_in_a_session_knows_the_logs_end() -> None:
-    """What happened: after a seek to the end of an idle partition its lag stayed unknown until the next message, for a
+    """Bug: after a seek to the end of an idle partition its lag stayed unknown until the next message, for a
     broker does not repeat in a session what it has told.
     """
     it, broker = OnePartition(), Remembering()
     with ScriptedBroker(broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
-        fetcher.add([Flow(it.position, it.queue)])
+        fetcher = it.fetcher(scripted.endpoint())
+        fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             for _ in range(3):
                 fetcher.step()
             it.position.revoked = True
             moved = PartitionPosition(it.position.tp, it.position.thread, 2)
-            fetcher.add([Flow(moved, it.queue)])
+            fetcher.add([PartitionFetch(moved, it.queue)])
             fetcher.step()
         finally:
             fetcher.stop()
@@ -225,13 +223,13 @@ def test_on_another_connection_everything_is_said_anew() -> None:
     it, broker = OnePartition(), Remembering()
     broker.breaks_at = 2
     with ScriptedBroker(broker, broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
-        fetcher.add([Flow(it.position, it.queue)])
+        fetcher = it.fetcher(scripted.endpoint())
+        fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             fetcher.step()
             with pytest.raises(BrokerUnavailableError) as lost:
                 fetcher.step()
-            fetcher._lose_connection(str(lost.value))
+            fetcher.lose_connection(str(lost.value))
             fetcher.add(it.returned)
             for _ in range(2):
                 fetcher.step()
@@ -247,7 +245,7 @@ def test_a_full_request_that_is_refused_as_well_is_an_error() -> None:
         steps(it, broker, 1)
 
 
-def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> None:
+def test_reserved_bytes_are_freed_however_a_request_ends() -> None:
     budget = QueueBudget(1000)
     it = OnePartition()
     seen: list[int] = []
@@ -260,10 +258,8 @@ def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> No
         peer.request()
 
     with ScriptedBroker(script) as broker:
-        fetcher = Fetcher(
-            "f", broker.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None, budget=budget
-        )
-        fetcher.add([Flow(it.position, it.queue)])
+        fetcher = it.fetcher(broker.endpoint(), budget)
+        fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             fetcher.step()
             assert (seen, budget.used) == ([234], 0), "a quarter of what is not kept back"
@@ -275,7 +271,7 @@ def test_what_was_reserved_is_free_again_whatever_becomes_of_the_request() -> No
 
 
 def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
-    """What happened: a reader that freed its bytes between the fetcher's look at them and the mark that somebody was
+    """Bug: a reader that freed its bytes between the fetcher's look at them and the mark that somebody was
     refused woke nobody, and all stood still for a second.
     """
     it, broker = OnePartition(), Remembering()
@@ -289,8 +285,8 @@ def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
 
     it.queue.has_room = looked  # type: ignore[method-assign]
     with ScriptedBroker(broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
-        fetcher.add([Flow(it.position, it.queue)])
+        fetcher = it.fetcher(scripted.endpoint())
+        fetcher.add([PartitionFetch(it.position, it.queue)])
         try:
             fetcher.step()
         finally:
@@ -298,7 +294,7 @@ def test_room_that_is_made_while_it_is_looked_for_is_found() -> None:
     assert (looks, it.read()) == ([False, True], [0])
 
 
-def test_the_next_request_is_on_its_way_before_anything_is_decoded() -> None:
+def test_the_next_request_is_sent_before_decoding() -> None:
     it, broker = OnePartition(), Remembering()
     steps(it, broker, 2)
     assert len(broker.said) == 2
@@ -310,8 +306,8 @@ def test_a_partition_without_room_is_forgotten_and_named_again() -> None:
     other = OnePartition()
     other.position.tp = TopicPartition("t", 9)
     with ScriptedBroker(broker) as scripted:
-        fetcher = Fetcher("f", scripted.endpoint(), it.settings, give_back=it.returned.extend, resolved=lambda *_: None)
-        fetcher.add([Flow(it.position, it.queue), Flow(other.position, other.queue)])
+        fetcher = it.fetcher(scripted.endpoint())
+        fetcher.add([PartitionFetch(it.position, it.queue), PartitionFetch(other.position, other.queue)])
         try:
             fetcher.step()
             other.queue.close()

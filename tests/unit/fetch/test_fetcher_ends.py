@@ -1,18 +1,16 @@
-"""Fetchers that end, or never begin, while partitions are theirs: another one must take over."""
+"""Another fetcher takes over the partitions of a fetcher that ends, or cannot begin."""
 
 from __future__ import annotations
 
-from threading import Thread
-
 import pytest
 
-from tests.timing import eventually, scaled
+from tests.timing import scaled
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.fetch.fetcher import Fetcher, Flow
-from zkconsumer.fetch.fetcher_manager import FetchManager
+from zkconsumer.fetch.fetcher import Fetcher, PartitionFetch
+from zkconsumer.fetch.fetcher_manager import FetcherManager
 from zkconsumer.metrics import Metrics
 from zkconsumer.model import Endpoint, ThreadId
 from zkconsumer.streams import StreamQueue
@@ -23,68 +21,69 @@ def test_a_fetcher_that_is_replaced_gives_its_partitions_back() -> None:
     the new address ended the old one, whose partitions nobody fetched any more.
     """
     it = OnePartition()
-    manager = FetchManager("m", it.settings, lambda _: [], resolved=lambda *_: None)
-    old = manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 1))
+    manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None)
+    old = manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 1))
     assert old is not None
     it.position.fetched = None  # it waits for its start, and so in peace
-    flow = Flow(it.position, it.queue)
-    flow.resolving = True
-    old.add([flow])
+    fetch = PartitionFetch(it.position, it.queue)
+    fetch.resolving = True
+    old.add([fetch])
     try:
-        manager._fetcher((0, 0), Endpoint(0, "127.0.0.1", 2))
+        manager.fetcher_for((0, 0), Endpoint(0, "127.0.0.1", 2))
         assert old.join(Deadline(scaled(10)))
-        assert manager._leaderless == {it.position.tp: flow}
+        assert manager.leaderless == {it.position.tp}
     finally:
         manager.close(Deadline(scaled(10)))
 
 
 def test_metrics_of_a_broker_go_with_its_last_fetcher() -> None:
-    """What happened: brokers that had left the cluster stayed in every report for ever."""
+    """Bug: brokers that had left the cluster stayed in every report for ever."""
     it, metrics = OnePartition(), Metrics()
-    manager = FetchManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
+    manager = FetcherManager("m", it.settings, lambda _: [], resolved=lambda *_: None, metrics=metrics)
 
     def ports() -> set[str]:
         return {value for name in metrics.snapshot() for tag, value in name.tags if tag == "brokerPort"}
 
     try:
         for number, port in enumerate((1, 2, 2)):
-            assert manager._fetcher((port, number), Endpoint(port, "127.0.0.1", port)) is not None
+            assert manager.fetcher_for((port, number), Endpoint(port, "127.0.0.1", port)) is not None
         assert ports() == {"1", "2"}
         everywhere = {name for name in metrics.snapshot() if "brokerPort" not in dict(name.tags)}
         it.position.fetched = None  # so that it waits in peace
-        flow = Flow(it.position, it.queue)
-        flow.resolving = True
-        manager._fetchers[2, 1].add([flow])
-        manager._retire_idle()
+        fetch = PartitionFetch(it.position, it.queue)
+        fetch.resolving = True
+        fetcher = manager.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 2))
+        assert fetcher is not None
+        fetcher.add([fetch])
+        manager.retire_idle()
         assert ports() == {"2"}, "one of its two fetchers is left"
-        manager._fetcher((2, 1), Endpoint(2, "127.0.0.1", 3))
+        manager.fetcher_for((2, 1), Endpoint(2, "127.0.0.1", 3))
         assert ports() == {"3"}, "the broker came back at another address"
         it.position.revoked = True
-        manager._retire_idle()
+        manager.retire_idle()
         assert ports() == set()
         assert set(metrics.snapshot()) == everywhere
     finally:
         manager.close(Deadline(scaled(10)))
 
 
-def test_a_fetcher_whose_thread_cannot_be_started_gets_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetcher_without_a_thread_gets_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of threads, the manager kept a fetcher without one and gave it partitions at the next try, for ever."""
     begun = OnePartition()
     broker = Endpoint(0, "127.0.0.1", 1)
-    manager = FetchManager("m", begun.settings, lambda _: [broker], resolved=lambda *_: None)
+    manager = FetcherManager("m", begun.settings, lambda _: [broker], resolved=lambda *_: None)
 
     def no_thread(self: Fetcher) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as without_threads:
         without_threads.setattr(Fetcher, "start", no_thread)
-        flow = Flow(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
+        fetch = PartitionFetch(PartitionPosition(WHERE, ThreadId("g_c-0"), 0), StreamQueue(2, lambda: None))
         with pytest.raises(RuntimeError):
-            manager._hand_over([(flow, broker)])
+            manager.hand_over([(fetch, broker)])
     try:
-        taken = manager._fetcher((0, 0), broker)
+        taken = manager.fetcher_for((0, 0), broker)
         assert taken is not None
-        thread: Thread = taken._thread
-        eventually(thread.is_alive, 5, "a fetcher with a thread")
+        assert not taken.join(Deadline(0)), "its thread runs"
     finally:
         manager.close(Deadline(scaled(10)))

@@ -1,7 +1,6 @@
-"""What went wrong in the original's fetching (and once in ours), each with a fetcher that is stepped or a broker that
-does what the test says.
+"""Bugs of the original's fetching, and one of ours, with a stepped fetcher or a scripted broker.
 
-A test is named for its report and opens with what had happened and why. ``zkconsumer/REGRESSIONS.md`` lists them all.
+A test is named for its report and opens with the failure and its cause. ``zkconsumer/REGRESSIONS.md`` lists them all.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import enumerate as enumerate_threads
 from time import monotonic
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.unit.kafka.sets import WHERE, Batch
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import BrokerError
-from zkconsumer.fetch.fetcher_manager import FetchManager, fetcher_number
+from zkconsumer.fetch.fetcher_manager import FetcherManager, fetcher_number
 from zkconsumer.kafka import BrokerChannel, error_codes
 from zkconsumer.model import Endpoint, ThreadId, TopicPartition
 from zkconsumer.streams import StreamQueue
@@ -39,7 +39,7 @@ def log_of(count: int) -> Callable[[int, int], bytes]:
 # ---- one fetcher, stepped ----
 
 
-def test_kafka_89_a_partition_without_an_offset_begins_where_the_reset_says() -> None:
+def test_kafka_89_without_an_offset_the_reset_decides_the_start() -> None:
     """The first start began at an invalid position, before the reset offset had been asked for."""
     it = OnePartition()
     it.position.fetched = it.position.consumed = None
@@ -54,7 +54,7 @@ def test_kafka_89_a_partition_without_an_offset_begins_where_the_reset_says() ->
         assert it.read() == [3]
 
 
-def test_kafka_154_a_chunk_that_could_not_be_queued_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_154_a_chunk_that_was_not_queued_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fetched offset had moved on before the chunk was queued, so an interruption between the two lost it."""
     it = OnePartition()
     with it.fetching(log_of(2)) as fetcher:
@@ -72,13 +72,13 @@ def _raise(_: object) -> None:
     raise KeyError("interrupted")
 
 
-def test_kafka_693_an_error_of_the_reset_offset_harms_only_its_partition() -> None:
+def test_kafka_693_a_reset_error_harms_only_its_partition() -> None:
     """Where the lookup of the reset offset failed, the fetcher's thread ended and with it all its partitions."""
     it = OnePartition(start=9)
     it.listed = (error_codes.NOT_LEADER_OR_FOLLOWER, -1)
     with it.fetching(lambda *_: error_codes.OFFSET_OUT_OF_RANGE) as fetcher:
         fetcher.step()
-        assert [flow.tp for flow in it.returned] == [WHERE]
+        assert [fetch.tp for fetch in it.returned] == [WHERE]
         assert "says no start offset: NOT_LEADER" in it.returned[0].trouble
         assert it.position.fetched == 9, "it is not guessed where to go on"
 
@@ -86,7 +86,7 @@ def test_kafka_693_an_error_of_the_reset_offset_harms_only_its_partition() -> No
 def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
     """A fetcher stood still in the full queue of a slow stream, and a rebalance waited for the fetcher."""
     it = OnePartition()
-    it.queue = it.stream.queue = StreamQueue(1, it._on_room)
+    it.queue = it.stream.queue = StreamQueue(1, it.on_room)
     slow = it.position
     with it.fetching(log_of(100)) as fetcher:
         fetcher.step()
@@ -101,7 +101,7 @@ def test_kafka_832_a_full_queue_holds_up_nobody() -> None:
         assert it.queue.has_room()
 
 
-def test_kafka_1886_and_2241_a_fetcher_in_a_long_poll_ends_when_it_is_stopped() -> None:
+def test_kafka_1886_and_2241_stop_ends_a_long_poll() -> None:
     """An interrupt was swallowed, or did not reach a blocking read, and whoever stopped the fetcher hung."""
     it = OnePartition(max_wait=60.0, socket_timeout=60.0)
 
@@ -175,25 +175,25 @@ class Cluster:
             body = MetadataResponse_v5(0, [(7, "h", 1, None)], "id", 7, [(0, "t", False, [partition])])
             peer.answer(request.correlation_id, body.encode())
 
-    def manager(self, **settings: Any) -> FetchManager:
+    def manager(self, **settings: Any) -> FetcherManager:
         made = OnePartition(backoff=0.05, **settings).settings
-        return FetchManager("m", made, lambda _: self.registered, resolved=lambda *_: None)
+        return FetcherManager("m", made, lambda _: self.registered, resolved=lambda *_: None)
 
-    def start(self, manager: FetchManager) -> PartitionPosition:
+    def start(self, manager: FetcherManager) -> PartitionPosition:
         position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         manager.start([(position, StreamQueue(2, lambda: None))])
         return position
 
 
 @contextmanager
-def closing(manager: FetchManager) -> Iterator[FetchManager]:
+def closing(manager: FetcherManager) -> Iterator[FetcherManager]:
     try:
         yield manager
     finally:
         manager.close(Deadline(scaled(10)))
 
 
-def test_kafka_256_a_partition_whose_broker_is_missing_is_looked_for_again() -> None:
+def test_kafka_256_a_missing_leader_is_looked_for_again() -> None:
     """A leader that was not registered at that moment left its partitions unfetched for good, though the group
     counted as rebalanced.
     """
@@ -247,11 +247,11 @@ def test_a_silent_broker_delays_the_leaders_of_others_once(monkeypatch: pytest.M
         closing(cluster.manager()) as manager,
     ):
         brokers = [Endpoint(8, "127.0.0.1", slow.port, 5), quick.endpoint()]
-        assert [manager._leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
+        assert [manager.find_leaders(["t"], brokers)[WHERE] for _ in range(2)] == [7, 7]
         assert asked == [8, 7, 7]
 
 
-def test_kafka_618_880_914_916_937_nothing_locks_up_and_nothing_stale_is_fetched() -> None:
+def test_kafka_618_880_914_916_937_no_deadlock_no_stale_fetch() -> None:
     """Leader finder, fetchers, rebalance and shutdown waited for each other's locks; after a restart partitions that
     had left were still looked for, and some that were handed over were lost.
     """
@@ -273,9 +273,9 @@ def test_kafka_618_880_914_916_937_nothing_locks_up_and_nothing_stale_is_fetched
         manager.wake()
         again = cluster.start(manager)
         assert monotonic() - began < scaled(2), "the group's thread waits for no broker"
-        assert [flow.position for flow in manager._leaderless.values()] == [again]
+        assert manager.leaderless == {again.tp}
         manager.close(Deadline(scaled(5)))
-        assert not manager._thread.is_alive()
+        assert not [thread for thread in enumerate_threads() if "leader-finder" in thread.name]
         assert monotonic() - began < scaled(3)
 
 
@@ -315,7 +315,7 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
     with ScriptedBroker(lazy) as one, ScriptedBroker(lazy) as two, closing(cluster.manager(max_wait=60.0)) as manager:
         for number, broker in enumerate([one, two]):
-            fetcher = manager._fetcher((number, 0), broker.endpoint())
+            fetcher = manager.fetcher_for((number, 0), broker.endpoint())
             assert fetcher is not None
             it = OnePartition()
             fetcher.add([_flow(it)])
@@ -326,21 +326,21 @@ def test_kafka_4319_fetchers_end_together() -> None:
 
 
 def _flow(it: OnePartition) -> Any:
-    from zkconsumer.fetch.fetcher import Flow
+    from zkconsumer.fetch.fetcher import PartitionFetch
 
-    return Flow(it.position, it.queue)
+    return PartitionFetch(it.position, it.queue)
 
 
 def test_a_broker_at_a_new_address_is_followed() -> None:
     """KAFKA-474: a broker that came back elsewhere was asked for at its old address."""
     cluster = Cluster()
     with closing(cluster.manager()) as manager:
-        old = manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 1, 5))
-        new = manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 2, 5))
+        old = manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 1, 5))
+        new = manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 2, 5))
         assert old is not None
         assert new is not old
         assert old.join(Deadline(scaled(5)))
-        assert manager._fetcher((7, 0), Endpoint(7, "127.0.0.1", 2, 5)) is new
+        assert manager.fetcher_for((7, 0), Endpoint(7, "127.0.0.1", 2, 5)) is new
 
 
 def test_without_any_broker_the_reason_is_told() -> None:

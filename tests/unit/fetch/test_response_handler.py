@@ -1,4 +1,4 @@
-"""What an answer says of a partition counts only where it is what was asked for."""
+"""The handler believes a partition's part of a response only if it answers the request."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import pytest
 
 from tests.unit.fetch.one_partition import OnePartition
 from tests.unit.kafka.sets import WHERE, Batch, Written
-from zkconsumer.fetch.fetch_session import Wanted
-from zkconsumer.fetch.partition_fetch import Flow
-from zkconsumer.fetch.response_handler import Judge, Told
-from zkconsumer.kafka import FetchedPartition
+from zkconsumer.fetch.fetch_session import FetchRange
+from zkconsumer.fetch.partition_fetch import PartitionFetch
+from zkconsumer.fetch.response_handler import Outcomes, ResponseHandler
+from zkconsumer.kafka import PartitionResponse
 
 RECORDS = Batch([Written(), Written()]).encode(0)[0]
-ASKED = Wanted(0, 1000)
+ASKED = FetchRange(0, 1000)
 
 
-def part(error: int = 0) -> FetchedPartition:
-    return FetchedPartition(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
+def part(error: int = 0) -> PartitionResponse:
+    return PartitionResponse(WHERE.topic, WHERE.partition, error, 9, 0, (), b"" if error else RECORDS)
 
 
-def judged(it: OnePartition, *parts: FetchedPartition) -> Told:
-    told, judge, flow = Told(), Judge(7, it.settings), Flow(it.position, it.queue)
+def judged(it: OnePartition, *parts: PartitionResponse) -> Outcomes:
+    told, handle, fetch = Outcomes(), ResponseHandler(7, it.settings), PartitionFetch(it.position, it.queue)
     for each in parts:
-        judge.judge(flow, ASKED, each, told)
+        handle.handle(fetch, ASKED, each, told)
     return told
 
 
@@ -34,7 +34,7 @@ def test_a_partition_that_is_told_twice_is_queued_once() -> None:
 
 @pytest.mark.parametrize(("level", "stable", "lag"), [(0, 4, 9), (1, 4, 4), (1, -1, 9), (1, 0, 0)])
 def test_lag_ends_where_the_isolation_level_lets_us_read(level: int, stable: int, lag: int) -> None:
-    """What happened: with read_committed an open transaction counted as lag that no reading could make less."""
+    """Bug: with read_committed an open transaction counted as lag that no reading could make less."""
     it = OnePartition(isolation_level=level)
     judged(it, part()._replace(records=b"", last_stable=stable))
     assert it.position.lag == lag
@@ -52,7 +52,7 @@ def test_an_answer_for_a_position_that_has_moved_is_dropped(error: int) -> None:
 
 @pytest.mark.parametrize("length", [5, 12, 40, len(RECORDS) - 1])
 def test_a_batch_cut_off_although_it_would_fit_is_corrupt(length: int) -> None:
-    """To raise fetch.max.bytes, as for a message that is larger than what was asked for, would change nothing."""
+    """A larger fetch.max.bytes, as for a message larger than the request, would change nothing."""
     it = OnePartition()
     cut = part()._replace(records=RECORDS[:length])
     assert judged(it, cut).corrupt == [], "once may be chance: it is asked for again"

@@ -1,4 +1,4 @@
-"""Logs that are not the ones that were read: truncated ones, and those of topics made anew."""
+"""The fetcher detects truncated logs, and those of topics made anew."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add(cluster: FakeCluster, values: str) -> None:
 
 @contextmanager
 def away(cluster: FakeCluster) -> Iterator[None]:
-    """What happens inside happens while nobody can fetch."""
+    """Keep fetchers away while the body runs."""
     cluster.stop_broker(0)
     yield
     cluster.start_broker(0)
@@ -145,7 +145,7 @@ def test_an_epoch_that_cannot_be_told_now_is_asked_for_again(cluster: FakeCluste
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_shorter_log_of_an_older_format_is_never_read_from_its_end(*, taken: bool) -> None:
+def test_a_shorter_old_format_log_is_not_read_from_its_end(*, taken: bool) -> None:
     """It has no epochs, and what was read was not committed: ``largest`` skipped what was written since."""
     it = OnePartition(reset_to=LATEST)
     it.listed, it.log_start = (0, 6), 0

@@ -1,4 +1,4 @@
-"""Messages that are too large and data that is corrupt: named, raised at each ask, and given up where asked to."""
+"""The application gets an error for a too large message or corrupt data at each read, until it gives the place up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Log:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_message_larger_than_the_fetch_size_is_fetched_with_a_larger_one(magic: int) -> None:
+def test_a_larger_message_gets_a_larger_fetch(magic: int) -> None:
     """KAFKA-160, KAFKA-994: a message that did not fit was asked for for ever, later the partition stalled silently."""
     it = OnePartition()
     with it.fetching(Log(batch(0, magic=magic), batch(1, size=3000, magic=magic), batch(2, magic=magic))) as fetcher:
@@ -55,7 +55,7 @@ def test_a_message_larger_than_the_fetch_size_is_fetched_with_a_larger_one(magic
 
 
 @pytest.mark.parametrize(("magic", "last"), [(0, 1), (1, 1), (2, 3)])
-def test_a_message_beyond_the_largest_fetch_is_named_and_can_be_skipped(magic: int, last: int) -> None:
+def test_a_message_beyond_the_largest_fetch_can_be_skipped(magic: int, last: int) -> None:
     """KAFKA-160, KAFKA-994: as above, where growing does not help."""
     it = OnePartition()
     large = batch(1, count=last, size=5000, magic=magic)
@@ -77,7 +77,7 @@ def test_a_message_beyond_the_largest_fetch_is_named_and_can_be_skipped(magic: i
     assert it.resolved == [], "auto.offset.reset has no part in it"
 
 
-def test_a_place_that_cannot_be_read_stays_so_over_a_lost_connection() -> None:
+def test_an_unreadable_place_survives_a_lost_connection() -> None:
     """A flow that was given back for its leader to be found again looked as if it had no start offset, and
     ``auto.offset.reset`` moved it.
     """
@@ -85,8 +85,8 @@ def test_a_place_that_cannot_be_read_stays_so_over_a_lost_connection() -> None:
     log = Log(batch(0, size=5000), batch(1))
     with it.fetching(log, log) as fetcher:
         fetcher.step()
-        fetcher._lose_connection("lost")
-        assert [flow.tp for flow in it.returned] == [WHERE]
+        fetcher.lose_connection("lost")
+        assert [fetch.tp for fetch in it.returned] == [WHERE]
         fetcher.add(it.returned)
         with pytest.raises(MessageSizeTooLargeException):
             it.stream.get(timeout=0)
@@ -96,7 +96,7 @@ def test_a_place_that_cannot_be_read_stays_so_over_a_lost_connection() -> None:
     assert it.resolved == []
 
 
-def test_a_wrong_checksum_is_raised_at_each_ask_until_it_is_skipped() -> None:
+def test_a_wrong_checksum_is_raised_until_it_is_skipped() -> None:
     it = OnePartition()
     with it.fetching(Log(batch(0, 2), broken(batch(2, 3)), batch(5, 2))) as fetcher:
         fetcher.step()
@@ -123,7 +123,7 @@ def test_the_policy_skip_goes_on_by_itself_and_counts(caplog: pytest.LogCaptureF
     assert [text.split(":")[0] for text in told] == [f"skipping to offset {n} what cannot be read" for n in (2, 4, 6)]
 
 
-def test_a_message_before_a_record_that_cannot_be_read_is_not_repeated() -> None:
+def test_a_message_before_an_unreadable_one_is_not_repeated() -> None:
     """Raising from within a batch left the position at the last message that was handed out: each ask gave it again,
     and then the error.
     """
@@ -188,7 +188,7 @@ def test_a_broker_that_cannot_read_its_own_log(policy: str) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_batch_that_says_it_reaches_beyond_the_log_moves_nothing(before: int) -> None:
+def test_a_batch_that_claims_to_pass_the_log_moves_nothing(before: int) -> None:
     """The log's end was passed, the next offset refused, and the log taken for another one and read from its start. A
     skip went on by one offset, and again, up to where the wrong head said.
     """
@@ -220,7 +220,7 @@ def test_skipping_never_passes_the_end_of_the_log() -> None:
     with it.fetching(lambda *_: error_codes.CORRUPT_MESSAGE) as fetcher:
         fetcher.step()
         assert it.position.fetched == 5
-        assert [flow.tp for flow in it.returned] == [WHERE]
+        assert [fetch.tp for fetch in it.returned] == [WHERE]
     assert it.queue.skipped == 0
 
 

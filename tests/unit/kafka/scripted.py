@@ -34,8 +34,8 @@ class Peer:
         sock.settimeout(scaled(20))
 
     def request(self) -> Asked:
-        size = int.from_bytes(self._exactly(4), "big")
-        data = self._exactly(size)
+        size = int.from_bytes(self.exactly(4), "big")
+        data = self.exactly(size)
         api, version, correlation_id, length = struct.unpack_from(">hhih", data)
         return Asked(api, version, correlation_id, data[10 + length :])
 
@@ -59,7 +59,7 @@ class Peer:
         except OSError:
             pass
 
-    def _exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
             more = self.sock.recv(count - len(data))

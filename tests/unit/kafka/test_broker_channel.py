@@ -80,7 +80,7 @@ def test_fetches_are_pipelined_and_their_answers_come_in_order(make: Make) -> No
         channel.close()
 
 
-def test_other_questions_may_be_asked_while_a_fetch_is_outstanding(make: Make) -> None:
+def test_other_requests_may_be_sent_during_a_fetch(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         fetch, offsets = peer.request(), peer.request()
@@ -145,9 +145,7 @@ def test_old_brokers_are_not_asked_for_their_versions(make: Make, generation: in
         channel.close()
 
 
-def test_a_broker_that_closes_on_the_question_twice_is_taken_for_an_old_one(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_that_closes_twice_on_versions_is_old(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(peer: Peer) -> None:
         peer.request()
 
@@ -160,7 +158,7 @@ def test_a_broker_that_closes_on_the_question_twice_is_taken_for_an_old_one(
         channel.close()
 
 
-def test_a_broker_that_closes_on_the_question_once_is_asked_again(make: Make) -> None:
+def test_a_broker_that_closes_once_on_versions_is_asked_again(make: Make) -> None:
     """One that is just being restarted must not be talked down to version 0: headers would be lost unnoticed."""
 
     def refuse(peer: Peer) -> None:
@@ -177,7 +175,7 @@ def test_a_broker_that_closes_on_the_question_once_is_asked_again(make: Make) ->
         channel.close()
 
 
-def test_a_broker_that_is_silent_on_the_question_is_not_taken_for_an_old_one(make: Make) -> None:
+def test_a_broker_silent_on_versions_is_not_taken_for_old(make: Make) -> None:
     with ScriptedBroker(Peer.until_closed) as broker:
         channel = make(broker.endpoint(), timeout=0.2)
         with pytest.raises(BrokerUnavailableError, match="did not answer in time"):
@@ -195,7 +193,7 @@ def test_no_common_version_is_said_so(make: Make) -> None:
         make(broker.endpoint()).connect(soon())
 
 
-def test_a_wrong_correlation_id_ends_the_connection_but_not_the_channel(make: Make) -> None:
+def test_a_wrong_correlation_id_ends_only_the_connection(make: Make) -> None:
     def wrong(peer: Peer) -> None:
         peer.versions()
         peer.answer(peer.request().correlation_id + 1, fetched(b"of somebody else"))
@@ -244,7 +242,7 @@ def _metadata(channel: BrokerChannel) -> None:
 
 
 def _announced(answered: bytes) -> Callable[[Peer], None]:
-    """Answers the first request after the versions with a length and so many bytes of what it announces."""
+    """Return a script that answers the first request with a length and only the beginning of its bytes."""
 
     def script(peer: Peer) -> None:
         peer.versions()
@@ -341,7 +339,7 @@ def test_an_answer_that_cannot_be_read_ends_the_connection(make: Make) -> None:
             channel.send_fetch(FETCH, soon())
 
 
-def test_a_refused_fetch_is_an_error_that_leaves_the_channel_usable(make: Make) -> None:
+def test_a_refused_fetch_leaves_the_channel_usable(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         peer.answer(peer.request().correlation_id, fetched(error_code=error_codes.FETCH_SESSION_ID_NOT_FOUND))
@@ -371,7 +369,7 @@ def test_a_broker_that_dies_within_an_answer(make: Make, sent: int) -> None:
             channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon())
 
 
-def test_a_silent_broker_is_waited_for_no_longer_than_the_deadline(make: Make) -> None:
+def test_a_silent_broker_is_waited_for_until_the_deadline(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         peer.until_closed()
@@ -385,7 +383,7 @@ def test_a_silent_broker_is_waited_for_no_longer_than_the_deadline(make: Make) -
         assert 0.09 < monotonic() - begin < scaled(5)
 
 
-def test_a_silent_broker_is_waited_for_no_longer_than_the_socket_timeout(make: Make) -> None:
+def test_a_silent_broker_is_waited_for_until_the_timeout(make: Make) -> None:
     def script(peer: Peer) -> None:
         peer.versions()
         peer.until_closed()
@@ -401,7 +399,7 @@ def test_a_silent_broker_is_waited_for_no_longer_than_the_socket_timeout(make: M
 
 
 @pytest.mark.parametrize("sent", [3, 8, 20, -1])
-def test_the_rest_of_an_answer_that_stops_is_not_taken_for_the_next(make: Make, sent: int) -> None:
+def test_the_rest_of_a_stopped_answer_is_no_other_answer(make: Make, sent: int) -> None:
     def answer(peer: Peer, records: bytes) -> bytes:
         peer.versions()
         body = fetched(records)
@@ -495,8 +493,21 @@ def test_a_large_answer_does_not_stay_in_memory(make: Make) -> None:
             len(channel.receive_fetch(channel.send_fetch(FETCH, soon()), soon()).partitions[0].records) for _ in "ab"
         ]
         assert sizes == [20_000_000, 5]
-        assert len(channel._buffer) < 4_300_000
+        assert len(channel.buffer) < 4_300_000
         channel.close()
+
+
+def count_receives(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets an entry for each receive on a connection from now on."""
+    calls: list[str] = []
+
+    def count(name: str) -> None:
+        receive = getattr(Connection, name)
+        monkeypatch.setattr(Connection, name, lambda *arguments: calls.append(name) or receive(*arguments))
+
+    count("receive")
+    count("receive_some")
+    return calls
 
 
 def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,22 +523,13 @@ def test_a_large_answer_is_received_in_one_piece(make: Make, monkeypatch: pytest
     with ScriptedBroker(script) as broker:
         channel = make(broker.endpoint())
         channel.connect(soon())
-        received: list[int] = []
-        receive = Connection._receive
-
-        def counted(
-            self: Connection, view: memoryview, least: int, flags: int, deadline: Deadline, limit: float
-        ) -> int:
-            received.append(least)
-            return receive(self, view, least, flags, deadline, limit)
-
-        monkeypatch.setattr(Connection, "_receive", counted)
+        receives = count_receives(monkeypatch)
         for _ in range(2):
-            received.clear()
+            receives.clear()
             request = FETCH._replace(positions=[*FETCH.positions] * 4)
             answer = channel.receive_fetch(channel.send_fetch(request, soon()), soon())
             assert [part.records for part in answer.partitions] == [bytes([n]) * 1_000_000 for n in range(4)]
-            assert len(received) == 2, "its length, and all the rest"
+            assert len(receives) == 2, "its length, and all the rest"
         channel.close()
 
 
@@ -545,14 +547,7 @@ def test_a_small_answer_comes_with_its_head_in_one_piece(make: Make, monkeypatch
     with ScriptedBroker(script) as broker:
         channel = make(broker.endpoint())
         channel.connect(soon())
-        calls: list[int] = []
-        receive = Connection._receive
-
-        def counted(self: Connection, *arguments: Any) -> int:
-            calls.append(1)
-            return receive(self, *arguments)
-
-        monkeypatch.setattr(Connection, "_receive", counted)
+        calls = count_receives(monkeypatch)
         for owed, pieces in ((1, 1), (2, 3), (1, 1)):
             calls.clear()
             asked = [channel.send_fetch(FETCH, soon()) for _ in range(owed)]
@@ -591,11 +586,11 @@ def test_close_from_another_thread_wakes_a_blocked_receive(make: Make, elsewhere
         channel.connect(soon())
         waiting = elsewhere(channel.receive_fetch, channel.send_fetch(FETCH, soon()), Deadline(60))
         assert asked.wait(scaled(10))
-        eventually(lambda: channel._connection._busy, 10, "the other thread to wait")
+        eventually(lambda: channel.connection.busy, 10, "the other thread to wait")
         channel.close()
         with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
             waiting.result(scaled(5))
-        assert channel._connection._socket is None
+        assert channel.connection.socket is None
     with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
         channel.connect(soon())
 
@@ -627,7 +622,7 @@ def test_connecting_into_a_black_hole_ends_at_the_deadline(make: Make, black_hol
 def test_close_from_another_thread_wakes_a_connect(make: Make, black_hole: int, elsewhere: Elsewhere) -> None:
     channel = make(Endpoint(7, "127.0.0.1", black_hole), timeout=60)
     waiting = elsewhere(channel.connect, Deadline(60))
-    eventually(lambda: channel._connection._busy, 10, "the other thread to connect")
+    eventually(lambda: channel.connection.busy, 10, "the other thread to connect")
     channel.close()
     with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
         waiting.result(scaled(5))
@@ -706,11 +701,11 @@ def test_a_time_limit_is_told_to_the_system_only_when_it_changes() -> None:
     limits = (30.1, 30.0999, 30.0, 0.1, 0.1, 30.0, 60.0, 30.0)
     for seconds in limits:
         before = len(told)
-        connection._allow(sock, socket.SO_RCVTIMEO, seconds)
+        connection.set_time_limit(sock, socket.SO_RCVTIMEO, seconds)
         assert seconds <= told[-1][1] <= seconds * 1.03
         assert len(told) - before <= 1
     assert len(told) == 5, "at first, for less, for more, for much more, for less again"
-    connection._allow(sock, socket.SO_SNDTIMEO, 30.0)
+    connection.set_time_limit(sock, socket.SO_SNDTIMEO, 30.0)
     assert told[-1][0] == socket.SO_SNDTIMEO, "the other way has a limit of its own"
 
 
@@ -720,7 +715,7 @@ def test_close_from_another_thread_wakes_a_blocked_send(elsewhere: Elsewhere) ->
         connection = Connection("broker 7", "127.0.0.1", broker.port)
         connection.connect(soon(), 10)
         waiting = elsewhere(connection.send, bytes(200_000_000), Deadline(60), 60)
-        eventually(lambda: connection._busy, 10, "the other thread to send")
+        eventually(lambda: connection.busy, 10, "the other thread to send")
         connection.close()
         with pytest.raises(BrokerUnavailableError, match="the channel was closed"):
             waiting.result(scaled(10))
@@ -737,7 +732,7 @@ def test_close_leaves_the_descriptor_to_the_thread_that_uses_it() -> None:
         connection = Connection("broker 7", "127.0.0.1", broker.port)
         connection.connect(soon(), 10)
         with ExitStack() as reading:
-            sock = reading.enter_context(connection._using())
+            sock = reading.enter_context(connection.using())
             connection.close()
             assert sock.fileno() >= 0
             with pytest.raises(BrokerUnavailableError, match="closed"):

@@ -93,7 +93,7 @@ def test_usual_data_are_decompressed_once(writer: str, monkeypatch: pytest.Monke
     codec, write = WRITERS[writer]
     if codec == SNAPPY or "members" in writer:
         return
-    module = compression._CODECS[codec]
+    module = compression.CODECS[codec]
     calls = []
 
     class Counting:
@@ -102,7 +102,7 @@ def test_usual_data_are_decompressed_once(writer: str, monkeypatch: pytest.Monke
             calls.append(arguments)
             return int(module.decompress_into(*arguments))
 
-    monkeypatch.setitem(compression._CODECS, codec, Counting)
+    monkeypatch.setitem(compression.CODECS, codec, Counting)
     content = b"".join(b"customer-%d bought %d of article %d; " % (n, n % 7, n * n % 1009) for n in range(20_000))
     for size in (200, 5000, 100_000, len(content)):
         calls.clear()

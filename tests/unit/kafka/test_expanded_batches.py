@@ -7,6 +7,7 @@ from time import monotonic
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import WHERE, ZSTD, Batch, MessageSet, Written
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.partition_position import PartitionPosition
@@ -30,8 +31,8 @@ class Filled:
         lease.resume(lease.epoch)
         self.budget = QueueBudget(BUDGET)
         self.queue = StreamQueue(2, lambda: None, self.budget)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
-            "s", self.queue, lease, timeout=0.0, check_crc=True, skip_corrupt=skip, largest_batch=largest
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
+            "s", self.queue, lease, timeout=0.0, skip_corrupt=skip, largest_batch=largest
         )
         self.position = PartitionPosition(WHERE, ThreadId("g_c-0"), 0)
         self.queue.deliver(self.position, MessageSet([SMALL, LARGE, SMALL]).data, (0, 10), (), 10)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkconsumer.errors import BrokerError
-from zkconsumer.kafka.fetch_response import MAX_VERSION, FetchAnswer, FetchedPartition, Window, parse, read
+from zkconsumer.kafka.fetch_response import MAX_VERSION, FetchResponse, PartitionResponse, ResponseReader, parse, read
 from zkconsumer.kafka.requests import FETCH
 
 INT64 = st.integers(-1, 2**62)
 PARTITION = st.builds(
-    FetchedPartition,
+    PartitionResponse,
     topic=st.just(""),
     partition=st.integers(0, 2**31 - 1),
     error=st.integers(-1, 100),
@@ -30,10 +30,10 @@ TOPICS = st.lists(st.tuples(st.text(max_size=8), st.lists(PARTITION, max_size=3)
 VERSIONS = range(MAX_VERSION + 1)
 
 
-def encoded(version: int, topics: list[tuple[str, list[FetchedPartition]]], *, null: bool = False) -> bytes:
+def encoded(version: int, topics: list[tuple[str, list[PartitionResponse]]], *, null: bool = False) -> bytes:
     """As a broker of that version would write it; ``null`` for empty lists and records."""
 
-    def partition(p: FetchedPartition) -> tuple[Any, ...]:
+    def partition(p: PartitionResponse) -> tuple[Any, ...]:
         aborted = (None if null and not p.aborted else list(p.aborted),)
         parts: list[Any] = [p.partition, p.error, p.high_watermark]
         parts += [p.last_stable] if version >= 4 else []
@@ -47,7 +47,7 @@ def encoded(version: int, topics: list[tuple[str, list[FetchedPartition]]], *, n
     return bytes(answer(*head, [(topic, [partition(p) for p in parts]) for topic, parts in topics]).encode())
 
 
-def expected(version: int, topics: list[tuple[str, list[FetchedPartition]]]) -> FetchAnswer:
+def expected(version: int, topics: list[tuple[str, list[PartitionResponse]]]) -> FetchResponse:
     partitions = [
         p._replace(
             topic=topic,
@@ -58,7 +58,7 @@ def expected(version: int, topics: list[tuple[str, list[FetchedPartition]]]) -> 
         for topic, parts in topics
         for p in parts
     ]
-    return FetchAnswer(0.25 if version >= 1 else 0, partitions, 99 if version >= 7 else 0, 0)
+    return FetchResponse(0.25 if version >= 1 else 0, partitions, 99 if version >= 7 else 0, 0)
 
 
 def test_every_version_that_is_asked_for_can_be_read() -> None:
@@ -72,11 +72,11 @@ def test_what_the_library_writes_is_read_back(version: int, topics: list[Any], n
 
 
 SOME = [
-    ("t", [FetchedPartition("", 1, 0, 9, 0, ((1, 2), (3, 4)), b"abc"), FetchedPartition("", 2, 3, -1, -1, (), b"")])
+    ("t", [PartitionResponse("", 1, 0, 9, 0, ((1, 2), (3, 4)), b"abc"), PartitionResponse("", 2, 3, -1, -1, (), b"")])
 ]
 
 
-def arriving(data: bytes, buffer: int, size: int | None = None) -> Window:
+def arriving(data: bytes, buffer: int, size: int | None = None) -> ResponseReader:
     """``data`` as it comes from a connection, into a buffer of so many bytes; ``size`` is what its head says."""
     at = 0
 
@@ -87,7 +87,7 @@ def arriving(data: bytes, buffer: int, size: int | None = None) -> Window:
         view[:] = data[at : at + len(view)]
         at += len(view)
 
-    return Window(bytearray(buffer), len(data) if size is None else size, receive)
+    return ResponseReader(bytearray(buffer), len(data) if size is None else size, receive)
 
 
 @given(st.sampled_from(VERSIONS), TOPICS, st.integers(0, 300))
@@ -99,7 +99,7 @@ def test_an_answer_is_read_the_same_through_a_buffer_of_any_size(version: int, t
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200), st.integers(0, 100))
 def test_any_bytes_through_a_small_buffer_are_no_other_error(version: int, data: bytes, buffer: int) -> None:
     try:
-        whole: FetchAnswer | None = parse(memoryview(data), version, "broker")
+        whole: FetchResponse | None = parse(memoryview(data), version, "broker")
     except BrokerError:
         whole = None
     try:
@@ -109,11 +109,11 @@ def test_any_bytes_through_a_small_buffer_are_no_other_error(version: int, data:
 
 
 def test_a_small_receive_buffer_is_enough_for_large_records() -> None:
-    """What happened: an answer of 50 MB took 100, for it was received as a whole and then copied."""
-    topics = [("t", [FetchedPartition("", n, 0, 9, 0, (), bytes(100_000)) for n in range(50)])]
-    window = arriving(encoded(11, topics), 1000)
-    assert len(read(window, 11, "broker").partitions) == 50
-    assert len(window.buffer) == 1000
+    """Bug: an answer of 50 MB took 100, for it was received as a whole and then copied."""
+    topics = [("t", [PartitionResponse("", n, 0, 9, 0, (), bytes(100_000)) for n in range(50)])]
+    reader = arriving(encoded(11, topics), 1000)
+    assert len(read(reader, 11, "broker").partitions) == 50
+    assert len(reader.buffer) == 1000
 
 
 def test_a_connection_that_ends_in_the_middle_says_so_itself() -> None:
@@ -153,7 +153,7 @@ def test_any_bytes_at_all_are_no_other_error(version: int, data: bytes) -> None:
 
 def test_records_are_copied_out_of_the_receive_buffer() -> None:
     """The next answer overwrites the buffer while the records wait in a queue."""
-    buffer = bytearray(encoded(0, [("t", [FetchedPartition("", 1, 0, 9, 0, (), b"abc")])]))
+    buffer = bytearray(encoded(0, [("t", [PartitionResponse("", 1, 0, 9, 0, (), b"abc")])]))
     answer = parse(memoryview(buffer), 0, "broker")
     buffer[:] = bytes(len(buffer))
     assert answer.partitions[0].records == b"abc"

@@ -23,7 +23,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka import BrokerChannel
 from zkconsumer.kafka.group_channel import GroupChannel, Membership
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import Message
+from zkconsumer.kafka.schema import ApiSchema
 from zkconsumer.model import TopicPartition
 
 ME = Membership("g", 3, "m-1", "i-1")
@@ -38,7 +38,7 @@ def soon(seconds: float = 20) -> Deadline:
     return Deadline(scaled(seconds))
 
 
-def read(asked: Asked) -> tuple[Message, dict[str, Any]]:
+def read(asked: Asked) -> tuple[ApiSchema, dict[str, Any]]:
     """A request, behind the tags of the newer header."""
     message = BY_KEY[asked.api]
     body = asked.body
@@ -125,7 +125,7 @@ def test_members_say_who_they_are_in_every_version(ranges: Mapping[int, tuple[in
         assert leave["member_id"] == "m-1"
 
 
-def test_the_member_id_that_a_first_join_is_given_comes_with_the_error() -> None:
+def test_a_first_join_gets_its_member_id_with_the_error() -> None:
     refused = {"error_code": 79, "generation_id": -1, "protocol_name": None, "leader": "", "member_id": "m-9"}
     with coordinator({**refused, "members": []}) as (channel, _):
         with pytest.raises(MemberIdRequiredError) as raised:
@@ -149,7 +149,7 @@ def partition(code: int, index: int = 0, **more: Any) -> dict[str, Any]:
     return {"partition_index": index, "error_code": code, **more}
 
 
-def test_a_commit_tells_an_error_of_the_group_from_one_of_a_partition() -> None:
+def test_a_commit_tells_group_errors_from_partition_errors() -> None:
     def answer(*codes: int) -> dict[str, Any]:
         parts = zip(("t", "u"), codes, (0, 1), strict=True)
         return {"topics": [{"name": name, "partitions": [partition(code, index)]} for name, code, index in parts]}

@@ -54,7 +54,7 @@ def test_a_format_without_timestamps_says_so() -> None:
     assert [(r.timestamp, r.timestamp_type) for r in found] == [(-1, 0)]
 
 
-def test_absolute_offsets_inside_a_format_1_wrapper_are_taken_as_they_are() -> None:
+def test_absolute_offsets_in_a_format_1_wrapper_are_kept() -> None:
     """Some clients never learned relative offsets (KIP-31); the wrapper's offset is the last one's all the same."""
     inner = MessageSet([Batch(THREE, magic=1)], base=50).data
     assert offsets(listed(_wrapper(GZIP, gzip.compress(inner), 52, magic=1), 50)) == [50, 51, 52]

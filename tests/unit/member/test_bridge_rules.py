@@ -1,6 +1,8 @@
-"""Who coordinates a group that moves, and what of the plan is one member's."""
+"""The rules by which a group moves from ZooKeeper to the brokers, or back."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from zkconsumer.core.registration import STATIC, Registration
 from zkconsumer.member.bridge_rules import assigned_by_brokers, brokers_only_members, non_bridges, still_assignable
@@ -12,7 +14,7 @@ BRIDGE = Registration(STATIC, {"t": 2}, extra={"coordination": "kafka"})
 OLD = Registration(STATIC, {"t": 1}, extra={"coordination": "zookeeper"})
 
 
-def view(other: Registration = BRIDGE, **more: object) -> GroupView:
+def view(other: Registration = BRIDGE, **more: Any) -> GroupView:
     return GroupView({ME: BRIDGE, OTHER: other}, {"t": (0, 1, 2)}, **more)
 
 

@@ -36,7 +36,8 @@ def bridge(cluster: FakeCluster, name: str, **properties: Any) -> ZookeeperConsu
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_all_leave_the_brokers_group_at_once_for_a_member_that_zookeeper_alone_knows(static: bool) -> None:
+def test_all_leave_the_brokers_group_for_a_foreign_member(static: bool) -> None:
+    """All leave the brokers group at once for a member that zookeeper alone knows."""
     with FakeCluster(zookeeper=True, max_session_timeout=scaled(60)) as cluster:
         cluster.create_topic("t", 3)
         instances = [{"group_instance_id": name} if static else {} for name in "ab"]
@@ -53,7 +54,8 @@ def test_all_leave_the_brokers_group_at_once_for_a_member_that_zookeeper_alone_k
                 cluster.zookeeper.remove("/consumers/g/ids/g_old")
 
 
-def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_after_us() -> None:
+def test_the_last_commit_waits_for_members_that_leave_after_us() -> None:
+    """The last commit waits a while for those who leave the brokers group after us."""
     with FakeCluster(zookeeper=True) as cluster:
         cluster.create_topic("t", 1)
         cluster.append("t", 0, [b"1", b"2", b"3"])
@@ -63,7 +65,11 @@ def test_the_last_commit_waits_a_while_for_those_who_leave_the_brokers_group_aft
         assert [message.offset for message in itertools.islice(stream, 3)] == [0, 1, 2]
         channel = GroupChannel(BrokerChannel(Endpoint(0, *cluster.address(0)), client_id="b", socket_timeout=scaled(5)))
         channel.connect(Deadline(scaled(5)))
-        limits = {"session_timeout": scaled(30), "rebalance_timeout": scaled(30), "deadline": Deadline(scaled(10))}
+        limits: dict[str, Any] = {
+            "session_timeout": scaled(30),
+            "rebalance_timeout": scaled(30),
+            "deadline": Deadline(scaled(10)),
+        }
         with pytest.raises(MemberIdRequiredError) as required:
             channel.join(Membership("g"), [("range", b"")], **limits)
         channel.join(Membership("g", -1, required.value.member_id), [("range", b"")], **limits)

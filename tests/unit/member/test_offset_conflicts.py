@@ -106,7 +106,7 @@ def test_refused_commits_of_an_earlier_position_are_nobodys() -> None:
     assert (house.log, house.conflicts.count) == ([], 0)
 
 
-def test_an_offset_that_cannot_be_read_is_read_after_the_next_round() -> None:
+def test_an_unreadable_offset_is_read_after_the_next_round() -> None:
     """A start that was refused is not reported a second time, so it must not be forgotten."""
     house = House("adopt", offset=None)
     house.away = True
@@ -119,7 +119,7 @@ def test_an_offset_that_cannot_be_read_is_read_after_the_next_round() -> None:
     assert house.conflicts.retry() is None
 
 
-def test_a_refused_start_begins_at_the_users_commit_without_nodes() -> None:
+def test_without_nodes_a_refused_start_is_the_users_commit() -> None:
     """In a brokers' group there is no node to read; the user committed meanwhile, so that is where to start."""
     house = House("adopt", nodes=False, offset=None)
     house.first.committed = 8

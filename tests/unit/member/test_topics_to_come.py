@@ -1,4 +1,4 @@
-"""What a member that the brokers coordinate says of a topic that does not exist yet."""
+"""The state of a coordinated member whose topic does not exist yet."""
 
 from __future__ import annotations
 

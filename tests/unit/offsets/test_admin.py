@@ -34,9 +34,7 @@ def write(tp: TopicPartition, offset: int) -> Step:
     return Step(tp, Verdict.WRITE, after=Entry(offset))
 
 
-def test_everything_that_stands_there_is_read_also_what_cannot_be_understood(
-    server: FakeZooKeeper, session: Session
-) -> None:
+def test_all_offset_nodes_are_read_also_malformed_ones(server: FakeZooKeeper, session: Session) -> None:
     for name, data in {"0": b"5", "1": b"+7", "2": b"\xff?", "10": b"-1", "x": b"1", "007": b"1"}.items():
         server.put(f"{OFFSETS}/{name}", data)
     server.put("/consumers/g/offsets/u/3", b"9")
@@ -63,7 +61,7 @@ def test_members_are_the_names_under_ids(server: FakeZooKeeper, session: Session
     assert ZooKeeperSide(session, "g").members(Deadline(5.0)) == ["g_a", "g_b"]
 
 
-def test_nodes_are_made_written_and_removed_and_nothing_else_is_left(server: FakeZooKeeper, session: Session) -> None:
+def test_nodes_are_created_written_and_removed_without_a_trace(server: FakeZooKeeper, session: Session) -> None:
     server.put(f"{OFFSETS}/1", b"5")
     server.put(f"{OFFSETS}/2", b"5")
     side = ZooKeeperSide(session, "g")
@@ -84,9 +82,7 @@ def test_any_content_can_be_put_back(server: FakeZooKeeper, session: Session, da
     assert server.tree(OFFSETS) == {f"{OFFSETS}/0": data}
 
 
-def test_what_somebody_owns_or_wrote_meanwhile_is_refused_and_the_rest_is_done(
-    server: FakeZooKeeper, session: Session
-) -> None:
+def test_owned_or_changed_partitions_are_refused_and_others_done(server: FakeZooKeeper, session: Session) -> None:
     server.put(f"{OFFSETS}/1", b"5")
     side = ZooKeeperSide(session, "g")
     side.read(Deadline(5.0))

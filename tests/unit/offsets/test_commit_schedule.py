@@ -54,7 +54,7 @@ def test_a_late_commit_puts_the_next_one_off_and_no_refresh() -> None:
     assert (schedule.commit_at, schedule.refresh_at) == (1025.0, 1031.0)
 
 
-def test_an_unchanged_offset_is_written_before_a_store_forgets_it() -> None:
+def test_unchanged_offsets_are_written_before_a_store_forgets() -> None:
     """KAFKA-1510: a broker deletes offsets that are not written again."""
     schedule, written, writes = CommitSchedule(None, None, forgets=True), NOW, [NOW]
     schedule.start(NOW)

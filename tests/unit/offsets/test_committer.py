@@ -112,7 +112,7 @@ def test_starts_are_asked_for_all_together(group: Group) -> None:
     assert group.store.fetches == 1
 
 
-def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(group: Group) -> None:
+def test_a_silent_store_is_asked_again_and_no_start_is_guessed(group: Group) -> None:
     member = Stepped(group.owned(), group)
     group.store.offsets = {T0: 7}
     group.store.trouble = failing(CoordinatorUnavailableError("loading"), KeyError("a bug of the user's store"))
@@ -130,7 +130,7 @@ def test_a_store_that_does_not_answer_is_asked_again_and_nothing_is_guessed(grou
     assert member.committer.trouble == ""
 
 
-def test_a_store_that_refuses_us_is_told_to_the_readers_once_and_asked_ever_more_seldom(group: Group) -> None:
+def test_readers_hear_once_of_a_store_that_refuses_us(group: Group) -> None:
     """Else a member whose login is wrong would read nothing for ever, and nobody would know why."""
     member = Stepped(group.owned(), group)
     denied = error_codes.error(error_codes.GROUP_AUTHORIZATION_FAILED, "offsets")
@@ -176,7 +176,7 @@ def test_a_store_that_was_left_behind_is_told_at_the_next_commit(group: Group) -
     assert len(group.store.commits) == 1
 
 
-def test_a_reset_start_is_stored_in_both_before_anything_is_handed_out(group: Group) -> None:
+def test_a_reset_start_is_stored_in_both_before_any_hand_out(group: Group) -> None:
     member = Stepped(group.owned(dual=True), group)
     position = member.own(T0)
     assert member.start(position) == {position: None}
@@ -187,7 +187,7 @@ def test_a_reset_start_is_stored_in_both_before_anything_is_handed_out(group: Gr
     assert (group.store.offsets, group.nodes) == ({T0: 42}, {0: 42})
 
 
-def test_a_reset_start_does_not_overwrite_what_the_user_committed_meanwhile(group: Group) -> None:
+def test_a_reset_start_does_not_overwrite_a_commit_of_the_user(group: Group) -> None:
     member = Stepped(group.owned(), group)
     position = member.own(T0)
     member.start(position)
@@ -199,7 +199,7 @@ def test_a_reset_start_does_not_overwrite_what_the_user_committed_meanwhile(grou
     assert group.store.offsets == {T0: 17}
 
 
-def test_starts_that_came_together_are_stored_together_and_each_is_told_once(group: Group) -> None:
+def test_starts_are_stored_together_and_each_is_told_once(group: Group) -> None:
     member = Stepped(group.owned(), group)
     committed, gone, *fresh = (member.own(TopicPartition("t", number)) for number in range(5))
     for position in (committed, gone, *fresh):
@@ -231,7 +231,7 @@ def test_offset_zero_of_a_partition_never_seen_is_written(group: Group) -> None:
     assert group.nodes == {0: 0}
 
 
-def test_given_offsets_that_cannot_be_written_are_named_and_the_others_written(group: Group) -> None:
+def test_given_offsets_that_fail_are_named_and_others_written(group: Group) -> None:
     member = Stepped(zookeeper_only(group), group)
     member.own(T0, 5)
     group.server.put(paths.owner("g", T1), b"g_other-0", ephemeral_owner=99)
@@ -302,7 +302,7 @@ def test_a_jump_back_by_one_message_is_committed(group: Group) -> None:
     assert group.nodes == {0: 5}
 
 
-def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Group) -> None:
+def test_unchanged_offsets_are_written_again_only_if_wanted(group: Group) -> None:
     quiet = Stepped(zookeeper_only(group), group)
     quiet.own(T0, 5)
     quiet.commit()
@@ -323,7 +323,7 @@ def test_unchanged_offsets_are_written_again_only_when_that_is_wanted(group: Gro
     assert node.version >= 3
 
 
-def test_a_start_that_was_read_and_never_written_is_refreshed_too(group: Group) -> None:
+def test_a_start_that_was_only_read_is_refreshed_too(group: Group) -> None:
     member = Stepped(zookeeper_only(group), group, refresh=0.0)
     member.own(T0, 5)
     member.step()
@@ -365,15 +365,13 @@ def test_a_store_that_answers_nonsense_does_not_end_the_thread(group: Group) -> 
     assert position.committed == 8
 
 
-def test_an_offset_that_cannot_be_written_does_not_end_the_thread(group: Group) -> None:
+def test_an_offset_that_is_no_number_does_not_end_the_thread(group: Group) -> None:
     stepped = Stepped(zookeeper_only(group), group, interval=0.0)
     stepped.own(T0, 5).consumed = 1 << 64
     stepped.step()
 
 
-def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_our_commit_is_noted_if_zookeeper_fails_for_the_others(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = zookeeper_only(group)
     stepped = Stepped(offsets, group)
     position = stepped.own(T0, 5)
@@ -387,9 +385,7 @@ def test_what_is_ours_is_noted_although_zookeeper_goes_away_before_the_rest(
     assert position.committed == 9
 
 
-def test_a_mistake_while_a_start_is_stored_ends_neither_the_thread_nor_the_tries(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_while_a_start_is_stored_ends_nothing(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried again by the timer it ended the thread: no offset of any partition was ever committed again."""
     member = Stepped(zookeeper_only(group), group)
     position = member.own(T0)

@@ -60,7 +60,7 @@ class Coordinator:
 
 def owned(identity: Identity, coordinator: Coordinator) -> DualStore:
     store = CoordinatorOffsets(cast(CoordinatorSearch, coordinator), identity, lambda *_: None)
-    made = DualStore(EpochFence(identity), elsewhere=store, backoff=0.001)
+    made = DualStore(EpochFence(lambda: identity.held), elsewhere=store, backoff=0.001)
     made.track(TP, ABSENT)
     made.track(KEPT, ABSENT)
     return made
@@ -103,7 +103,7 @@ HANDED_OVER = GenerationEpochs(6, True, {KEPT: 1})
 
 
 @pytest.mark.parametrize("code", [None, error_codes.ILLEGAL_GENERATION, error_codes.REBALANCE_IN_PROGRESS])
-def test_a_commit_that_outlives_a_hand_over_is_repeated_for_what_we_kept_alone(code: int | None) -> None:
+def test_after_a_hand_over_only_kept_partitions_are_tried_again(code: int | None) -> None:
     """The coordinator takes a commit of any partition from any member of its generation: the next try, as a member of
     the next one, set the new owner's offset back.
     """
@@ -122,7 +122,7 @@ def test_a_commit_that_outlives_a_hand_over_is_repeated_for_what_we_kept_alone(c
 
 
 @pytest.mark.parametrize("tracked", ["before", "after"])
-def test_what_waited_behind_another_commit_is_not_sent_in_a_generation_that_gave_it_away(tracked: str) -> None:
+def test_a_queued_commit_is_not_sent_after_the_hand_over(tracked: str) -> None:
     identity = Identity()
     coordinator = Coordinator(lambda: None)
     if tracked == "after":
@@ -153,7 +153,7 @@ def test_whether_the_next_generation_gives_it_back_is_waited_for(given_back: boo
     assert bool(failures) is not given_back
 
 
-def test_a_generation_whose_leader_does_not_decide_is_waited_for_as_long_as_the_commit_may_take() -> None:
+def test_an_undecided_generation_is_awaited_until_the_deadline() -> None:
     identity = Identity(held=GenerationEpochs(6, False), who=Membership("g", 6, "first"))
     coordinator = Coordinator(lambda: None)
     failures = owned(identity, coordinator).commit({TP: 42}, {}, Deadline(0.2), patient=True)
@@ -161,7 +161,7 @@ def test_a_generation_whose_leader_does_not_decide_is_waited_for_as_long_as_the_
     assert list(failures) == [TP]
 
 
-def test_a_refusal_between_two_generations_that_comes_at_the_end_of_a_try_is_followed_by_another() -> None:
+def test_a_late_refusal_between_generations_is_tried_again() -> None:
     identity, clock = Identity(), Deadline(0.2)
 
     def go_on_late() -> None:

@@ -236,7 +236,7 @@ def test_closing_ends_the_wait_between_tries(group: Group) -> None:
     assert group.store.closed
 
 
-def test_a_users_store_that_fails_in_its_own_way_fails_the_commit_only(group: Group) -> None:
+def test_any_error_of_a_users_store_fails_the_commit_only(group: Group) -> None:
     group.claim(T0, 5)
     group.store.trouble = failing(KeyError("oops"), OSError("disk full"))
     assert group.owned().commit({T0: 8}, {}, soon(), patient=True) == {}
@@ -276,7 +276,7 @@ def bridging(group: Group) -> DualStore:
     return DualStore(nodes, nodes, group.store, backoff=0.01, max_retries=1, zookeeper_first=True)
 
 
-def test_zookeeper_first_writes_there_also_what_the_other_store_does_not_take() -> None:
+def test_zookeeper_first_writes_nodes_if_the_other_store_fails() -> None:
     group = Group()
     group.claim(T0, 5)
     group.claim(T1, 5)
@@ -290,7 +290,7 @@ def test_zookeeper_first_writes_there_also_what_the_other_store_does_not_take() 
     assert group.store.offsets == {T0: 7, T1: 8}
 
 
-def test_zookeeper_first_writes_nothing_elsewhere_of_what_is_not_ours() -> None:
+def test_zookeeper_first_writes_nothing_elsewhere_if_not_ours() -> None:
     group = Group()
     group.claim(T0, 5)
     group.server.remove(paths.owner("g", T0))

@@ -251,7 +251,7 @@ def test_an_answer_that_leaves_a_partition_out_is_an_error() -> None:
         store.close()
 
 
-def test_a_cluster_that_is_still_making_its_topic_of_offsets_says_so() -> None:
+def test_a_cluster_that_still_creates_its_offsets_topic_says_so() -> None:
     def script(peer: Peer) -> None:
         greet(peer)
         names_coordinator(peer, -1, error_codes.COORDINATOR_NOT_AVAILABLE)

@@ -68,7 +68,7 @@ def tracked(committer: Committer, count: int) -> list[PartitionPosition]:
 
 
 def test_several_starts_that_waited_are_all_told_at_once() -> None:
-    """What happened: the second of them was lost to a dictionary that changed while it was gone through."""
+    """The second of them once was lost: a dictionary changed during the loop over it."""
     store = Store()
     committer = committer_of(store)
     told: dict[PartitionPosition, bool] = {}
@@ -144,7 +144,7 @@ def test_what_cannot_be_stored_holds_up_nothing_else_for_long(
     committer.close(Deadline(1.0))
 
 
-def test_where_nothing_can_be_stored_few_calls_are_made_until_a_pause() -> None:
+def test_if_nothing_can_be_stored_few_calls_are_made_at_once() -> None:
     store = Failing(raising)
     committer = committer_of(store)
     positions = tracked(committer, 250)[100:]
@@ -163,7 +163,7 @@ def denied(bad: Collection[TopicPartition]) -> Mapping[TopicPartition, Exception
     return {tp: CommitRefusedError(Outcome.REFUSED) for tp in bad}
 
 
-def test_what_is_denied_takes_no_longer_than_one_call_for_whoever_waits_behind_it(
+def test_denied_starts_delay_others_by_one_call_only(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "BAD", range(2000))

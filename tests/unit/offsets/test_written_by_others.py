@@ -1,8 +1,8 @@
-"""Offsets in Kafka that somebody else wrote: seen before anything is written over them, left alone until it is decided.
+"""Offsets in Kafka that somebody else wrote: seen before a commit writes over them, left alone until it is decided.
 
-Kafka keeps no version with an offset and refuses nobody's commit in a group that it does not coordinate. What happened:
-the timer's commit wrote unchanged offsets again, so that brokers do not forget them, and with them an idle member's old
-offset over an operator's reset, within seconds and without a word.
+Kafka keeps no version with an offset and refuses nobody's commit in a group that it does not coordinate. The timer once
+wrote all unchanged offsets again, so that brokers do not forget them. With them it wrote an idle member's old offset
+over an operator's reset, within seconds and without a word.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ OPTIONS = {"zookeeper.connect": "zk:2181", "group.id": "g", "subscribe": "t", "m
 
 
 def source(**options: str) -> ZkConsumerDataSource:
-    return ZkConsumerDataSource(CaseInsensitiveDict({**OPTIONS, **options}))  # type: ignore[no-any-return]
+    return ZkConsumerDataSource(CaseInsensitiveDict({**OPTIONS, **options}))
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from tests.unit.streams.test_kafka_stream import Bench, position, record_batch
@@ -25,6 +26,7 @@ from zkconsumer.errors import (
 from zkconsumer.kafka.arrow_columns import HEADERS, NAMES
 from zkconsumer.offsets.commit_schedule import due_offset
 from zkconsumer.streams import KafkaStream, StreamQueue, arrow_api, chunk_batches, column_reader
+from zkconsumer.streams.chunk_reader import ChunkReader
 
 
 @pytest.fixture
@@ -129,7 +131,7 @@ def test_a_limit_that_is_none_is_refused(bench: Bench, limits: Any) -> None:
 
 
 @pytest.mark.parametrize("timeout", ["never", True, b"1"])
-def test_a_timeout_that_is_no_number_is_named_before_anything_is_waited_for(bench: Bench, timeout: Any) -> None:
+def test_a_timeout_that_is_no_number_is_refused_at_once(bench: Bench, timeout: Any) -> None:
     for ask in (bench.stream.batches, bench.stream.to_arrow):
         with pytest.raises(ConfigException, match=f"timeout: must be a number of seconds, or None, not {timeout!r}"):
             ask(timeout=timeout)
@@ -142,8 +144,8 @@ def test_a_table_needs_an_end(bench: Bench) -> None:
 
 def test_decoders_and_columns_exclude_each_other(bench: Bench) -> None:
     lease = bench.lease
-    stream: KafkaStream[str, str] = KafkaStream(
-        "s", StreamQueue(1, lambda: None), lease, timeout=0, check_crc=True, message_class=message_class(str, None)
+    stream: KafkaStream[str, str] = new_stream(
+        "s", StreamQueue(1, lambda: None), lease, timeout=0, message_class=message_class(str, None)
     )
     for ask in (stream.batches, lambda: stream.to_arrow(timeout=0)):
         with pytest.raises(ConfigException, match="created with decoders"):
@@ -159,7 +161,7 @@ def test_without_pyarrow_the_extra_is_named(bench: Bench, monkeypatch: pytest.Mo
 # ---- tables
 
 
-def test_a_table_ends_at_the_asked_number_and_the_rest_comes_later(bench: Bench) -> None:
+def test_a_table_ends_at_the_number_and_the_rest_comes_later(bench: Bench) -> None:
     one, other = position(0), position(1)
     bench.put(one, 0, 3)
     bench.put(other, 0, 3)
@@ -190,7 +192,7 @@ def test_a_table_ends_when_nothing_comes_for_so_long() -> None:
 
 
 def test_a_table_ends_although_messages_never_do(bench: Bench) -> None:
-    """What comes faster than it is read would otherwise never let the time be over."""
+    """Otherwise messages that come faster than they are read would let the timeout never pass."""
     where, next_offset = position(), 0
 
     def more() -> None:
@@ -198,7 +200,7 @@ def test_a_table_ends_although_messages_never_do(bench: Bench) -> None:
         bench.put(where, next_offset, 2)
         next_offset += 2
 
-    bench.queue._on_room = more
+    bench.on_room = more
     bench.put(where, 0, 2)
     next_offset = 2
     bench.put(where, 2, 2)
@@ -237,7 +239,7 @@ def test_who_revokes_waits_until_the_batch_in_hand_is_finished(bench: Bench) -> 
 
 
 def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
-    """Rows that nobody has seen are in nobody's hands: they leave with their partition, and others stay."""
+    """Rows that are not handed out yet leave with their partition, and a revocation waits for none of them."""
     bench = Bench(timeout=None)
     gone, stays = position(0), position(1)
     bench.put(gone, 0, 3)
@@ -259,7 +261,7 @@ def test_nothing_is_waited_for_while_a_table_is_collected() -> None:
     assert stays.finished(including_held=True) == 4
 
 
-def test_what_is_collected_of_a_paused_partition_comes_after_the_pause_in_order() -> None:
+def test_rows_of_a_paused_partition_come_later_in_order() -> None:
     bench = Bench(timeout=None)
     where, other = position(0), position(1)
     bench.put(where, 0, 2)
@@ -312,7 +314,7 @@ def test_no_batch_is_handed_out_without_a_lease(bench: Bench) -> None:
 
 @pytest.mark.parametrize("ask", ["batch", "table"])
 @pytest.mark.parametrize("event", ["the lease ends", "revoked", "paused", "closed"])
-def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
+def test_changes_while_rows_are_made_count_before_the_hand_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, ask: str, event: str
 ) -> None:
     where = position()
@@ -323,15 +325,15 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         "paused": lambda: bench.queue.pause(where),
         "closed": bench.queue.close,
     }[event]
-    made = chunk_batches.Decoding.piece
+    made = chunk_batches.ChunkDecoder.next_part
 
-    def piece(self: Any, limits: Any) -> Any:
+    def part(self: Any, limits: Any) -> Any:
         found = made(self, limits)
         happens()
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(chunk_batches.Decoding, "piece", piece)
+        patched.setattr(chunk_batches.ChunkDecoder, "next_part", part)
         if ask == "batch":
             with pytest.raises(StopIteration if event == "closed" else ConsumerTimeoutException):
                 next(bench.stream.batches())
@@ -349,19 +351,19 @@ def test_what_happens_while_rows_are_made_is_seen_before_they_are_handed_out(
         assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_table_that_is_not_handed_out_leaves_what_comes_after_it_behind_it(bench: Bench) -> None:
+def test_a_table_not_handed_out_keeps_the_order(bench: Bench) -> None:
     where = position(start=100)
     bench.put(where, 100, 2)
     bench.queue.jump(where, 7)
     bench.put(where, 7, 1)
-    made = column_reader.ColumnReader._gather
+    made = column_reader.ColumnReader.gather
 
     def gather(*arguments: Any) -> None:
         made(*arguments)
         bench.lease.suspend()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(column_reader.ColumnReader, "_gather", gather)
+        patched.setattr(column_reader.ColumnReader, "gather", gather)
         assert bench.stream.to_arrow(timeout=0).num_rows == 0
     bench.lease.resume(bench.lease.epoch)
     assert [bench.stream.get(timeout=0).offset for _ in range(3)] == [100, 101, 7]
@@ -393,7 +395,7 @@ def test_an_interrupted_ask_counts_nothing_that_nobody_saw(
     bench.put(where, 3, 3)
     if finished:
         next(bench.stream.batches(max_rows=finished))
-    for place in ("_hand_over", "_gather" if ask == "table" else "_piece"):
+    for place in ("hand_over", "gather" if ask == "table" else "_next_part"):
 
         def interrupted(*_: Any) -> Any:
             raise kind
@@ -410,7 +412,7 @@ def test_an_interrupt_after_the_announcement_takes_it_back(bench: Bench, monkeyp
     where = position()
     bench.put(where, 0, 3)
     bench.put(where, 3, 3)
-    made = column_reader.ColumnReader._hand_over
+    made = column_reader.ColumnReader.hand_over
 
     def interrupted(*arguments: Any) -> bool:
         assert made(*arguments)
@@ -419,7 +421,7 @@ def test_an_interrupt_after_the_announcement_takes_it_back(bench: Bench, monkeyp
 
     for table in (False, True):
         with monkeypatch.context() as patched:
-            patched.setattr(column_reader.ColumnReader, "_hand_over", interrupted)
+            patched.setattr(column_reader.ColumnReader, "hand_over", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 bench.stream.to_arrow(timeout=0) if table else next(bench.stream.batches())
         assert (where.held, where.finished(including_held=True)) == (False, 0)
@@ -463,8 +465,9 @@ def test_a_refused_ask_leaves_rows_in_hand(bench: Bench) -> None:
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("back", [7, 100])
 def test_an_interrupt_keeps_a_jump_back(bench: Bench, monkeypatch: pytest.MonkeyPatch, back: int, paused: bool) -> None:
-    """Rows that come again are fetched again. The jump to the first offset that differs in a truncated log, which
-    waited behind them, was dropped with them, and what the log held from there on was never read.
+    """Bug: rows that come again are fetched again, which dropped the jump queued behind them.
+
+    The jump led to the first offset that differs in a truncated log, so the log from there on was never read.
     """
     where = position(start=100)
     bench.put(where, 100, 2)
@@ -490,7 +493,7 @@ def test_an_interrupt_keeps_a_jump_back(bench: Bench, monkeypatch: pytest.Monkey
 
 
 def test_a_jump_forward_is_found_again(bench: Bench) -> None:
-    """What lies before the jump is read first."""
+    """The messages before the jump are read first."""
     where = position(start=100)
     bench.queue.jump(where, 200)
     bench.queue.read_again(where)
@@ -525,7 +528,7 @@ def test_what_spark_does_not_take_comes_again(bench: Bench) -> None:
     assert (where.finished(including_held=False), where.finished(including_held=True)) == (0, 6)
 
 
-def test_corrupt_data_is_raised_after_a_batch_of_what_is_good_and_can_be_skipped(bench: Bench) -> None:
+def test_corrupt_data_comes_after_the_good_rows_and_is_skipped(bench: Bench) -> None:
     where = position()
     data, end = b"", 0
     for number in range(3):
@@ -554,13 +557,13 @@ def test_an_unreadable_place_ends_a_table(bench: Bench) -> None:
     assert where.finished(including_held=True) == 2
 
 
-def test_with_the_action_end_a_timeout_ends_the_loop_and_the_next_one_goes_on(bench: Bench) -> None:
-    bench.stream._ends_on_timeout = True
+def test_with_action_end_a_timeout_ends_only_the_loop(bench: Bench) -> None:
+    stream = new_stream("s", bench.queue, bench.lease, ends_on_timeout=True)
     where = position()
     bench.put(where, 0, 2)
-    assert [offsets(batch) for batch in bench.stream.batches()] == [[0, 1]]
+    assert [offsets(batch) for batch in stream.batches()] == [[0, 1]]
     bench.put(where, 2, 2)
-    assert [offsets(batch) for batch in bench.stream.batches(timeout=0.01)] == [[2, 3]]
+    assert [offsets(batch) for batch in stream.batches(timeout=0.01)] == [[2, 3]]
 
 
 # ---- what is counted and committed
@@ -569,8 +572,8 @@ def test_with_the_action_end_a_timeout_ends_the_loop_and_the_next_one_goes_on(be
 def test_what_is_passed_is_counted_once(bench: Bench) -> None:
     counted: list[tuple[str, int, int]] = []
     lease, queue = bench.lease, StreamQueue(9, lambda: None)
-    stream: KafkaStream[bytes, bytes] = KafkaStream(
-        "s", queue, lease, timeout=0, check_crc=True, count=lambda *what: counted.append(what)
+    stream: KafkaStream[bytes, bytes] = new_stream(
+        "s", queue, lease, timeout=0, count=lambda *what: counted.append(what)
     )
     where, size = position(), 0
     for first in (0, 10, 20):
@@ -590,7 +593,7 @@ def test_what_is_passed_is_counted_once(bench: Bench) -> None:
     assert sum(bytes_ for _, _, bytes_ in counted) == size
 
 
-def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> None:
+def test_explicitly_committed_rows_are_not_taken_back() -> None:
     where = position()
     where.batch_until = where.held_until = 10
     for committed, due in ((0, None), (4, None), (10, None), (11, 0)):
@@ -599,7 +602,7 @@ def test_rows_in_hand_that_were_committed_explicitly_are_not_taken_back() -> Non
         assert due_offset(where, counting_held=True, ahead=True) == (None if committed == 10 else 10)
 
 
-def test_nothing_is_a_table_with_columns_of_one_chunk_as_spark_wants_it(bench: Bench) -> None:
+def test_an_empty_table_has_a_chunk_a_column_for_spark(bench: Bench) -> None:
     table = bench.stream.to_arrow(timeout=0, headers=True)
     assert (table.num_rows, {column.num_chunks for column in table.columns}) == (0, {1})
 
@@ -614,25 +617,24 @@ class Transactions:
         self.bench = Bench()
         self.queue = self.bench.queue
         self.counted: list[tuple[str, int, int]] = []
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
             "s",
             self.queue,
             self.bench.lease,
             timeout=0,
-            check_crc=True,
             read_committed=True,
             count=lambda *what: self.counted.append(what),
         )
         self.where = position()
         self.end = self.sent = 0
-        self.kept: list[list[chunk_batches.Piece]] = []
-        made = column_reader.ColumnReader._hand_over
+        self.kept: list[list[chunk_batches.ChunkPart]] = []
+        made = column_reader.ColumnReader.hand_over
 
-        def hand_over(reader: Any, found: list[chunk_batches.Piece], *arguments: Any) -> bool:
+        def hand_over(reader: Any, found: list[chunk_batches.ChunkPart], *arguments: Any) -> bool:
             self.kept.append(list(found))
             return made(reader, found, *arguments)
 
-        monkeypatch.setattr(column_reader.ColumnReader, "_hand_over", hand_over)
+        monkeypatch.setattr(column_reader.ColumnReader, "hand_over", hand_over)
 
     def put(self, *, aborted: int = 0, good: int = 0, where: Any = None) -> None:
         """Chunks of an aborted message each, or one of so many good ones."""
@@ -649,11 +651,11 @@ class Transactions:
     @property
     def held(self) -> int:
         """Bytes of chunks that the last table held."""
-        return sum(len(piece.chunk.records) for piece in self.kept[-1])
+        return sum(len(part.chunk.records) for part in self.kept[-1])
 
 
 def test_a_table_holds_no_chunk_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened: what was fetched stayed with the table although it had no row in it, counted by nobody, so a table
+    """Bug: what was fetched stayed with the table although it had no row in it, counted by nobody, so a table
     over much aborted data took memory without a limit.
     """
     some = Transactions(monkeypatch)
@@ -691,7 +693,7 @@ def test_what_had_no_rows_is_put_back_as_a_place_without_a_gap(
         some.queue.pause(some.where)
         return False
 
-    where, name = (arrow_api, "one_table") if event == "not made" else (column_reader.ChunkReader, "lets_through")
+    where, name = (arrow_api, "one_table") if event == "not made" else (ChunkReader, "may_hand_out")
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(where, name, happens)
         assert some.stream.to_arrow(timeout=0).num_rows == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from tests.unit.streams.test_kafka_stream import position, record_batch
@@ -32,12 +33,11 @@ class Coming:
         self.queue = StreamQueue(2, lambda: None)
         self.finished = 0
         self.whenever_one_is_finished: Callable[[], None] = lambda: None
-        self.stream: KafkaStream[Any, Any] = KafkaStream(
+        self.stream: KafkaStream[Any, Any] = new_stream(
             "s",
             self.queue,
             self.lease,
             timeout=timeout,
-            check_crc=True,
             read_committed=True,
             skip_corrupt=skip_corrupt,
             count=self._count,
@@ -102,8 +102,8 @@ def asked(coming: Coming, way: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["marker", "corrupt", "jump", "revoked"])
-def test_an_ask_ends_in_time_although_something_comes_all_the_time(way: str, kind: str) -> None:
-    """What happened: each chunk without a message began the time anew, so markers could keep ``get`` for ever."""
+def test_a_read_ends_in_time_although_chunks_keep_coming(way: str, kind: str) -> None:
+    """Bug: each chunk without a message began the time anew, so markers could keep ``get`` for ever."""
     coming = Coming(WAYS[way][0], skip_corrupt=True)
     stop = Event()
 
@@ -123,7 +123,7 @@ def test_an_ask_ends_in_time_although_something_comes_all_the_time(way: str, kin
 
 
 def test_an_ask_ends_although_the_next_chunk_is_always_there(way: str) -> None:
-    """Whoever fetches faster than is read must not keep a reader either, of whom no wait ever runs out."""
+    """A fetcher that is faster than the reader must not keep it either: no wait of the reader ever ends."""
     coming = Coming(WAYS[way][0])
     end = monotonic() + scaled(10)
     coming.whenever_one_is_finished = lambda: coming.marker() if monotonic() < end else None
@@ -140,7 +140,7 @@ def test_without_waiting_all_that_was_fetched_is_looked_into(merged: bool) -> No
     assert (coming.merged if merged else coming.stream).get(timeout=0).offset == 3
 
 
-def test_a_message_ends_the_ask_and_the_next_one_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_read_after_a_message_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     coming = Coming()
     ends = recorded(monkeypatch)
     coming.message(3)
@@ -158,7 +158,7 @@ def test_a_message_ends_the_ask_and_the_next_one_has_its_whole_time(monkeypatch:
     assert ends[2] < ends[1], "its own time, and not that of the one before"
 
 
-def test_in_a_batch_the_gate_has_the_time_of_the_ask_that_finds_it_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_has_the_time_of_the_read_that_meets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     coming = Coming()
     ends = recorded(monkeypatch)
     coming.message(4)
@@ -174,13 +174,13 @@ def test_in_a_batch_the_gate_has_the_time_of_the_ask_that_finds_it_closed(monkey
     assert ends[2] > ends[1]
 
 
-def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened: at the gate only the time of the whole table counted, of which there may be none."""
+def test_a_complete_table_waits_briefly_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: at the gate only the time of the whole table counted, of which there may be none."""
     pytest.importorskip("pyarrow")
     coming = Coming(0.05)
     coming.message(2)
-    made = ChunkReader.lets_through
-    monkeypatch.setattr(ChunkReader, "lets_through", lambda self: coming.lease.suspend() or made(self))  # type: ignore[func-returns-value]
+    made = ChunkReader.may_hand_out
+    monkeypatch.setattr(ChunkReader, "may_hand_out", lambda self: coming.lease.suspend() or made(self))
     found: list[int] = []
     reader = Thread(target=lambda: found.append(coming.stream.to_arrow(max_messages=2).num_rows), name="reader")
     reader.start()
@@ -196,7 +196,7 @@ def test_a_table_that_is_complete_waits_no_longer_at_the_gate_than_for_a_row(mon
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The ends of the time that a stream is given for each chunk and at the gate, from now on."""
     ends: list[float] = []
-    take, gate = StreamQueue.take, ChunkReader.may_go_on
+    take, gate = StreamQueue.take, ChunkReader.wait_to_hand_out
 
     def taken(self: StreamQueue, deadline: Deadline) -> Any:
         ends.append(deadline.at or 0)
@@ -207,7 +207,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return gate(self, where, until, deadline, wait)
 
     monkeypatch.setattr(StreamQueue, "take", taken)
-    monkeypatch.setattr(ChunkReader, "may_go_on", at_gate)
+    monkeypatch.setattr(ChunkReader, "wait_to_hand_out", at_gate)
     return ends
 
 
@@ -215,7 +215,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[StreamQueue] = []
     begin = StreamQueue.__init__
-    monkeypatch.setattr(StreamQueue, "__init__", lambda self, *a: made.append(self) or begin(self, *a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(StreamQueue, "__init__", lambda self, *a: made.append(self) or begin(self, *a))
     yield
     for queue in made:
         queue.close()

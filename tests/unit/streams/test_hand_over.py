@@ -1,6 +1,6 @@
 """Giving a partition up while its messages are read: what was finished is committed, and nothing twice.
 
-What happened: a partition that moved between two streams of one member repeated its last message. Its reader had asked
+Bug: a partition that moved between two streams of one member repeated its last message. Its reader had asked
 for the next one at the very end of a chunk, when the revocation had come already; the message was let go without
 having been counted.
 """
@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease
 
 
@@ -26,6 +28,7 @@ class Watched(PartitionPosition):
     """A position that shows every state in which it could be seen by another thread."""
 
     __slots__ = ("seen",)
+    seen: list[tuple[Any, Any, bool]]
 
     def __init__(self) -> None:
         object.__setattr__(self, "seen", [])
@@ -38,19 +41,22 @@ class Watched(PartitionPosition):
 
 
 @pytest.fixture
-def stream() -> Iterator[KafkaStream[bytes, bytes]]:
-    lease = Lease()
-    lease.renew(monotonic(), 3600.0)
-    lease.resume(lease.epoch)
-    made: KafkaStream[bytes, bytes] = KafkaStream(
-        "t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0, check_crc=True
-    )
+def lease() -> Lease:
+    made = Lease()
+    made.renew(monotonic(), 3600.0)
+    made.resume(made.epoch)
+    return made
+
+
+@pytest.fixture
+def stream(lease: Lease) -> Iterator[KafkaStream[bytes, bytes]]:
+    made: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", StreamQueue(2, lambda: None), lease, timeout=0)
     yield made
     made.queue.close()
 
 
 def put(stream: KafkaStream[bytes, bytes], position: PartitionPosition, *batches: int) -> None:
-    """Queue a chunk of batches of so many messages each, with what compaction took from the end of the last."""
+    """Queue a chunk of batches with so many messages each; compaction took the end of the last."""
     records, offset = b"", 0
     for number, count in enumerate(batches, 1):
         last = number == len(batches)
@@ -67,7 +73,7 @@ def nothing_comes(stream: KafkaStream[bytes, bytes]) -> bool:
 
 @pytest.mark.parametrize("batches", [(3,), (2, 1), (1, 2)])
 @pytest.mark.parametrize("revoked_after", [1, 2, 3])
-def test_what_was_finished_before_a_revocation_counts_wherever_the_chunk_ends(
+def test_messages_finished_before_a_revocation_count(
     stream: KafkaStream[bytes, bytes], batches: tuple[int, ...], revoked_after: int
 ) -> None:
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
@@ -111,49 +117,51 @@ def test_whenever_one_looks_a_message_is_in_hand_or_counted(
     assert all(finished >= 3 and finished == with_held for finished, with_held, _ in position.seen)
 
 
-def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes]) -> None:
-    """What happened: with the lease lapsed, an ending stream went on to the next batch and counted the rest as read."""
+def test_a_closed_gate_and_an_ended_stream_skip_nothing(stream: KafkaStream[bytes, bytes], lease: Lease) -> None:
+    """Bug: with the lease lapsed, an ending stream went on to the next batch and counted the rest as read."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     put(stream, position, 2, 2, 2)
     messages = iter(stream)
     next(messages)
-    stream._lease.suspend()
+    lease.suspend()
     stream.queue.close()
     assert next(messages, None) is None
     assert position.finished(including_held=True) == 1
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05])
-def test_a_closed_gate_keeps_nobody_longer_than_his_patience(stream: KafkaStream[bytes, bytes], seconds: float) -> None:
-    """What happened: with ZooKeeper away and messages fetched, ``get`` waited for ZooKeeper whatever its timeout."""
+def test_a_closed_gate_keeps_nobody_longer_than_his_patience(
+    stream: KafkaStream[bytes, bytes], lease: Lease, seconds: float
+) -> None:
+    """Bug: with ZooKeeper away and messages fetched, ``get`` waited for ZooKeeper whatever its timeout."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     put(stream, position, 2, 1)
     assert stream.get(timeout=0).offset == 0
-    stream._lease.suspend()
+    lease.suspend()
     for _ in range(2):
         begin = monotonic()
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=seconds)
         assert seconds <= monotonic() - begin < seconds + scaled(2)
         assert position.finished(including_held=True) == 1
-    stream._lease.resume(stream._lease.epoch)
+    lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]
 
 
-def test_a_lease_that_ends_right_after_the_look_at_it_counts_nothing(
-    stream: KafkaStream[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+def test_a_lease_that_ends_after_the_look_counts_nothing(
+    stream: KafkaStream[bytes, bytes], lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the message would stay announced, and the next ask, or a shutdown, would count what nobody got."""
+    """Otherwise the message would stay announced, and the next read or a shutdown would count it."""
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
     put(stream, position, 3)
     assert stream.get(timeout=0).offset == 0
-    stream._lease.suspend()
+    lease.suspend()
     with monkeypatch.context() as patched:
         looks = iter([True])  # it was valid a moment ago
-        patched.setattr(stream._reader, "lets_through", lambda: next(looks, False))
+        patched.setattr(ChunkReader, "may_hand_out", lambda _: next(looks, False))
         with pytest.raises(ConsumerTimeoutException, match="ZooKeeper"):
             stream.get(timeout=0)
     assert not position.held
     assert position.finished(including_held=True) == 1
-    stream._lease.resume(stream._lease.epoch)
+    lease.resume(lease.epoch)
     assert [stream.get(timeout=0).offset for _ in range(2)] == [1, 2]

@@ -1,6 +1,6 @@
 """A reader that is interrupted, by Ctrl-C or by a signal handler that raises, while it asks for a message.
 
-What happened: the interrupt came between the announcement of a message and its hand-out (Python looks for signals
+Bug: the interrupt came between the announcement of a message and its hand-out (Python looks for signals
 after the call of the clock there). The message counted as one in the reader's hands: ``shutdown()`` or
 ``commit_offsets()`` in the ``finally`` committed it, and nobody ever saw it.
 """
@@ -13,6 +13,7 @@ from time import monotonic
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.model import ThreadId, TopicPartition
@@ -29,7 +30,7 @@ class Reading:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         queue = StreamQueue(2, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream("s", queue, self.lease, timeout=0, check_crc=True)
+        self.stream: KafkaStream[bytes, bytes] = new_stream("s", queue, self.lease, timeout=0)
         self.position = PartitionPosition(TopicPartition("t", 0), ThreadId("g_c-0"), 0)
         records, end = Batch([Written()] * 3).encode(0)
         queue.deliver(self.position, records, (0, end), ())
@@ -41,7 +42,7 @@ class Reading:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize("handed_out", [0, 1, 2])
-def test_an_interrupted_ask_counts_what_was_handed_out_and_nothing_more(
+def test_an_interrupted_read_counts_only_handed_out_messages(
     monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], handed_out: int
 ) -> None:
     reading = Reading()
@@ -59,7 +60,7 @@ def test_an_interrupted_ask_counts_what_was_handed_out_and_nothing_more(
     assert reading.stream.get(timeout=0).offset in (handed_out - 1, handed_out), "once more at most, and no gap"
 
 
-def test_an_interrupt_while_zookeeper_is_away_counts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_without_zookeeper_counts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = Reading()
     reading.stream.get(timeout=0)
     reading.lease.suspend()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event, Thread, get_native_id
 from time import monotonic
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, MessageSet, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -44,12 +45,11 @@ class Bench:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
-        self.queue = StreamQueue(capacity, self._on_room)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
-            "t/g_c-0", self.queue, self.lease, timeout=timeout, check_crc=True
-        )
+        self.on_room: Callable[[], None] = self._count_room
+        self.queue = StreamQueue(capacity, lambda: self.on_room())
+        self.stream: KafkaStream[bytes, bytes] = new_stream("t/g_c-0", self.queue, self.lease, timeout=timeout)
 
-    def _on_room(self) -> None:
+    def _count_room(self) -> None:
         self.room += 1
 
     def put(self, where: PartitionPosition, first: int, count: int) -> None:
@@ -67,7 +67,7 @@ def take(stream: KafkaStream[bytes, bytes], count: int) -> list[int]:
     return [stream.get(timeout=0).offset for _ in range(count)]
 
 
-def test_messages_come_in_the_order_of_the_partition_with_all_their_fields(bench: Bench) -> None:
+def test_messages_come_in_order_with_all_their_fields(bench: Bench) -> None:
     bench.put(position(), 0, 3)
     messages = [bench.stream.get(timeout=0) for _ in range(3)]
     assert [m.offset for m in messages] == [0, 1, 2]
@@ -272,7 +272,7 @@ def test_a_corrupt_chunk_raises_at_each_ask_and_skips_nothing(bench: Bench) -> N
     assert where.finished(including_held=True) == 0
 
 
-def test_a_failure_of_the_connector_reaches_the_reader_and_can_be_taken_back(bench: Bench) -> None:
+def test_a_connector_failure_reaches_the_reader_and_can_end(bench: Bench) -> None:
     bench.queue.fail_readers(RuntimeError("the group failed"))
     with pytest.raises(RuntimeError, match="the group failed"):
         next(bench.stream)
@@ -314,7 +314,7 @@ def test_a_full_queue_says_so_and_tells_when_it_has_room(bench: Bench) -> None:
     assert bench.queue.has_room()
 
 
-def test_small_chunks_may_be_more_than_the_capacity_and_not_without_end() -> None:
+def test_small_chunks_may_pass_the_capacity_to_a_bound() -> None:
     budget, woken = QueueBudget(80_000), list[int]()
     queue = StreamQueue(2, lambda: woken.append(1), budget)
     count = 0
@@ -333,12 +333,12 @@ def test_small_chunks_may_be_more_than_the_capacity_and_not_without_end() -> Non
 
 
 def budgeted(limit: int, count: int) -> tuple[QueueBudget, list[StreamQueue], list[int]]:
-    """Queues that share a budget, and what is written down when they have room again."""
+    """Return queues that share a budget, and a list that gets an entry when they have room again."""
     budget, woken = QueueBudget(limit), list[int]()
     return budget, [StreamQueue(9999, lambda: woken.append(1), budget) for _ in range(count)], woken
 
 
-def test_all_streams_share_one_budget_and_what_a_reader_holds_counts() -> None:
+def test_one_budget_counts_all_streams_and_the_chunk_in_hand() -> None:
     budget, (first, second), woken = budgeted(160, 2)
     first.deliver(position(0), b"x" * 151, (0, 1), ())
     assert not first.has_room()
@@ -396,7 +396,7 @@ def test_a_waiting_reader_is_served_whatever_others_leave_unread() -> None:
     assert budget.reserve(1000) == 1, "no more than a batch at a time then"
 
 
-def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that_waits() -> None:
+def test_a_reader_whose_chunk_is_revoked_still_waits() -> None:
     """Its chunk had come, so nobody fetched for it any more, as long as another stream was left unread."""
     _, (unread, read), _ = budgeted(160, 2)
     unread.deliver(position(0), b"x" * 500, (0, 1), ())
@@ -404,7 +404,7 @@ def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that
     taken: list[Any] = []
     reader = Thread(target=lambda: taken.append(read.take(Deadline(scaled(20)))), name="reader", daemon=True)
     reader.start()
-    eventually(lambda: read.hungry, 10, "a reader that waits")
+    eventually(lambda: read.reader_waits, 10, "a reader that waits")
     with read._lock:
         read.deliver(revoked, b"x", (0, 1), ())
         assert not read.has_room()
@@ -416,7 +416,7 @@ def test_a_reader_whose_first_chunk_is_revoked_before_it_wakes_is_still_one_that
 
 
 @pytest.mark.parametrize("greedy", [1, 2, 5, 20])
-def test_streams_that_take_all_they_can_get_share_alike_and_leave_some(greedy: int) -> None:
+def test_greedy_streams_share_alike_and_leave_some(greedy: int) -> None:
     budget, queues, _ = budgeted(1_000_000, greedy + 1)
     for number in range(100_000):
         queue = queues[number % greedy]

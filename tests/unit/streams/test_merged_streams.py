@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
@@ -29,8 +30,7 @@ class Several:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout, check_crc=True)
-            for n in range(count)
+            new_stream(f"s{n}", StreamQueue(9, lambda: None, budget), self.lease, timeout=timeout) for n in range(count)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(count)]
         self.ends = [0] * count
@@ -70,6 +70,14 @@ def three() -> Iterator[Several]:
     made.close()
 
 
+@pytest.fixture
+def patient() -> Iterator[Several]:
+    """Return three streams whose reader waits for ever."""
+    made = Several(3, timeout=None)
+    yield made
+    made.close()
+
+
 def test_all_is_handed_out_and_each_partition_in_order(three: Several) -> None:
     for number, count in ((0, 3), (2, 4), (0, 2), (1, 1)):
         three.put(number, count)
@@ -82,9 +90,7 @@ def test_all_is_handed_out_and_each_partition_in_order(three: Several) -> None:
     assert three.held == []
 
 
-def test_a_message_is_finished_when_the_next_is_asked_for_from_whichever_stream(
-    three: Several, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_message_of_any_stream_finishes_the_last(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merged_streams, "TURN", 0.0)  # another stream's turn after each message
     for number in range(3):
         three.put(number, 3)
@@ -117,7 +123,7 @@ def test_a_busy_stream_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None
     some.close()
 
 
-def test_the_order_survives_turns_that_end_inside_compressed_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_that_end_in_compressed_chunks_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merged_streams, "TURN", 0.0)
     some = Several(2)
     for number in range(2):
@@ -129,29 +135,26 @@ def test_the_order_survives_turns_that_end_inside_compressed_chunks(monkeypatch:
     some.close()
 
 
-def test_whoever_waits_is_woken_by_any_stream(three: Several) -> None:
-    three.merged._timeout = None
+def test_whoever_waits_is_woken_by_any_stream(patient: Several) -> None:
     got: list[int] = []
 
     def read() -> None:
-        got.extend(message.partition for message in three.merged)
+        got.extend(message.partition for message in patient.merged)
 
     reader = Thread(target=read)
     reader.start()
     for count, number in enumerate((2, 0, 1, 1), 1):
-        three.put(number, 1)
+        patient.put(number, 1)
         eventually(lambda wanted=count: len(got) == wanted, 5, "the message")  # type: ignore[misc]
-    three.close()
+    patient.close()
     reader.join(scaled(5))
     assert not reader.is_alive()
     assert got == [2, 0, 1, 1]
-    assert three.merged._watched == () or not any(s.queue._watcher for s in three.streams)
+    assert repr(patient.merged) == "<MergedStreams of 0>", "it watches no queue any more"
 
 
-def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
-    three: Several, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What happened: each told the queues once whom to wake, so after ``run()`` the loop over ``messages()`` heard of a
+def test_a_second_reader_of_the_same_streams_is_woken_too(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: each told the queues once whom to wake, so after ``run()`` the loop over ``messages()`` heard of a
     chunk only when it looked again, twice a second.
     """
     monkeypatch.setattr(merged_streams, "LOOK_AGAIN", scaled(30))
@@ -162,10 +165,10 @@ def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
     other.stop()
     assert list(other) == []
     for stream in three.streams:
-        stream.queue.asks_no_more()
+        stream.queue.withdraw_ask()
 
     def put() -> None:
-        eventually(lambda: all(stream.queue._hungry for stream in three.streams), 10, "somebody who waits")
+        eventually(lambda: all(stream.queue.reader_waits for stream in three.streams), 10, "somebody who waits")
         three.put(1, 1)
 
     putting = Thread(target=put)
@@ -176,21 +179,21 @@ def test_who_goes_on_after_another_reader_of_the_same_streams_is_woken_too(
     assert monotonic() - begin < scaled(15)
 
 
-def test_streams_are_asked_for_beyond_the_budget_only_while_the_reader_waits() -> None:
-    """What happened: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
+def test_the_budget_is_passed_only_while_thereader_waits() -> None:
+    """Bug: every stream that was found empty counted as one whose reader waits, so each of 200 was served and
     the budget passed by as many messages.
     """
     budget = QueueBudget(160)
     several = Several(9, budget=budget)
     assert several.rest() == []
-    hungry = [stream.queue for stream in several.streams]
-    assert all(queue._hungry for queue in hungry), "the reader would take whatever comes first"
+    queues = [stream.queue for stream in several.streams]
+    assert all(queue.reader_waits for queue in queues), "the reader would take whatever comes first"
     several.put(4, 1)
     assert several.merged.get(timeout=0).partition == 4
-    assert not any(queue._hungry for queue in hungry), "it has something to do"
+    assert not any(queue.reader_waits for queue in queues), "it has something to do"
     several.put(5, 2)
     assert several.merged.get(timeout=0).partition == 5
-    assert not any(queue._hungry for queue in hungry), "none was asked while there was something"
+    assert not any(queue.reader_waits for queue in queues), "none was asked while there was something"
     several.close()
 
 
@@ -212,7 +215,7 @@ def test_a_timeout_may_end_the_loop() -> None:
     some.close()
 
 
-def test_a_break_leaves_the_message_in_hand_and_the_next_loop_finishes_it(three: Several) -> None:
+def test_the_next_loop_finishes_the_message_of_a_break(three: Several) -> None:
     three.put(0, 2)
     three.put(1, 1)
     for _ in three.merged:
@@ -222,7 +225,7 @@ def test_a_break_leaves_the_message_in_hand_and_the_next_loop_finishes_it(three:
     assert three.finished == [2, 1, 0]
 
 
-def test_a_stream_that_ends_leaves_the_others_and_the_last_ends_it(three: Several) -> None:
+def test_the_last_stream_to_end_ends_the_iteration(three: Several) -> None:
     three.put(0, 1)
     assert three.merged.get(timeout=0).partition == 0
     three.streams[0].queue.close()
@@ -271,7 +274,7 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     three.lease.suspend()
     asked: list[int] = []
     real = KafkaStream.turn
-    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(KafkaStream, "turn", lambda self, wait: asked.append(1) or real(self, wait))
     begin = monotonic()
     with pytest.raises(ConsumerTimeoutException):
         three.merged.get(timeout=0.3)
@@ -282,9 +285,7 @@ def test_while_zookeeper_is_away_nothing_comes_and_nothing_spins(
     assert len(three.rest()) == 5
 
 
-def test_a_revoked_message_that_was_finished_by_a_turn_is_let_go_at_once(
-    three: Several, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_turn_that_finishes_a_revoked_message_lets_it_go(three: Several, monkeypatch: pytest.MonkeyPatch) -> None:
     from zkconsumer.deadline import Deadline
 
     monkeypatch.setattr(merged_streams, "TURN", 0.0)
@@ -338,11 +339,10 @@ def test_an_interrupt_repeats_one_message_at_most(three: Several, monkeypatch: p
     assert [offset for _, offset in three.rest()] in ([0, 1, 2], [1, 2])
 
 
-def test_a_signal_handler_sees_that_its_thread_is_asking(three: Several) -> None:
-    three.merged._timeout = None
+def test_a_signal_handler_sees_that_its_thread_is_asking(patient: Several) -> None:
     seen: list[bool] = []
-    three.streams[1].queue.watch = lambda _: seen.append(three.merged.interrupted(get_native_id()))  # type: ignore[method-assign,assignment]
-    three.put(2, 1)
-    assert next(three.merged).partition == 2
+    patient.streams[1].queue.watch = lambda _: seen.append(patient.merged.interrupted(get_native_id()))  # type: ignore[method-assign,assignment]
+    patient.put(2, 1)
+    assert next(patient.merged).partition == 2
     assert seen == [True]
-    assert not three.merged.interrupted(get_native_id())
+    assert not patient.merged.interrupted(get_native_id())

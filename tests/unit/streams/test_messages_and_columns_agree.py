@@ -1,8 +1,8 @@
-"""Whatever a broker sends, messages and columns say what a slow and plain reader of the same bytes says.
+"""Messages and columns agree with a slow and plain reader of the same bytes, which shares no code with ours.
 
-``tests/unit/kafka/reference.py`` is that reader; it shares nothing with ours. The bytes are generated here: all
-formats and codecs, gaps that compaction left, markers and aborted transactions, nulls, headers, both kinds of
-timestamp, fetches that begin inside of a compressed set, sets that are cut off, and corrupt ones.
+``tests/unit/kafka/reference.py`` is that reader. The bytes are generated here: all formats and codecs, compaction gaps,
+markers and aborted transactions, nulls, headers, both kinds of timestamp. Fetches begin inside a compressed set, and
+sets are cut off or corrupt.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.streams import new_stream
 from tests.unit.kafka import reference
 from tests.unit.kafka.reference import Plain
 from tests.unit.kafka.sets import BATCHES, CODECS, WHERE, WRITTEN, Batch, MessageSet, Written, resealed
@@ -45,7 +46,7 @@ def stream_of(sent: Sent, *, check_crc: bool = True) -> tuple[Stream, PartitionP
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
     queue = StreamQueue(2, lambda: None)
-    stream: Stream = KafkaStream("s", queue, lease, timeout=0, check_crc=check_crc, read_committed=True)
+    stream: Stream = new_stream("s", queue, lease, timeout=0, check_crc=check_crc, read_committed=True)
     position = PartitionPosition(WHERE, ThreadId("g_c-0"), sent.fetch_offset)
     queue.deliver(position, sent.data, (sent.fetch_offset, sent.next_offset), sent.aborted)
     return stream, position
@@ -70,7 +71,7 @@ def of_rows(rows: Any) -> list[Plain]:
 
 
 def all_of(ask: Callable[[], list[Plain]]) -> tuple[list[Plain], str]:
-    """What comes until nothing more does, or an error."""
+    """Return all messages or rows up to the end or an error."""
     found: list[Plain] = []
     while True:
         try:
@@ -229,11 +230,9 @@ def test_corrupt_bytes_are_told_alike(check_crc: bool, sent: Sent, limits: dict[
         "below null",
     ],
 )
-def test_headers_that_do_not_end_with_their_record_are_corrupt_without_their_column_too(
-    at: int, byte: int, way: str
-) -> None:
-    """What happened: with a right checksum such a record came as a row where headers were not asked for, and as an
-    error to whoever asked for messages or headers.
+def test_overlong_headers_are_corrupt_without_their_column_too(at: int, byte: int, way: str) -> None:
+    """Bug: with a right checksum such a record came as a row without headers, and as an error with headers or as a
+    message.
     """
     headed = Written(value=b"b", headers=[("name", b"x"), ("another", b"y")])
     what = MessageSet([Batch([Written(value=b"a"), headed, Written(value=b"c")])])

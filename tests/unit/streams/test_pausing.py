@@ -9,7 +9,9 @@ import pytest
 
 from tests.timing import eventually, scaled
 from tests.unit.streams.test_kafka_stream import Bench, position, take
+from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConsumerTimeoutException
+from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.stream_queue import Chunk
 
 
@@ -22,7 +24,7 @@ def bench() -> Iterator[Bench]:
 
 def rest(bench: Bench) -> list[tuple[int, int]]:
     """All that can be had now."""
-    got = []
+    got: list[tuple[int, int]] = []
     while True:
         try:
             message = bench.stream.get(timeout=0)
@@ -105,13 +107,13 @@ def test_a_pause_that_is_taken_back_at_once_drops_nothing(bench: Bench, monkeypa
     bench.put(where, 3, 1)
     take(bench.stream, 1)
     bench.queue.pause(where)
-    finish = bench.stream._reader.finish
+    finish = ChunkReader.finish
 
-    def resumed_before(chunk: Chunk) -> None:
+    def resumed_before(reader: ChunkReader, chunk: Chunk) -> None:
         bench.queue.resume(where)
-        finish(chunk)
+        finish(reader, chunk)
 
-    monkeypatch.setattr(bench.stream._reader, "finish", resumed_before)
+    monkeypatch.setattr(ChunkReader, "finish", resumed_before)
     assert [offset for _, offset in rest(bench)] == [1, 2, 3]
 
 
@@ -124,13 +126,13 @@ def test_rows_in_hand_then_a_pause_taken_back_drop_nothing(
     bench.put(where, 0, 5)
     assert next(bench.stream.batches(max_rows=2))["offset"].to_pylist() == [0, 1]
     bench.queue.pause(where)
-    finish = bench.stream._reader.finish
+    finish = ChunkReader.finish
 
-    def resumed_before(chunk: Chunk) -> None:
+    def resumed_before(reader: ChunkReader, chunk: Chunk) -> None:
         bench.queue.resume(where)
-        finish(chunk)
+        finish(reader, chunk)
 
-    monkeypatch.setattr(bench.stream._reader, "finish", resumed_before)
+    monkeypatch.setattr(ChunkReader, "finish", resumed_before)
     got = bench.stream.to_arrow(timeout=0)["offset"].to_pylist() if columns else [o for _, o in rest(bench)]
     assert got == [2, 3, 4]
 
@@ -185,7 +187,5 @@ def test_a_jump_that_waits_aside_still_counts(bench: Bench) -> None:
     assert [offset for _, offset in rest(bench)] == [100, 101, 7]
 
 
-def _now() -> object:
-    from zkconsumer.deadline import Deadline
-
+def _now() -> Deadline:
     return Deadline(0)

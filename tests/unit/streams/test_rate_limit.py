@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.streams import new_stream
 from tests.timing import eventually, scaled
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
 from zkconsumer.errors import ConnectorClosedException, ConsumerTimeoutException
 from zkconsumer.model import ThreadId, TopicPartition
-from zkconsumer.streams import KafkaStream, MergedStreams, PacedLease, StreamQueue, merged_streams, rate_limit
+from zkconsumer.streams import KafkaStream, MergedStreams, RateLimitedLease, StreamQueue, merged_streams, rate_limit
 from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.streams.rate_limit import BURST_S, TokenBucket
 from zkconsumer.zookeeper.lease import Lease
@@ -48,8 +49,8 @@ def reading(rate: float, messages: int) -> tuple[Lease, KafkaStream[Any, Any], P
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    gate = PacedLease(lease, rate)
-    stream: KafkaStream[Any, Any] = KafkaStream("s", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True)
+    gate = RateLimitedLease(lease, rate)
+    stream: KafkaStream[Any, Any] = new_stream("s", StreamQueue(9, lambda: None), gate, timeout=None)
     position = PartitionPosition(TopicPartition("t", 0), ThreadId("g-0"), 0)
     records, end = Batch([Written()] * messages).encode(0)
     stream.queue.deliver(position, records, (0, end), ())
@@ -78,7 +79,7 @@ def test_columns_pay_for_all_their_rows(monkeypatch: pytest.MonkeyPatch) -> None
         assert next(batches).column("offset").to_pylist() == list(range(first, first + 20))
 
 
-def test_nothing_is_held_while_a_token_is_waited_for_and_a_timeout_says_why() -> None:
+def test_a_wait_for_a_token_holds_nothing_and_says_why() -> None:
     _, stream, position = reading(0.01, 3)
     assert stream.get().offset == 0
     with pytest.raises(ConsumerTimeoutException, match=r"consumed\.max\.per\.second"):
@@ -88,8 +89,8 @@ def test_nothing_is_held_while_a_token_is_waited_for_and_a_timeout_says_why() ->
 
 
 def test_few_rows_at_a_time_pay_no_more_than_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened: a batch took two tokens beside those of its rows, so batches of one row came at a third of the
-    pace, and where a burst is one token, a table that was asked for without waiting never came.
+    """Bug: a batch took two tokens beside those of its rows, so batches of one row came at a third of the
+    rate. With a burst of one token, a table that was asked for without waiting never came.
     """
     pytest.importorskip("pyarrow")
     now = [1000.0]
@@ -105,10 +106,8 @@ def test_few_rows_at_a_time_pay_no_more_than_their_rows(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("waited", [False, True])
-def test_an_interrupt_while_a_token_is_taken_counts_nothing_that_nobody_saw(
-    monkeypatch: pytest.MonkeyPatch, waited: bool
-) -> None:
-    """What happened: the message was announced before its token was taken, so an interrupt in between left it in the
+def test_an_interrupt_while_a_token_is_taken_counts_nothing(monkeypatch: pytest.MonkeyPatch, waited: bool) -> None:
+    """Bug: the message was announced before its token was taken, so an interrupt in between left it in the
     reader's hands, and ``commit_offsets()`` or ``shutdown()`` counted it as finished.
     """
     _, stream, position = reading(1e6, 3)
@@ -144,7 +143,7 @@ def test_it_can_be_waited_for() -> None:
     lease = Lease()
     lease.renew(monotonic(), 3600.0)
     lease.resume(lease.epoch)
-    gate = PacedLease(lease, 50.0)
+    gate = RateLimitedLease(lease, 50.0)
     gate.spend(10)
     assert not gate.valid
     while not gate.wait(Deadline(5.0)):
@@ -159,9 +158,9 @@ class Merged:
         self.lease = Lease()
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
-        gate = PacedLease(self.lease, rate)
+        gate = RateLimitedLease(self.lease, rate)
         self.streams: list[KafkaStream[Any, Any]] = [
-            KafkaStream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None, check_crc=True) for n in range(2)
+            new_stream(f"s{n}", StreamQueue(9, lambda: None), gate, timeout=None) for n in range(2)
         ]
         self.positions = [PartitionPosition(TopicPartition("t", n), ThreadId("g-0"), 0) for n in range(2)]
         records, end = Batch([Written()] * messages).encode(0)
@@ -198,7 +197,7 @@ class Merged:
 
 
 def test_streams_read_as_one_decode_nothing_anew_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened: a turn ended where a token was missing, and the next one went back into the batch: at a pace, a
+    """Bug: a turn ended where a token was missing, and the next one went back into the batch: at a pace, a
     message cost five times as much as from a single stream.
     """
     several = Merged(monkeypatch, 400.0, 60)
@@ -212,7 +211,7 @@ def test_streams_read_as_one_decode_nothing_anew_for_each_token(monkeypatch: pyt
     assert several.decoded < 60
 
 
-def test_at_a_slow_pace_streams_take_turns_and_a_timeout_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_low_rate_streams_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     several = Merged(monkeypatch, 1 / (2 * merged_streams.TURN), 60)
     assert [several.merged.get().partition for _ in range(6)] in ([0, 1] * 3, [0, 0, *[1, 0] * 2])
     before = several.decoded
@@ -222,7 +221,7 @@ def test_at_a_slow_pace_streams_take_turns_and_a_timeout_says_why(monkeypatch: p
     assert not several.held
 
 
-def test_whoever_waits_for_a_token_has_not_left_the_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_token_counts_for_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often a stream is asked is how the brokers' group sees that its reader is alive."""
     several = Merged(monkeypatch, 0.001, 3)
     assert several.merged.get().partition == 0
@@ -236,9 +235,7 @@ def test_whoever_waits_for_a_token_has_not_left_the_other_streams(monkeypatch: p
 
 
 @pytest.mark.parametrize("event", ["stopped", "closed", "revoked", "the lease ends"])
-def test_whoever_waits_for_a_token_in_a_turn_holds_nothing_and_is_woken(
-    monkeypatch: pytest.MonkeyPatch, event: str
-) -> None:
+def test_a_wait_for_a_token_in_a_turn_holds_nothing(monkeypatch: pytest.MonkeyPatch, event: str) -> None:
     several = Merged(monkeypatch, 0.001, 3)
     assert several.merged.get().partition == 0
     asked, got = several.asking()

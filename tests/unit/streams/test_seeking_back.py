@@ -1,9 +1,8 @@
-"""A seek back counts for a commit from the moment it returns, whatever of it is in the user's hands.
+"""A commit takes a seek back into account from the moment it returns, also for messages in the user's hands.
 
-What happened: a commit leaves out what is in hand where the committed offset lies behind it, since the user may have
-committed it explicitly. The offset that was committed before a seek back looked the same. So a seek back by one
-message, or with columns by less than a batch, was not committed while that message or batch was in hand; a crash left
-the old offset, and the messages before it were skipped.
+Bug: a commit leaves out messages in hand if the committed offset lies behind them, since the user may have committed
+them explicitly. The offset that was committed before a seek back looked the same. So a seek back by one message, or by
+less than a batch, was not committed while it was in hand. A crash left the old offset, which skipped the messages.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ KEPT: dict[str, dict[str, Any]] = {
 }
 
 
-def one_by_one(stream: KafkaStream) -> Callable[[], list[int]]:
+def one_by_one(stream: KafkaStream[Any, Any]) -> Callable[[], list[int]]:
     messages = iter(stream)
     return lambda: [next(messages).offset]
 
 
-def as_columns(stream: KafkaStream) -> Callable[[], list[int]]:
+def as_columns(stream: KafkaStream[Any, Any]) -> Callable[[], list[int]]:
     batches = stream.batches(max_rows=5)
     return lambda: next(batches).column("offset").to_pylist()
 
@@ -73,7 +72,7 @@ def connector(cluster: FakeCluster, kept: str) -> Iterator[ZookeeperConsumerConn
 
 
 def stored(cluster: FakeCluster, kept: str) -> set[int]:
-    """What each store that matters says."""
+    """Return the offset in each store that matters."""
     found = set()
     if kept in ("zookeeper", "dual"):
         node = cluster.zookeeper.node(paths.offset("g", TP))
@@ -94,7 +93,7 @@ def commit_elsewhere(connector: ZookeeperConsumerConnector) -> None:
 def test_a_seek_back_is_committed_while_the_first_is_in_hand(
     cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str
 ) -> None:
-    """The offset that was committed before the seek lies at the end of what is in hand after it."""
+    """The offset committed before the seek lies at the end of the message in hand after it."""
     reader, sought = READS[read]
     take = reader(connector.create_message_streams({"t": 1})["t"][0])
     while take()[-1] != 9:
@@ -111,7 +110,7 @@ def test_a_seek_back_is_committed_while_the_first_is_in_hand(
 def test_what_was_committed_after_a_seek_back_stays(
     cluster: FakeCluster, connector: ZookeeperConsumerConnector, kept: str, read: str
 ) -> None:
-    """An explicit commit of what is in hand is not taken back by the timer's."""
+    """The timer's commit does not take an explicit commit of the message in hand back."""
     reader, sought = READS[read]
     take = reader(connector.create_message_streams({"t": 1})["t"][0])
     while take()[-1] != 9:

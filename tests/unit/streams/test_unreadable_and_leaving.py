@@ -1,6 +1,6 @@
 """A place that cannot be read, in a partition that leaves, is paused, or goes on elsewhere.
 
-What happened: a reader decoded before it looked whether the partition was still wanted. The error came again at each
+Bug: a reader decoded before it looked whether the partition was still wanted. The error came again at each
 ask, ``skip()`` refused since the partition had left, and the other partitions of the stream were never read again. With
 ``corrupt.message.policy=skip`` an ordinary rebalance made ``run`` raise ValueError.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.streams import new_stream
 from tests.unit.kafka.sets import Batch, Written
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.errors import (
@@ -26,6 +27,7 @@ from zkconsumer.kafka import CorruptRecordsError, RecordBatch
 from zkconsumer.kafka.message_set import batches
 from zkconsumer.model import ThreadId, TopicPartition
 from zkconsumer.streams import KafkaStream, MergedStreams, StreamQueue, chunk_reader
+from zkconsumer.streams.chunk_reader import ChunkReader
 from zkconsumer.zookeeper.lease import Lease
 
 BAD, GOOD = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -48,8 +50,8 @@ class Two:
         self.lease.renew(monotonic(), 3600.0)
         self.lease.resume(self.lease.epoch)
         self.queue = StreamQueue(10, lambda: None)
-        self.stream: KafkaStream[bytes, bytes] = KafkaStream(
-            "s", self.queue, self.lease, timeout=0, check_crc=True, skip_corrupt=skip_corrupt
+        self.stream: KafkaStream[bytes, bytes] = new_stream(
+            "s", self.queue, self.lease, timeout=0, skip_corrupt=skip_corrupt
         )
         self.merged: MergedStreams[bytes, bytes] = MergedStreams(lambda: [self.stream], timeout=0)
         self.bad, self.good = (PartitionPosition(tp, ThreadId("g_c-0"), 0) for tp in (BAD, GOOD))
@@ -131,14 +133,14 @@ def test_a_resumed_unreadable_partition_is_told_of_again(ask: Reader) -> None:
 def test_skip_by_policy_does_not_mind_a_rebalance(ask: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition leaves between the error and the decision to skip it."""
     two = Two(skip_corrupt=True)
-    deal_with = two.stream._reader.deal_with
+    handle_error = ChunkReader.handle_error
 
-    def leaves_before(error: Exception, **how: bool) -> Exception | None:
+    def leaves_before(reader: ChunkReader, error: Exception, **how: bool) -> Exception | None:
         if isinstance(error, UnreadableMessageError):
             two.queue.revoke([two.bad])
-        return deal_with(error, **how)
+        return handle_error(reader, error, **how)
 
-    monkeypatch.setattr(two.stream._reader, "deal_with", leaves_before)
+    monkeypatch.setattr(ChunkReader, "handle_error", leaves_before)
     assert until(two, ask, ConsumerTimeoutException) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     assert two.bad.consumed == 2, "nothing of it was given up: its next owner decides"
 

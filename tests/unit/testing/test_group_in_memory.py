@@ -10,10 +10,10 @@ import pytest
 
 from zkconsumer.core.consumer_protocol import MemberSubscription, encode_subscription
 from zkconsumer.testing import ManualClock
-from zkconsumer.testing.fake_coordinator import Groups
+from zkconsumer.testing.committed_offsets import OffsetsTopic
+from zkconsumer.testing.fake_coordinator import GroupCoordinator
 from zkconsumer.testing.group_members import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
-from zkconsumer.testing.group_states import MOVES, NEW, OLD, Action, Request, Rules, State
-from zkconsumer.testing.offsets_topic import Journal
+from zkconsumer.testing.group_states import MOVES, NEW, OLD, CoordinatorRules, GroupAction, GroupRequest, GroupState
 
 REBALANCING, NOT_COORDINATOR, UNKNOWN = 27, 16, 25
 
@@ -31,10 +31,10 @@ class Answers:
 class House:
     """A coordinator with a clock by hand."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: CoordinatorRules | None = None) -> None:
         self.clock = ManualClock()
-        self.journal = Journal()
-        self.groups = Groups(rules or Rules(), self.clock, self.journal, lambda: None)
+        self.journal = OffsetsTopic()
+        self.groups = GroupCoordinator(rules or CoordinatorRules(), self.clock, self.journal, lambda: None)
         self.answers = Answers()
         self.clock.listen(self.groups.tick)
         self._names = itertools.count(1)
@@ -87,19 +87,20 @@ class House:
 
 @pytest.mark.parametrize("table", [NEW, OLD], ids=["3.9", "1.1"])
 def test_every_request_is_decided_in_every_state(table: Any) -> None:
-    assert set(table) == set(itertools.product(State, Request))
+    assert set(table) == set(itertools.product(GroupState, GroupRequest))
     for (_, request), step in table.items():
-        assert (step.action is Action.REFUSE) <= bool(step.error)
-        assert request is not Request.DELETE or step.action in (Action.DELETE, Action.REFUSE)
+        assert (step.action is GroupAction.REFUSE) <= bool(step.error)
+        assert request is not GroupRequest.DELETE or step.action in (GroupAction.DELETE, GroupAction.REFUSE)
 
 
 def test_every_state_can_be_reached_and_only_death_is_for_ever() -> None:
-    assert set().union(*MOVES.values()) == set(State)
-    assert [state for state in State if not MOVES[state]] == [State.DEAD]
+    assert set().union(*MOVES.values()) == set(GroupState)
+    assert [state for state in GroupState if not MOVES[state]] == [GroupState.DEAD]
 
 
-def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
-    house = House(Rules(initial_delay=3.0))
+def test_the_first_join_waits_while_members_arrive() -> None:
+    """The first join of a group waits for other members as long as they arrive."""
+    house = House(CoordinatorRules(initial_delay=3.0))
     house.join("a")
     house.clock.advance(2.9)
     assert not house.answers.of
@@ -111,15 +112,16 @@ def test_the_first_join_of_all_waits_for_others_as_long_as_they_come() -> None:
     assert len(house.answers.of["a"].members) == 2
 
 
-def test_the_first_join_waits_no_longer_than_the_longest_rebalance_timeout() -> None:
-    house = House(Rules(initial_delay=3.0))
+def test_the_first_join_ends_with_the_longest_timeout() -> None:
+    """The first join waits no longer than the longest rebalance timeout."""
+    house = House(CoordinatorRules(initial_delay=3.0))
     for number in range(4):
         house.join(str(number), rebalance=7.0)
         house.clock.advance(2.0)
     assert set(house.answers.of) == {"0", "1", "2", "3"}
 
 
-def test_whatever_falls_due_in_one_long_step_happens_in_its_order() -> None:
+def test_timeouts_in_one_long_step_run_in_their_order() -> None:
     """Within ten minutes: the silent member goes, and the group is empty."""
     house = House()
     house.join("a", session=10.0)
@@ -143,7 +145,7 @@ def test_a_heartbeat_just_in_time_keeps_the_member() -> None:
 
 
 def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
-    house = House(Rules(modern=False))
+    house = House(CoordinatorRules(modern=False))
     house.join("a", session=300.0, rebalance=60.0)
     house.sync("a")
     house.join("b", session=300.0, rebalance=5.0)
@@ -155,7 +157,7 @@ def test_the_rebalance_timeout_is_the_longest_of_all_members() -> None:
 
 
 def test_a_new_member_that_waits_too_long_is_given_up() -> None:
-    house = House(Rules(new_member_timeout=30.0))
+    house = House(CoordinatorRules(new_member_timeout=30.0))
     house.join("a", session=1000.0, rebalance=1000.0)
     house.sync("a")
     house.join("b", session=10.0)
@@ -164,8 +166,9 @@ def test_a_new_member_that_waits_too_long_is_given_up() -> None:
     assert house.state == "PreparingRebalance"
 
 
-def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_longer() -> None:
-    house = House(Rules(retention=100.0))
+def test_offsets_live_while_the_group_has_members() -> None:
+    """Offsets live as long as the group has members, and the retention after that."""
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     joined = house.answers.of["a"]
@@ -179,8 +182,9 @@ def test_offsets_of_a_group_live_as_long_as_it_has_members_and_its_retention_lon
     assert (house.committed(), house.state) == (None, "Dead")
 
 
-def test_in_1_1_offsets_die_by_their_own_age_even_of_a_group_that_lives() -> None:
-    house = House(Rules(modern=False, retention=100.0))
+def test_in_1_1_offsets_of_a_live_group_expire_by_age() -> None:
+    """In Kafka 1.1 offsets expire by their own age, even in a group with members."""
+    house = House(CoordinatorRules(modern=False, retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     joined = house.answers.of["a"]
@@ -190,7 +194,7 @@ def test_in_1_1_offsets_die_by_their_own_age_even_of_a_group_that_lives() -> Non
 
 
 def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.commit(5)
     house.clock.advance(60.0)
     house.commit(6)
@@ -200,11 +204,11 @@ def test_offsets_that_nobody_manages_die_by_their_own_age() -> None:
     assert house.committed() is None
 
 
-def test_a_group_that_became_empty_loses_its_newest_offsets_with_its_oldest() -> None:
+def test_an_empty_group_loses_all_offsets_at_once() -> None:
     """Seen on 3.9.1: what was committed while a group was nearly as long empty as offsets are kept, by whoever wrote
     them there for later, was gone a moment after.
     """
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     house.leave("a")
@@ -221,7 +225,7 @@ def test_a_group_that_became_empty_loses_its_newest_offsets_with_its_oldest() ->
 
 
 def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0)
     house.sync("a")
     house.leave("a")
@@ -236,8 +240,9 @@ def test_a_member_in_time_keeps_the_offsets_of_an_empty_group() -> None:
     assert house.committed() == 6
 
 
-def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die() -> None:
-    house = House(Rules(retention=100.0))
+def test_a_stable_group_loses_offsets_of_unsubscribed_topics() -> None:
+    """A stable group loses only the offsets of topics that no member subscribes to."""
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t", "u"))))
     house.sync("a")
     house.commit(5, name="a")
@@ -255,7 +260,7 @@ def test_of_a_stable_group_only_offsets_of_topics_that_nobody_subscribes_to_die(
 
 
 def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=b"no subscription")
     house.sync("a")
     house.commit(5, name="a", topic="gone")
@@ -263,9 +268,9 @@ def test_of_a_group_that_cannot_be_understood_no_offset_dies() -> None:
     assert house.committed("gone") == 5
 
 
-def test_an_offset_that_was_too_old_on_the_way_is_gone_after_one_long_step() -> None:
+def test_an_offset_that_expires_within_a_long_step_is_gone() -> None:
     """At its time the group was Stable and nobody subscribed to the topic; afterwards it is empty, and counts anew."""
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=105.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.sync("a")
     house.commit(5, name="a")
@@ -276,7 +281,7 @@ def test_an_offset_that_was_too_old_on_the_way_is_gone_after_one_long_step() -> 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
 def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
-    house = House(Rules(modern=modern, retention=100.0))
+    house = House(CoordinatorRules(modern=modern, retention=100.0))
     house.commit(5, age=90.0)
     house.clock.advance(9.0)
     assert house.committed() == 5
@@ -286,7 +291,7 @@ def test_an_offset_is_as_old_as_its_commit_says(modern: bool) -> None:
 
 @pytest.mark.parametrize("modern", [True, False], ids=["3.9", "1.1"])
 def test_an_empty_group_without_offsets_is_forgotten(modern: bool) -> None:
-    house = House(Rules(modern=modern, retention_check=600.0))
+    house = House(CoordinatorRules(modern=modern, retention_check=600.0))
     house.join("a", session=100.0)
     house.sync("a")
     house.clock.advance(50.0)
@@ -298,7 +303,7 @@ def test_an_empty_group_without_offsets_is_forgotten(modern: bool) -> None:
 
 
 def test_a_group_is_forgotten_with_an_id_that_was_only_given_out() -> None:
-    house = House(Rules(retention_check=600.0))
+    house = House(CoordinatorRules(retention_check=600.0))
     house.join("a", session=1000.0, needs_member_id=True)
     assert house.state == "Empty"
     house.clock.advance(600.0)
@@ -317,8 +322,9 @@ def test_an_empty_group_goes_with_the_topic_of_its_last_offsets() -> None:
     assert (house.state, house.groups.views(), house.journal.last("g")) == ("Dead", [], (None, {}))
 
 
-def test_another_coordinator_counts_from_when_the_group_became_empty() -> None:
-    house = House(Rules(retention=100.0))
+def test_a_new_coordinator_counts_since_the_group_was_empty() -> None:
+    """Another coordinator counts the retention from the moment at which the group became empty."""
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a")
     house.sync("a")
     house.leave("a")
@@ -333,7 +339,7 @@ def test_another_coordinator_counts_from_when_the_group_became_empty() -> None:
 
 
 def test_another_coordinator_knows_what_members_subscribe_to() -> None:
-    house = House(Rules(retention=100.0))
+    house = House(CoordinatorRules(retention=100.0))
     house.join("a", session=1000.0, metadata=encode_subscription(MemberSubscription(("t",))))
     house.sync("a")
     house.commit(5, name="a")
@@ -360,7 +366,7 @@ def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
     house.sync("a", a=b"mine")
     other = House()
     other.clock.advance(1000.0)
-    other.groups = Groups(Rules(), other.clock, house.journal, lambda: None)
+    other.groups = GroupCoordinator(CoordinatorRules(), other.clock, house.journal, lambda: None)
     other.clock.listen(other.groups.tick)
     house.groups.unload("g")
     assert (house.state, house.heartbeat("a")) == ("Dead", UNKNOWN)
@@ -373,7 +379,8 @@ def test_another_coordinator_goes_on_with_what_was_written_down() -> None:
     assert other.state == "Empty"
 
 
-def test_who_waits_while_the_group_moves_is_sent_to_the_new_coordinator() -> None:
+def test_waiting_requests_learn_that_their_group_moved() -> None:
+    """A member that waits while its group moves is sent to the new coordinator."""
     house = House()
     house.join("a")
     house.sync("a")
@@ -383,7 +390,7 @@ def test_who_waits_while_the_group_moves_is_sent_to_the_new_coordinator() -> Non
 
 
 def test_a_full_group_takes_nobody() -> None:
-    house = House(Rules(max_members=1))
+    house = House(CoordinatorRules(max_members=1))
     house.join("a")
     house.sync("a")
     house.join("b")

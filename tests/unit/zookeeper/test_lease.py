@@ -7,12 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kazoo.protocol.states import KeeperState
 
 from zkconsumer.deadline import Deadline
 from zkconsumer.zookeeper import lease as lease_module
 from zkconsumer.zookeeper import session as session_module
 from zkconsumer.zookeeper.lease import CLOSED, Lease
-from zkconsumer.zookeeper.session import KeeperState, Session
+from zkconsumer.zookeeper.session import Session
 
 REQUESTED, NEGOTIATED = 6.0, 4.0
 
@@ -51,13 +52,13 @@ class Answering:
 def connected() -> tuple[Session, Answering]:
     session = Session("h:2181", timeout=REQUESTED, on_change=lambda _: None)
     client = Answering()
-    session._client = client  # type: ignore[assignment]
+    session._client = client
     session._connection = SimpleNamespace(ready=True, negotiated=NEGOTIATED)  # type: ignore[assignment]
     session.lease.resume(session.lease.epoch)
     return session, client
 
 
-def test_it_is_stamped_with_the_time_of_sending_and_the_negotiated_timeout(
+def test_the_stamp_is_the_send_time_plus_the_negotiated_timeout(
     clock: Clock, connected: tuple[Session, Answering]
 ) -> None:
     """After a pause of the process an answer that has waited in the socket is read long after the session ended."""

@@ -1,4 +1,4 @@
-"""Contents of nodes: what we write, and what we make of what others wrote."""
+"""Contents of nodes: our own, and those of other members and brokers."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_number_of_many_digits_costs_nothing() -> None:
         '{"a":' * 100_000,
     ],
 )
-def test_what_the_original_refuses_is_refused_with_the_node_s_path(text: str) -> None:
+def test_nodes_that_the_original_refuses_are_refused_with_path(text: str) -> None:
     with pytest.raises(MalformedNodeError) as caught:
         decoded(text)
     assert caught.value.path == MEMBER

@@ -119,7 +119,7 @@ def test_answers_are_looked_at_between_writes(line: Line) -> None:
     assert len(line.arrived_at_server()) == 10
 
 
-def test_a_request_that_is_not_announced_yet_waits_for_its_announcement(line: Line) -> None:
+def test_a_request_waits_for_its_announcement(line: Line) -> None:
     """It is queued first and announced then: to wait for the announcement here would keep all answers waiting."""
     line.queue(2, announced=1)
     line.send()
@@ -147,9 +147,7 @@ def test_what_has_arrived_is_read_in_one_go(line: Line) -> None:
     assert [result.get_nowait() for result in results] == [None] * 4
 
 
-def test_the_beginning_of_a_connection_knows_nothing_of_the_one_before(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_connection_forgets_bytes_of_the_one_before(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     line.queue(1)
     line.send()
     line.server.sendall(answer(1) + answer(2)[:7])

@@ -1,4 +1,4 @@
-"""Who may change what we create, and TLS under kazoo; a real ZooKeeper is in tests/cluster/test_security.py."""
+"""Rights on created nodes, and TLS under kazoo; a real ZooKeeper is in tests/cluster/test_security.py."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def our_threads() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("zkconsumer-zookeeper"))
 
 
-def test_a_connection_that_is_not_answered_does_not_cost_the_session(silent: SilentServer) -> None:
+def test_an_unanswered_connection_does_not_cost_the_session(silent: SilentServer) -> None:
     """Kazoo waits a whole session timeout for the first answer, which a server that was just starting never gave."""
     session = Session(silent.address, timeout=3600.0, on_change=lambda _: None)
     opening = threading.Thread(target=_open, args=(session,), name="opening")
@@ -102,9 +102,7 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch, *, after: int, of: str = "zk
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_where_the_threads_for_callbacks_cannot_be_started_none_stays(
-    monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
+def test_if_a_callback_thread_cannot_start_none_stays(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     before = our_threads()
     started = refuse_threads(monkeypatch, after=after)
     handler = NamedHandler()
@@ -119,7 +117,7 @@ def test_where_the_threads_for_callbacks_cannot_be_started_none_stays(
     eventually(lambda: our_threads() == before, 30, "the end of both")
 
 
-def test_a_client_is_stopped_without_a_thread_where_none_is_to_be_had(
+def test_a_client_is_stopped_without_a_thread_if_none_can_start(
     monkeypatch: pytest.MonkeyPatch, silent: SilentServer
 ) -> None:
     before = our_threads()

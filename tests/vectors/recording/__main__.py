@@ -12,7 +12,7 @@ from typing import Any
 from zkconsumer.devcluster import java
 from zkconsumer.devcluster.kafka_server import kafka_jars
 from zkconsumer.kafka.group_schemas import GROUP_MESSAGES
-from zkconsumer.kafka.schema import BOOL, BYTES, STRING, Field, Kind
+from zkconsumer.kafka.schema import BOOL, BYTES, STRING, Field, FieldType
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "data"
@@ -31,7 +31,7 @@ def samples(fields: Sequence[Field], version: int, salt: int) -> dict[str, Any]:
 
 
 def sample(field: Field, version: int, seed: int) -> Any:
-    if not isinstance(field.kind, Kind):
+    if not isinstance(field.kind, FieldType):
         return samples(field.kind, version, seed)
     if field.kind is STRING:
         nullable = field.default is None
@@ -54,13 +54,13 @@ def as_java(fields: Sequence[Field], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one(kind: Any, value: Any) -> Any:
-    if not isinstance(kind, Kind):
+    if not isinstance(kind, FieldType):
         return as_java(kind, value)
     return base64.b64encode(bytes.fromhex(value)).decode() if kind is BYTES else value
 
 
 def messages() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """What is recorded, and what Java is asked."""
+    """Yield the messages to record, and the questions for Java."""
     for message in GROUP_MESSAGES:
         for version in range(message.lowest, message.highest + 1):
             for side, fields in (("request", message.request), ("response", message.response)):

@@ -72,7 +72,7 @@ class Log:
         return confluent_kafka.Producer({**base, **self.old, **named})
 
     def fetched(self, topic: str, offset: int) -> tuple[bytes, list[tuple[int, int]], int]:
-        """What the broker sends, which transactions were aborted, and the log's end."""
+        """Return the broker's bytes, the aborted transactions, and the log's end."""
         host, _, port = self.cluster.bootstrap_servers.rpartition(":")
         channel = BrokerChannel(Endpoint(0, host, int(port)), client_id="recorder", socket_timeout=WAIT_S)
         deadline = Deadline(WAIT_S)
@@ -86,7 +86,7 @@ class Log:
         return answer.records, list(answer.aborted), answer.high_watermark
 
     def case(self, what: str, number: int, topic: str, offset: int = 0) -> dict[str, Any]:
-        """What stands there from an offset on, and what librdkafka reads of it."""
+        """Return the case of a fetch at an offset, with the messages that librdkafka reads."""
         records, aborted, end = self.fetched(topic, offset)
         reached = extent(records, TopicPartition(topic, 0), offset).next_offset
         while reached is not None and reached < end:  # an answer holds what one segment has

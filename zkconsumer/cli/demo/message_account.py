@@ -1,8 +1,8 @@
-"""The books: which message was produced, and which member read it how often. Pure but for a lock.
+"""The account of the demo's messages: produced, consumed, lost and repeated ones. Pure except for a lock.
 
-Written to by the producer's thread and by one thread for each member's reports, read by the main thread; one lock
-guards all of it. A message is known by its partition and offset, and its content by a checksum, so that "consumed"
-means: just as it was produced.
+The producer's thread and one thread for each member add messages; the main thread reads the account. One lock guards
+it. A message is known by its partition and offset, and its content by a checksum. So "consumed" means: exactly as it
+was produced.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
 
-Place = tuple[int, int]  # partition, offset
+MessagePosition = tuple[int, int]  # partition, offset
 
 
-class Again(NamedTuple):
-    """Why a message was read more than once: who had it ``first``, who ``again``, during which ``step``."""
+class Repeat(NamedTuple):
+    """A repeated message: the member that read it ``first``, the one that read it ``again``, and the ``step``."""
 
     first: str
     again: str
@@ -25,9 +25,10 @@ class Again(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Account:
-    """What the books say. ``consumed`` counts different messages; ``altered`` those that came otherwise than they were
-    produced, ``unknown`` those that nobody produced.
+class AccountTotals:
+    """The numbers of messages. ``consumed`` counts different messages.
+
+    ``altered`` messages differ from the produced ones, and ``unknown`` messages were never produced.
     """
 
     produced: int
@@ -35,75 +36,75 @@ class Account:
     lost: int
     altered: int
     unknown: int
-    duplicates: dict[Again, int]
+    duplicates: dict[Repeat, int]
     by_member: dict[str, int]
 
 
-class Ledger:
-    """Counts from the first message on."""
+class MessageAccount:
+    """The account of all messages so far."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._produced: dict[Place, int] = {}
-        self._consumed: dict[Place, tuple[int, str]] = {}
-        self._again: Counter[Again] = Counter()
+        self._produced: dict[MessagePosition, int] = {}
+        self._consumed: dict[MessagePosition, tuple[int, str]] = {}
+        self._again: Counter[Repeat] = Counter()
         self._by_member: Counter[str] = Counter()
         self._by_partition: Counter[int] = Counter()
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """From now on, what is read again is put down to this step."""
+        """Attribute repeated messages to this step from now on."""
         with self._lock:
             self._step = step
 
-    def produced(self, place: Place, checksum: int) -> None:
-        """The broker has acknowledged a message."""
+    def produced(self, position: MessagePosition, checksum: int) -> None:
+        """Add a message that the broker has acknowledged."""
         with self._lock:
-            self._produced[place] = checksum
+            self._produced[position] = checksum
 
-    def consumed(self, member: str, messages: Iterable[tuple[Place, int]]) -> None:
-        """A member has processed these messages."""
+    def consumed(self, member: str, messages: Iterable[tuple[MessagePosition, int]]) -> None:
+        """Add messages that a member has processed."""
         with self._lock:
-            for place, checksum in messages:
+            for position, checksum in messages:
                 self._by_member[member] += 1
-                before = self._consumed.get(place)
+                before = self._consumed.get(position)
                 if before is None:
-                    self._consumed[place] = (checksum, member)
-                    self._by_partition[place[0]] += 1
+                    self._consumed[position] = (checksum, member)
+                    self._by_partition[position[0]] += 1
                 else:
-                    self._again[Again(before[1], member, self._step)] += 1
+                    self._again[Repeat(before[1], member, self._step)] += 1
 
     @property
     def produced_count(self) -> int:
-        """How many were acknowledged."""
+        """The number of acknowledged messages."""
         return len(self._produced)
 
     @property
     def consumed_count(self) -> int:
-        """How many different ones were processed."""
+        """The number of different processed messages."""
         return len(self._consumed)
 
     def consumed_of(self, partition: int) -> int:
-        """How many different ones of a partition were processed."""
+        """Return the number of different processed messages of a partition."""
         return self._by_partition[partition]
 
     def ends(self) -> dict[int, int]:
-        """Partition -> one past the highest offset produced."""
+        """Return the next offset after the last produced message of each partition."""
         with self._lock:
             ends: dict[int, int] = {}
             for partition, offset in self._produced:
                 ends[partition] = max(ends.get(partition, 0), offset + 1)
             return ends
 
-    def account(self) -> Account:
-        """The balance. Meant for the end, when nothing is under way."""
+    def totals(self) -> AccountTotals:
+        """Return the totals. Call it when all threads are done."""
         with self._lock:
             produced, consumed = self._produced, self._consumed
-            return Account(
+            return AccountTotals(
                 produced=len(produced),
                 consumed=len(consumed),
                 lost=len(produced.keys() - consumed.keys()),
-                altered=sum(place in produced and produced[place] != found[0] for place, found in consumed.items()),
+                altered=sum(at in produced and produced[at] != found[0] for at, found in consumed.items()),
                 unknown=len(consumed.keys() - produced.keys()),
                 duplicates=dict(self._again),
                 by_member=dict(self._by_member),

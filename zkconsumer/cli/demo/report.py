@@ -1,4 +1,4 @@
-"""The sums at the end: shown, written down, and what to try next. Used by the main thread."""
+"""The final report of the demo: the table of the totals, the JSON file, and the hints for ``--keep``. Main thread."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from pathlib import Path
 
 from rich.table import Table
 
-from zkconsumer.cli.demo.message_account import Account, Again
+from zkconsumer.cli.demo.message_account import AccountTotals, Repeat
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.shared_group import Shared
+from zkconsumer.cli.demo.shared_group import SharedGroupResult
 from zkconsumer.cli.demo.spark_process import CarrierReport
 
 _KILLED = "ben"
 
 
-def show_account(screen: Screen, account: Account, committed: dict[int, int], total: int) -> bool:
-    """Prints the books. Returns: whether all is well; duplicates are, after a kill."""
+def show_account(screen: Screen, totals: AccountTotals, committed: dict[int, int], total: int) -> bool:
+    """Print the totals. Return whether they are good. Duplicates are no failure."""
     screen.say("")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column(overflow="fold")
-    shares = ", ".join(f"{name} {count:,}" for name, count in sorted(account.by_member.items()))
-    table.add_row("produced", f"{account.produced:,}", f"of {total:,} flights in the file")
-    table.add_row("consumed", f"{account.consumed:,}", "different ones, each just as produced")
-    table.add_row("lost", f"{account.lost:,}", "")
-    table.add_row("duplicates", f"{sum(account.duplicates.values()):,}", "")
-    for again, count in sorted(account.duplicates.items()):
+    shares = ", ".join(f"{name} {count:,}" for name, count in sorted(totals.by_member.items()))
+    table.add_row("produced", f"{totals.produced:,}", f"of {total:,} flights in the file")
+    table.add_row("consumed", f"{totals.consumed:,}", "different ones, each just as produced")
+    table.add_row("lost", f"{totals.lost:,}", "")
+    table.add_row("duplicates", f"{sum(totals.duplicates.values()):,}", "")
+    for again, count in sorted(totals.duplicates.items()):
         table.add_row("", f"{count:,}", cause(again))
     table.add_row("committed", f"{sum(committed.values()):,}", "the offsets in ZooKeeper, summed up")
-    if account.altered or account.unknown:
-        table.add_row("ALTERED", f"{account.altered:,}", "came otherwise than they were produced")
-        table.add_row("UNKNOWN", f"{account.unknown:,}", "nobody produced them")
+    if totals.altered or totals.unknown:
+        table.add_row("ALTERED", f"{totals.altered:,}", "came otherwise than they were produced")
+        table.add_row("UNKNOWN", f"{totals.unknown:,}", "nobody produced them")
     screen.table(table)
     screen.say(f"read by: {shares}")
-    return is_good(account, committed, total)
+    return is_good(totals, committed, total)
 
 
-def is_good(account: Account, committed: dict[int, int], total: int) -> bool:
-    """Everything was produced, and all of it consumed, nothing else, and committed."""
-    wrong = account.lost or account.altered or account.unknown
-    return account.produced == account.consumed == total == sum(committed.values()) and not wrong
+def is_good(totals: AccountTotals, committed: dict[int, int], total: int) -> bool:
+    """Return whether all flights were produced, consumed and committed, and no other message."""
+    wrong = totals.lost or totals.altered or totals.unknown
+    return totals.produced == totals.consumed == total == sum(committed.values()) and not wrong
 
 
-def cause(again: Again) -> str:
-    """Where duplicates come from, in words."""
+def cause(again: Repeat) -> str:
+    """Return the cause of a repeated message as text."""
     if again.first == _KILLED:
         return f"step 4: {again.first} was killed before committing; again by {again.again}"
     if again.first == again.again:
@@ -56,26 +56,26 @@ def cause(again: Again) -> str:
 
 def write(
     file: Path,
-    account: Account,
+    totals: AccountTotals,
     committed: dict[int, int],
     rows: dict[str, CarrierReport] | None,
-    shared: Shared | None,
+    shared: SharedGroupResult | None,
     good: bool,
 ) -> None:
-    """The same as JSON."""
+    """Write the totals as JSON."""
     duplicates = [
         {"first": again.first, "again": again.again, "step": again.step, "count": count}
-        for again, count in sorted(account.duplicates.items())
+        for again, count in sorted(totals.duplicates.items())
     ]
     content = {
         "agrees": good,
-        "produced": account.produced,
-        "consumed": account.consumed,
-        "lost": account.lost,
-        "altered": account.altered,
-        "unknown": account.unknown,
+        "produced": totals.produced,
+        "consumed": totals.consumed,
+        "lost": totals.lost,
+        "altered": totals.altered,
+        "unknown": totals.unknown,
         "duplicates": duplicates,
-        "by_member": account.by_member,
+        "by_member": totals.by_member,
         "committed": committed,
         "shared": None if shared is None else shared._asdict(),
         "spark": None
@@ -86,7 +86,7 @@ def write(
 
 
 def what_next(screen: Screen, step: int, zookeeper: str, topic: str) -> None:
-    """For ``--keep``: the cluster is up, and there is a topic full of flights."""
+    """Print the hints for ``--keep``: the cluster is up, with a topic full of flights."""
     folder = Path(sys.executable).parent
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())

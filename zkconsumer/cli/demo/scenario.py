@@ -1,7 +1,8 @@
-"""The play: brings up the cluster, lets members come, crash and go while flights are produced, does the sums, and
-leaves nothing running. Everything happens in the main thread but for what ``producing`` and ``members`` say.
+"""The scenario of the demo: it starts the cluster, lets members join, crash and leave during the production of flights,
+and checks the totals. At the end it stops all processes.
 
-Every wait has a deadline and looks, each time, whether all processes are as they should be.
+All steps run in the main thread; ``flights`` and ``member_process`` have threads of their own. Every wait has a
+deadline and checks that no process has ended by itself.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from time import monotonic
 from types import FrameType
 
 from zkconsumer.cli.demo import report, shared_group
-from zkconsumer.cli.demo.flight_producer import FlightProducer
-from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays
-from zkconsumer.cli.demo.group_view import GroupInZooKeeper, View
-from zkconsumer.cli.demo.member_processes import Member
-from zkconsumer.cli.demo.message_account import Account, Ledger
+from zkconsumer.cli.demo.flights import ALL_FLIGHTS, Delays, FlightProducer
+from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners
+from zkconsumer.cli.demo.member_process import MemberProcess
+from zkconsumer.cli.demo.message_account import AccountTotals, MessageAccount
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.shared_group import Place, Shared
+from zkconsumer.cli.demo.shared_group import DemoTopic, SharedGroupResult
 from zkconsumer.cli.demo.spark_process import CarrierReport, SparkProcess, compare
 from zkconsumer.devcluster import DevCluster, background_cluster
 from zkconsumer.devcluster.kafka_server import DEFAULT_KAFKA, kafka_jars
@@ -47,8 +47,8 @@ _THIRD_JOINS, _ONE_IS_KILLED, _ONE_LEAVES = 0.15, 0.35, 0.75
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the person asked for."""
+class DemoSettings:
+    """The options of the command."""
 
     flights: int | None = None
     keep: bool = False
@@ -58,17 +58,17 @@ class Settings:
 
     @property
     def total(self) -> int:
-        """How many flights there will be."""
+        """The number of flights."""
         return min(self.flights or ALL_FLIGHTS, ALL_FLIGHTS)
 
     @property
     def production_seconds(self) -> float:
-        """A few flights need not take as long as many."""
+        """The time to produce them in seconds. Fewer flights take less time."""
         return max(_PRODUCE_LEAST_S, _PRODUCE_S * self.total / ALL_FLIGHTS)
 
 
-def play(settings: Settings) -> int:
-    """Plays it. Returns: the exit code, 0 only if all numbers agree. Raises: ZkConsumerError when something fails."""
+def play(settings: DemoSettings) -> int:
+    """Run the demo. Return the exit code, 0 only if all numbers agree. Raises: ZkConsumerError."""
     began = monotonic()
     with ExitStack() as stack:
         stack.enter_context(_calm_end())
@@ -77,15 +77,15 @@ def play(settings: Settings) -> int:
         screen = stack.enter_context(Screen())
         screen.title("zkconsumer demo: a consumer group, a crash and Spark, on a real Kafka")
         place, kept = _cluster(settings, screen, stack)
-        account, delays, committed = _Group(settings, place, screen, folder).play()
-        good = report.show_account(screen, account, committed, settings.total)
+        totals, delays, committed = GroupSteps(settings, place, screen, folder).play()
+        good = report.show_account(screen, totals, committed, settings.total)
         rows: dict[str, CarrierReport] | None = None
-        shared: Shared | None = None
+        shared: SharedGroupResult | None = None
         if settings.spark:
             rows, shared, agrees = _spark(settings, place, delays, screen, folder)
             good = good and agrees
         if settings.report is not None:
-            report.write(settings.report, account, committed, rows, shared, good)
+            report.write(settings.report, totals, committed, rows, shared, good)
         if kept is not None:
             report.what_next(screen, 9 if settings.spark else 7, place.zookeeper, place.topic)
             kept.pop_all()
@@ -99,7 +99,7 @@ def play(settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _calm_end() -> Iterator[None]:
-    """Being terminated is like Ctrl-C, and while we clean up neither interrupts again."""
+    """Treat SIGTERM as Ctrl-C, and ignore both during the clean-up."""
     interrupted = Event()
 
     def interrupt(*_: object) -> None:
@@ -115,7 +115,7 @@ def _calm_end() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if interrupted.is_set():  # what fails because everything is being stopped is no failure of its own
+        if interrupted.is_set():  # an error during the interrupted clean-up is a result of the interruption
             raise KeyboardInterrupt from error
         raise
     finally:
@@ -123,8 +123,11 @@ def _calm_end() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Place, ExitStack | None]:
-    """Brings it up; whatever is to be taken down at the end goes on the stack. Returns also what is to be kept."""
+def _cluster(settings: DemoSettings, screen: Screen, stack: ExitStack) -> tuple[DemoTopic, ExitStack | None]:
+    """Start the cluster and create the topic. The ``stack`` stops it at the end.
+
+    With ``--keep``, also return the part of the stack that stops the cluster, so that the caller can drop it.
+    """
     screen.step(1, f"ZooKeeper and Kafka {DEFAULT_KAFKA} start on this machine")
     kafka_jars(DEFAULT_KAFKA, screen.progress)  # downloaded the first time
     began = monotonic()
@@ -142,7 +145,7 @@ def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Plac
     with Admin(zookeeper) as admin:
         there = admin.topics()
         suffix = next(text for text in ["", *(f"-{n}" for n in range(2, 10_000))] if f"flights{text}" not in there)
-        place = Place(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
+        place = DemoTopic(zookeeper, bootstrap, f"flights{suffix}", f"demo{suffix}")
         admin.create_topic(place.topic, PARTITIONS)
     screen.settle()
     screen.say(f"zookeeper.connect={zookeeper}   Kafka at {bootstrap}   ({monotonic() - began:.1f} s)")
@@ -150,25 +153,25 @@ def _cluster(settings: Settings, screen: Screen, stack: ExitStack) -> tuple[Plac
     return place, kept
 
 
-class _Group:
-    """Steps 2 to 6: the group and its members."""
+class GroupSteps:
+    """Steps 2 to 6 of the demo: the group and its members."""
 
-    def __init__(self, settings: Settings, place: Place, screen: Screen, folder: Path) -> None:
+    def __init__(self, settings: DemoSettings, place: DemoTopic, screen: Screen, folder: Path) -> None:
         self._settings = settings
         self._place = place
         self._screen = screen
         self._folder = folder
-        self._ledger = Ledger()
-        self._members: dict[str, Member] = {}
-        self._view = View()
+        self._account = MessageAccount()
+        self._members: dict[str, MemberProcess] = {}
+        self._view = GroupOwners()
         self._pause = Event()
         self._producer = FlightProducer(
             place.bootstrap, place.topic, settings.flights, settings.total, settings.production_seconds
         )
         self._zookeeper = GroupInZooKeeper(place.zookeeper, place.group, place.topic, PARTITIONS)
 
-    def play(self) -> tuple[Account, dict[str, Delays], dict[int, int]]:
-        """Returns: the books, the file's own totals, the offsets in ZooKeeper."""
+    def play(self) -> tuple[AccountTotals, dict[str, Delays], dict[int, int]]:
+        """Return the account, the totals of the file, and the offsets in ZooKeeper."""
         with ExitStack() as stack:
             stack.enter_context(self._zookeeper)
             stack.callback(self._producer.stop)
@@ -179,12 +182,12 @@ class _Group:
             self._one_leaves()
             self._last_reads_all()
             committed = self._zookeeper.committed()
-        return self._ledger.account(), self._producer.totals.by_carrier, committed
+        return self._account.totals(), self._producer.totals.by_carrier, committed
 
     def _two_join(self) -> None:
         self._step(2, f'Two members join the group "{self._place.group}", with two streams each')
         self._screen.legend()
-        self._producer.start(self._ledger)
+        self._producer.start(self._account)
         for name in ("ann", "ben"):
             self._start(name)
         self._settled({"ann", "ben"})
@@ -222,42 +225,42 @@ class _Group:
         self._step(6, "The last flights are produced, cid reads to the end and leaves")
         self._producer.let_finish()
         self._until(lambda: self._producer.finished, "all flights are produced")
-        self._until(lambda: self._ledger.consumed_count >= self._ledger.produced_count, "all of them are consumed")
+        self._until(lambda: self._account.consumed_count >= self._account.produced_count, "all of them are consumed")
         self._members["cid"].leave()
         self._until(lambda: not self._view.members, "the group is empty")
         for member in self._members.values():
             member.join()
 
     def _step(self, number: int, text: str) -> None:
-        self._ledger.begin(number)
+        self._account.begin(number)
         self._screen.step(number, text)
 
     def _start(self, name: str) -> None:
         place = self._place
-        member = Member(name, place.zookeeper, place.group, place.topic, _SESSION_TIMEOUT_MS, self._folder)
+        member = MemberProcess(name, place.zookeeper, place.group, place.topic, _SESSION_TIMEOUT_MS, self._folder)
         self._members[name] = member
-        member.listen(self._ledger)
+        member.listen(self._account)
         self._screen.say(f"{name} is process {member.pid}")
 
     def _settled(self, members: set[str]) -> float:
-        """Waits until they share all partitions. Returns: after how many seconds."""
+        """Wait until these members own all partitions. Return the time in seconds."""
         began = monotonic()
         self._until(lambda: self._view.settled(members, PARTITIONS, STREAMS), f"{', '.join(sorted(members))} own all")
         return monotonic() - began
 
     def _produced(self, share: float) -> None:
         wanted = share * self._settings.total
-        self._until(lambda: self._ledger.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
+        self._until(lambda: self._account.produced_count >= wanted, f"{wanted:,.0f} flights are produced")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Looks again and again, and shows what it sees."""
+        """Wait until ``done``. Show the owners meanwhile."""
         end = monotonic() + _STEP_S
         while True:
             self._producer.check()
             for member in self._members.values():
                 member.check()
             self._view = self._zookeeper.look()
-            self._screen.group(self._view, self._ledger, PARTITIONS)
+            self._screen.group(self._view, self._account, PARTITIONS)
             if done():
                 return
             if monotonic() >= end:
@@ -266,20 +269,20 @@ class _Group:
 
     def _close_members(self) -> None:
         self._screen.settle()
-        with ExitStack() as last:  # each is closed even if another one fails
+        with ExitStack() as last:  # a failure of one does not prevent the others
             for member in self._members.values():
                 last.callback(member.close)
 
 
 def _brief(seconds: float) -> str:
-    """It is looked at twenty times a second, so there is no saying how much less it was."""
+    """Return a time as text. The demo looks twenty times a second, so it cannot measure less than two looks."""
     return f"{seconds:.1f} s" if seconds >= 2 * _LOOK_S else f"less than {2 * _LOOK_S:.1f} s"
 
 
 def _spark(
-    settings: Settings, place: Place, wanted: dict[str, Delays], screen: Screen, folder: Path
-) -> tuple[dict[str, CarrierReport], Shared, bool]:
-    """Steps 7 and 8. Returns also whether all agrees."""
+    settings: DemoSettings, place: DemoTopic, wanted: dict[str, Delays], screen: Screen, folder: Path
+) -> tuple[dict[str, CarrierReport], SharedGroupResult, bool]:
+    """Run steps 7 and 8. Also return whether all numbers agree."""
     options = {
         "zookeeper.connect": place.zookeeper,
         "group.id": f"{place.group}-spark",

@@ -1,5 +1,7 @@
-"""What the person sees. In a terminal the owners are a table that changes in place below the story; elsewhere (a pipe,
-a log, a dumb terminal) each change is a line, without control codes. Used by the main thread.
+"""The output of the demo. The main thread uses it.
+
+In a terminal, the owners are a table that changes in place below the text. Elsewhere (a pipe, a log, a dumb terminal)
+each change is a line without control codes.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from zkconsumer.cli.demo.group_view import View
-from zkconsumer.cli.demo.message_account import Ledger
+from zkconsumer.cli.demo.group_view import GroupOwners
+from zkconsumer.cli.demo.message_account import MessageAccount
 
 _INDENT = 3
 _COLOURS = ("cyan", "magenta", "green", "yellow")
@@ -23,13 +25,13 @@ _REFRESH_PER_S = 10
 
 
 class Screen:
-    """Tells the story. A context manager: at its end the changing part is gone."""
+    """The screen. A context manager that removes the changing part at its end."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
         self._lively = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live: Live | None = None
-        self._shown = f"{View()}"  # that nobody owns anything before anybody has come is no news
+        self._shown = f"{GroupOwners()}"  # so an empty group is not shown before the first member joins
         self._last_count = self._last_progress = 0.0
         self._members: list[str] = []
 
@@ -40,32 +42,32 @@ class Screen:
         self.settle()
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Print a title."""
         self._console.print(Text(text, "bold"))
 
     def step(self, number: int, text: str) -> None:
-        """A new part of the story begins."""
+        """Print the heading of a step."""
         self._console.print(Text.assemble("\n", (f"{number}  {text}", "bold")))
 
     def say(self, text: str, style: str = "") -> None:
-        """Something worth knowing."""
+        """Print lines of text."""
         for line in text.splitlines() or [""]:
             self._console.print(Text((" " * _INDENT + line).rstrip(), style), soft_wrap=True)
 
     def legend(self) -> None:
-        """How to read the lines about owners; a table that changes in place has headings."""
+        """Explain the lines about owners. The table in a terminal has headings instead."""
         if not self._lively:
             self.say('"owners" below: each stream (member/number) and the partitions that it owns')
 
     def table(self, table: Table) -> None:
-        """A table that stays."""
+        """Print a table."""
         with self._console.capture() as captured:
             self._console.print(Padding(table, (0, 0, 0, _INDENT), expand=False))
         for line in captured.get().splitlines():
-            self._console.out(line.rstrip(), highlight=False)  # a file has no use for blanks at the end
+            self._console.out(line.rstrip(), highlight=False)  # no trailing blanks in a file
 
     def waiting(self, text: str) -> None:
-        """Something takes a while: shown in place in a terminal, said once elsewhere."""
+        """Show that a step takes a while: in place in a terminal, once elsewhere."""
         if self._lively:
             self._update(Text(f"{' ' * _INDENT}{text}", "dim"))
         elif text.split(" (")[0] != self._shown:
@@ -73,7 +75,7 @@ class Screen:
             self.say(self._shown)
 
     def progress(self, text: str) -> None:
-        """A download goes on; a text that ends with a newline is its last. See ``devcluster.progress``."""
+        """Show the progress of a download. See ``devcluster.jars.Progress``."""
         done = text.endswith("\n")
         if self._lively and not done:
             self.waiting(text)
@@ -81,22 +83,22 @@ class Screen:
             self._last_progress = monotonic()
             self.say(text)
 
-    def group(self, view: View, ledger: Ledger, partitions: int) -> None:
-        """Who owns what now, and how far all of it is."""
+    def group(self, view: GroupOwners, account: MessageAccount, partitions: int) -> None:
+        """Show the present owners and the number of consumed messages."""
         if self._lively:
-            self._update(Padding(self._owners(view, ledger, partitions), (1, 0, 0, _INDENT), expand=False))
+            self._update(Padding(self._owners(view, account, partitions), (1, 0, 0, _INDENT), expand=False))
             return
         nobody = [str(number) for number in range(partitions) if number not in view.owners]
         text = f"{view}" + (f"  nobody: {','.join(nobody)}" if nobody and view.owners else "")
         if text != self._shown:
             self._shown = text
             self.say(f"owners  {text}")
-        if ledger.consumed_count and monotonic() - self._last_count >= _QUIET_S:
+        if account.consumed_count and monotonic() - self._last_count >= _QUIET_S:
             self._last_count = monotonic()
-            self.say(f"so far  {_produced(ledger):,} flights produced, {ledger.consumed_count:,} consumed")
+            self.say(f"so far  {_produced(account):,} flights produced, {account.consumed_count:,} consumed")
 
-    def owners(self, view: View) -> None:
-        """Who owns what now, and nothing else."""
+    def owners(self, view: GroupOwners) -> None:
+        """Show the present owners."""
         text = str(view)
         if self._lively:
             self._update(Text(f"{' ' * _INDENT}owners  {text}", "dim"))
@@ -104,23 +106,23 @@ class Screen:
             self._shown = text
             self.say(f"owners  {text}")
 
-    def _owners(self, view: View, ledger: Ledger, partitions: int) -> Table:
+    def _owners(self, view: GroupOwners, account: MessageAccount, partitions: int) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column("partition", justify="right", style="dim")
         table.add_column("owner", min_width=6)
         table.add_column("stream", justify="right")
         table.add_column("consumed", justify="right", min_width=9)
         table.add_column("still to do", justify="right", min_width=11)
-        ends = ledger.ends()
+        ends = account.ends()
         for number in range(partitions):
             member, stream = view.owners.get(number, ("nobody", None))
-            done = ledger.consumed_of(number)
+            done = account.consumed_of(number)
             style = "bold red" if stream is None else self._colour(member)
             left = max(0, ends.get(number, 0) - done)
             table.add_row(
                 str(number), Text(member, style), "" if stream is None else str(stream), f"{done:,}", f"{left:,}"
             )
-        table.add_row("all", "", "", f"{ledger.consumed_count:,}", f"of {_produced(ledger):,}", style="bold")
+        table.add_row("all", "", "", f"{account.consumed_count:,}", f"of {_produced(account):,}", style="bold")
         return table
 
     def _colour(self, member: str) -> str:
@@ -137,13 +139,13 @@ class Screen:
         self._live.update(content)
 
     def settle(self) -> None:
-        """The changing part disappears; what was said stays."""
+        """Remove the changing part. Printed lines stay."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
-def _produced(ledger: Ledger) -> int:
-    """A member may have consumed a message before the producer was told that the broker has it."""
-    consumed = ledger.consumed_count
-    return max(ledger.produced_count, consumed)
+def _produced(account: MessageAccount) -> int:
+    """Return the number of produced messages. A member may consume a message before its acknowledgement arrives."""
+    consumed = account.consumed_count
+    return max(account.produced_count, consumed)

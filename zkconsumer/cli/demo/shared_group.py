@@ -1,9 +1,10 @@
-"""Step 8: a Spark stream and a member without Spark share a group. The main thread directs it."""
+"""Step 8 of the demo: a Spark stream and a member without Spark share a group. The main thread directs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -11,13 +12,12 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from zkconsumer.cli.demo.flight_producer import log_ends
-from zkconsumer.cli.demo.group_view import GroupInZooKeeper, View
-from zkconsumer.cli.demo.member_processes import Member
-from zkconsumer.cli.demo.message_account import Ledger
-from zkconsumer.cli.demo.plot import draw
+from zkconsumer.cli.demo.flights import log_ends
+from zkconsumer.cli.demo.group_view import GroupInZooKeeper, GroupOwners
+from zkconsumer.cli.demo.member_process import MemberProcess
+from zkconsumer.cli.demo.message_account import MessageAccount
 from zkconsumer.cli.demo.screen import Screen
-from zkconsumer.cli.demo.spark_process import SparkProcess
+from zkconsumer.cli.demo.spark_process import SparkProcess, Weeks
 from zkconsumer.errors import ZkConsumerError
 
 _OTHER = "zoe"
@@ -27,8 +27,8 @@ _STEP_S = 120.0
 _LOOK_S = 0.05
 
 
-class Place(NamedTuple):
-    """Where it happens."""
+class DemoTopic(NamedTuple):
+    """The cluster, topic and group of the demo."""
 
     zookeeper: str
     bootstrap: str
@@ -36,8 +36,8 @@ class Place(NamedTuple):
     group: str
 
 
-class Shared(NamedTuple):
-    """What each of both read, and whether the group's ``offsets`` are the topic's ``ends``."""
+class SharedGroupResult(NamedTuple):
+    """The messages that each member read, the group's committed ``offsets`` and the topic's ``ends``."""
 
     spark: int
     other: int
@@ -48,30 +48,30 @@ class Shared(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Nothing lost, nothing twice, everything committed."""
+        """Whether nothing is lost, nothing is repeated and everything is committed."""
         return self.spark + self.other == self.total and not self.again and self.offsets == self.ends
 
 
 def options(total: int) -> dict[str, str]:
-    """Of the stream: batches small enough for something to happen between them."""
+    """Return the stream's options. Its batches are small, so that the group can change between them."""
     return {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max(50, total // _BATCHES))}
 
 
 class SharedGroup:
-    """The group that the stream is a member of."""
+    """The group of the Spark stream and the other member."""
 
     def __init__(self, spark: SparkProcess, group: GroupInZooKeeper, screen: Screen, folder: Path) -> None:
         self._spark = spark
         self._group = group
         self._screen = screen
         self._folder = folder
-        self._ledger = Ledger()
+        self._account = MessageAccount()
         self._pause = Event()
-        self._other: Member | None = None
-        self._view = View()
+        self._other: MemberProcess | None = None
+        self._view = GroupOwners()
 
-    def play(self, name: str, place: Place, total: int, picture: Path | None) -> Shared:
-        """Returns the sums. Raises: ZkConsumerError where something does not happen in time."""
+    def play(self, name: str, place: DemoTopic, total: int, picture: Path | None) -> SharedGroupResult:
+        """Run step 8 and return its result. Raises: ZkConsumerError if a wait is too long."""
         self._screen.step(8, f'Spark as a live member of "{name}": flights by week, as they come')
         for line in ('spark.readStream.format("zkconsumer")...', '     .groupBy(window("time", "7 days"))'):
             self._screen.say(line, "green")
@@ -82,10 +82,10 @@ class SharedGroup:
             if self._other is not None:
                 self._other.close()
 
-    def _play(self, name: str, place: Place, total: int, picture: Path | None) -> Shared:
+    def _play(self, name: str, place: DemoTopic, total: int, picture: Path | None) -> SharedGroupResult:
         ends = log_ends(place.bootstrap, place.topic)
         self._until(lambda: sum(self._group.committed().values()) > 0, "the query reads")
-        self._other = Member(
+        self._other = MemberProcess(
             _OTHER,
             place.zookeeper,
             name,
@@ -94,10 +94,10 @@ class SharedGroup:
             self._folder,
             per_second=max(100, total // 40),
         )
-        self._other.listen(self._ledger)
+        self._other.listen(self._account)
         self._until(lambda: _OTHER in self._view.members, f"{_OTHER} joins")
         self._screen.say(f"{_OTHER} joins, without Spark: it gets its share once the running batch has ended")
-        self._until(lambda: self._ledger.consumed_count >= total // 40, f"{_OTHER} consumes")
+        self._until(lambda: self._account.consumed_count >= total // 40, f"{_OTHER} consumes")
         self._other.leave()
         self._until(lambda: _OTHER not in self._view.members, f"{_OTHER} leaves")
         self._other.join()
@@ -110,13 +110,13 @@ class SharedGroup:
         self._show(shared, picture)
         return shared
 
-    def _sums(self, total: int, ends: dict[int, int]) -> Shared:
-        account = self._ledger.account()
+    def _sums(self, total: int, ends: dict[int, int]) -> SharedGroupResult:
+        totals = self._account.totals()
         read = sum(flights for flights, _ in self._spark.weeks(whole=False).values())
-        again = sum(account.duplicates.values())
-        return Shared(read, account.consumed, total, again, self._group.committed(), ends)
+        again = sum(totals.duplicates.values())
+        return SharedGroupResult(read, totals.consumed, total, again, self._group.committed(), ends)
 
-    def _show(self, shared: Shared, picture: Path | None) -> None:
+    def _show(self, shared: SharedGroupResult, picture: Path | None) -> None:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
         table.add_column()
         table.add_column(justify="right")
@@ -137,7 +137,7 @@ class SharedGroup:
             self._screen.say(f"the weeks as a picture:\n{picture}")
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Looks again and again, and shows what it sees."""
+        """Wait until ``done``. Show the owners meanwhile."""
         end = monotonic() + _STEP_S
         while True:
             self._spark.check()
@@ -151,11 +151,33 @@ class SharedGroup:
                 raise ZkConsumerError(f"gave up after {_STEP_S:.0f} s of waiting until {what}; owners: {self._view}")
             self._pause.wait(_LOOK_S)
 
-    def _named(self, view: View) -> View:
-        """With a name for the query, whose own is long."""
+    def _named(self, view: GroupOwners) -> GroupOwners:
+        """Return the view with a short name for the query."""
 
         def short(member: str) -> str:
             return member if member == _OTHER else "Spark"
 
         owners = {partition: (short(member), stream) for partition, (member, stream) in view.owners.items()}
         return replace(view, members=frozenset(map(short, view.members)), owners=owners)
+
+
+def draw(whole: Weeks, read: Weeks, file: Path) -> None:
+    """Write a PNG with the stream's share of the flights of each week, and their mean delay."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    days = [date.fromisoformat(week) for week in whole]
+    upper.bar(days, [flights for flights, _ in whole.values()], 6, color="#d9c9a3", label="read by the other member")
+    mine = [read.get(week, (0, None))[0] for week in whole]
+    upper.bar(days, mine, 6, color="#2a6f97", label="read by the Spark stream")
+    upper.set_ylabel("flights a week")
+    upper.set_title("Departures from New York City in 2013, read by a group of two")
+    upper.legend(loc="best")
+    known = [(day, read[week][1]) for day, week in zip(days, whole, strict=True) if week in read]
+    lower.plot([day for day, _ in known], [delay for _, delay in known], color="#2a6f97")
+    lower.set_ylabel("mean delay (min)")
+    figure.savefig(file, dpi=110, format="png")

@@ -1,11 +1,16 @@
-"""Spark as a second group, seen from the demo: started, waited for, checked against the file.
+"""The Spark query of the demo: the process that runs Spark, and the object that starts it and checks its results.
 
-Used by the main thread.
+``python -m zkconsumer.cli.demo.spark_process '<task as JSON>'`` is the process. Spark runs in its own process because
+it and its JVM write to the terminal. The process writes its results to files: first those of a DataFrame, then those of
+each batch of a stream, until the file ``end`` exists.
+
+The main thread uses ``SparkProcess``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -22,24 +27,115 @@ from zkconsumer.devcluster import java_home_for_spark
 from zkconsumer.devcluster.server_process import Launched
 from zkconsumer.errors import ZkConsumerError
 
-_PATIENCE_S = 180.0
+WEEK = "7 days"
+_TRIGGER = "200 milliseconds"
 _TICK_S = 0.2
+_PATIENCE_S = 180.0
 _END_S = 15.0
 _LOG_LINES = 25
 _ROUNDING = 1e-9
-
-
 Weeks = dict[str, tuple[int, float | None]]
 
 
+def main(arguments: list[str]) -> None:
+    """Run Spark. The argument is JSON:
+
+    ``options`` of the source, further ones of the ``stream``, ``java_home``, ``folder`` for Spark's own files, and the
+    files ``result``, ``whole`` (all flights by week), ``windows`` (those of the stream) and ``end``.
+    """
+    task = json.loads(arguments[0])
+    # Otherwise Spark starts its workers with the python3 in PATH.
+    os.environ |= {"JAVA_HOME": task["java_home"], "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    Path(task["folder"]).mkdir(exist_ok=True)  # all files of an interrupted Spark are in here
+    spark = session(task["folder"])
+    try:
+        messages = spark.read.format("zkconsumer").options(**task["options"]).load()
+        _write(task["whole"], [list(row) for row in by_week(flights(messages)).collect()])
+        _write(task["result"], report(flights(messages)))
+        stream(spark, task)
+    finally:
+        spark.stop()
+
+
+def session(folder: str) -> Any:
+    """Return a Spark session that writes no file outside its folder."""
+    from pyspark.sql import SparkSession
+
+    from zkconsumer.spark import register
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("zkconsumer demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", folder)
+        .config("spark.local.dir", folder)
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
+        .getOrCreate()
+    )
+    register(spark)
+    return spark
+
+
+def flights(messages: Any) -> Any:
+    """Return a DataFrame with the carrier, delay and time of each message."""
+    from pyspark.sql.functions import col, from_json
+
+    flight = from_json(col("value").cast("string"), "dep_delay int, time_hour timestamp").alias("flight")
+    return messages.select(col("key").cast("string").alias("carrier"), flight).select(
+        "carrier", col("flight.dep_delay").alias("delay"), col("flight.time_hour").alias("time")
+    )
+
+
+def report(flights: Any) -> list[list[Any]]:
+    """Return rows of: carrier, flights, flights with a delay, sum of the delays, mean delay."""
+    from pyspark.sql.functions import avg, count, lit
+    from pyspark.sql.functions import sum as total
+
+    by_carrier = flights.groupBy("carrier").agg(count(lit(1)), count("delay"), total("delay"), avg("delay"))
+    return [list(row) for row in by_carrier.collect()]
+
+
+def by_week(flights: Any) -> Any:
+    """Return a windowed aggregate: first day of the week, flights, mean delay."""
+    from pyspark.sql.functions import avg, col, count, date_format, lit, window
+
+    weeks = flights.groupBy(window("time", WEEK)).agg(count(lit(1)).alias("flights"), avg("delay").alias("delay"))
+    return weeks.select(date_format(col("window.start"), "yyyy-MM-dd").alias("week"), "flights", "delay")
+
+
+def stream(spark: Any, task: dict[str, Any]) -> None:
+    """Run the same aggregate over the stream of a group's member, until the file ``end`` exists."""
+    messages = spark.readStream.format("zkconsumer").options(**task["options"]).options(**task["stream"]).load()
+    query = (
+        by_week(flights(messages))
+        .writeStream.outputMode("complete")
+        .foreachBatch(lambda frame, _: _write(task["windows"], [list(row) for row in frame.collect()]))
+        .option("checkpointLocation", str(Path(task["folder"]) / "checkpoint"))
+        .trigger(processingTime=_TRIGGER)
+        .start()
+    )
+    while not Path(task["end"]).exists():
+        query.awaitTermination(_TICK_S)  # raises what ended the query
+    query.stop()
+
+
+def _write(file: str, content: Any) -> None:
+    """Write a file atomically, by a rename."""
+    new = Path(f"{file}.new")
+    new.write_text(json.dumps(content))
+    new.rename(file)
+
+
 class CarrierReport(NamedTuple):
-    """What Spark found of one carrier."""
+    """Spark's results for one carrier."""
 
     delays: Delays
     mean: float | None
 
     def agrees_with(self, wanted: Delays) -> bool:
-        """Whether it is what the file says."""
+        """Return whether the result agrees with the file."""
         if self.delays != wanted:
             return False
         if self.mean is None or wanted.mean is None:
@@ -48,7 +144,7 @@ class CarrierReport(NamedTuple):
 
 
 class SparkProcess:
-    """A process with a Spark session: see ``spark_report``. A context manager, at whose end it is gone.
+    """A process with a Spark session. A context manager, at whose end it is gone.
 
     Arguments: ``options`` of the source; ``stream`` those of the stream besides; ``waiting`` is told now and then that
     it takes a while.
@@ -70,7 +166,7 @@ class SparkProcess:
             "folder": str(self._folder / "spark"),
             **files,
         }
-        command = [sys.executable, "-m", "zkconsumer.cli.demo.spark_report", json.dumps(task)]
+        command = [sys.executable, "-m", "zkconsumer.cli.demo.spark_process", json.dumps(task)]
         self._process = Launched(command, self._log, remove=[self._folder])
         return self
 
@@ -84,7 +180,7 @@ class SparkProcess:
         return self._folder / f"spark-{name}"
 
     def rows(self) -> dict[str, CarrierReport]:
-        """Carrier -> what the DataFrame finds in the topic. Raises: ZkConsumerError with the end of Spark's log."""
+        """Return the DataFrame's results by carrier. Raises: ZkConsumerError with the end of Spark's log."""
         began, deadline, pause = monotonic(), Deadline(_PATIENCE_S), Event()
         while not self._file("result").exists():
             self.check()
@@ -98,19 +194,19 @@ class SparkProcess:
         }
 
     def weeks(self, *, whole: bool) -> Weeks:
-        """The first day of each week -> flights and mean delay: of the whole topic, or of the stream up to now."""
+        """Return flights and mean delay by week: of the whole topic, or of the stream so far."""
         rows = self._read("whole" if whole else "windows")
         return {week: (flights, delay) for week, flights, delay in sorted(rows)}
 
     def check(self) -> None:
-        """Raises: ZkConsumerError with the end of Spark's log when it ended by itself."""
+        """Raise ZkConsumerError with the end of Spark's log if Spark ended by itself."""
         assert self._process is not None
         if not self._process.running:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
             raise ZkConsumerError(f"Spark failed:\n{tail}")
 
     def end(self) -> None:
-        """The stream is stopped cleanly. Returns at once."""
+        """Stop the stream cleanly. Does not wait."""
         self._file("end").touch()
 
     def _read(self, name: str) -> Any:
@@ -119,7 +215,7 @@ class SparkProcess:
 
 
 def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple[Table, bool]:
-    """A table of both, and whether they agree."""
+    """Return a table of both results, and whether they agree."""
     names = airlines()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("carrier")
@@ -142,3 +238,7 @@ def compare(found: dict[str, CarrierReport], wanted: dict[str, Delays]) -> tuple
 def _overall(found: dict[str, CarrierReport]) -> str:
     delayed = sum(row.delays.delayed for row in found.values())
     return f"{sum(row.delays.minutes for row in found.values()) / delayed:.2f} min" if delayed else "-"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

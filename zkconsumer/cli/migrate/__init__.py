@@ -1,7 +1,7 @@
-"""``zkconsumer migrate``: a group's offsets from ZooKeeper to Kafka and back.
+"""``zkconsumer migrate``: moves a group's offsets from ZooKeeper to Kafka and back.
 
-Runs in the main thread. The plan is made by ``core.migration``; ``cli.migrate.migration_steps`` carries it out,
-``cli.migrate.report`` says what happened, ``cli.migrate.group_offsets`` knows where everything is.
+Runs in the main thread. ``core.migration`` makes the plan, ``migration_steps`` performs it and prints the result, and
+``group_offsets`` reads and writes the stores.
 """
 
 from __future__ import annotations
@@ -13,46 +13,47 @@ import warnings
 from pathlib import Path
 
 from zkconsumer.cli.migrate import migration_steps
-from zkconsumer.cli.migrate.group_offsets import GroupOffsets
+from zkconsumer.cli.migrate.group_offsets import MigratedGroup
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.config.java_properties import parse_properties
 from zkconsumer.core.migration.planning import Ahead, OutOfRange, Store, parse_selection
 from zkconsumer.errors import ConfigException
 
 NAME = "migrate"
-HELP = "a group's offsets from ZooKeeper to Kafka, and back"
+HELP = "move a group's offsets from ZooKeeper to Kafka, and back"
 DESCRIPTION = """\
 Moves the offsets of a group between ZooKeeper and Kafka, compares the two, writes
-them to a file, or puts back what an earlier run wrote over.
+them to a file, or restores the offsets that an earlier run overwrote.
 
   zkconsumer migrate GROUP --config consumer.properties --to kafka --dry-run
   zkconsumer migrate GROUP --config consumer.properties --to kafka
   zkconsumer migrate GROUP --config consumer.properties --verify
   zkconsumer migrate GROUP --config consumer.properties --rollback FILE
 
-Nothing is written while members of the group live, on either side (see --rolling), nor
-as long as anything has to be decided: a position that is not in its log, one that would
-be set back. What stands in the way is listed. What is written over goes to a file first.
+It writes nothing while the group has live members on either side (see --rolling). It
+also writes nothing while you have to decide about an offset: one that is not in its log,
+or one that would move back. It lists these obstacles. Before it overwrites offsets, it
+saves them to a file.
 
-Exit codes: 0 done, or both stores agree; 1 failed (what was written is listed);
-2 wrong usage; 3 there is nothing to move; 4 something has to be decided first, or the
-stores differ; 5 members live. With 2 to 5 nothing was written. 130 after Ctrl-C: what was
-written is listed.
+Exit codes: 0 done, or both stores agree; 1 failed (the written offsets are listed);
+2 wrong usage; 3 there is nothing to move; 4 you have to decide something first, or the
+stores differ; 5 the group has live members. With 2 to 5 nothing was written. 130 after
+Ctrl-C: the written offsets are listed.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("group", metavar="GROUP", help="the group.id")
-    where = parser.add_argument_group("where")
+    where = parser.add_argument_group("where the group is")
     where.add_argument(
         "--config",
         metavar="FILE",
-        help="a properties file with the connector's keys: zookeeper.connect, and what security needs",
+        help="a properties file with the connector's keys: zookeeper.connect, and those of security",
     )
     where.add_argument("--zookeeper", metavar="CONNECT", help="zookeeper.connect, in place of the file's")
     where.add_argument(
-        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each look at a store (default: 30)"
+        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each access to a store (default: 30)"
     )
     _add_actions(parser)
     moves = parser.add_argument_group("what to move")
@@ -61,56 +62,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC[:0,1,4-7]",
-        help="only this topic, or these partitions of it; may be given several times",
+        help="only this topic, or these partitions of it; may be repeated",
     )
     moves.add_argument(
-        "--from-file", metavar="FILE", help="with --to: the offsets of this CSV, in place of the other store's"
+        "--from-file", metavar="FILE", help="with --to: write the offsets of this CSV, in place of the other store's"
     )
     moves.add_argument(
         "--out-of-range",
         choices=[policy.value for policy in OutOfRange],
         default="refuse",
-        help="where a position is not in its log: its earliest or latest offset instead, keep the position, skip the "
-        "partition (default: refuse to write anything)",
+        help="for an offset that is not in its log: write the log's earliest or latest offset, keep the offset, or "
+        "skip the partition (default: refuse to write anything)",
     )
     moves.add_argument(
         "--ahead",
         choices=[policy.value for policy in Ahead],
         default="refuse",
-        help="where the store to write to is further (default: refuse to write anything)",
+        help="for an offset that is larger in the store to write to (default: refuse to write anything)",
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
-    how.add_argument("--backup", metavar="FILE", help="where to keep what is written over (default: a new file here)")
+    how.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
+    how.add_argument("--backup", metavar="FILE", help="file for the overwritten offsets (default: a new file here)")
     how.add_argument(
         "--rolling",
         action="store_true",
-        help='with --to: members may live that coordinate through the other side; see "Leaving ZooKeeper" in README',
+        help='with --to: allow live members that coordinate through the other side (docs: "Leaving ZooKeeper")',
     )
-    how.add_argument("--force", action="store_true", help="with --rollback: also what was changed since")
+    how.add_argument("--force", action="store_true", help="with --rollback: also restore offsets that changed since")
     how.add_argument(
         "--wait",
         type=_seconds,
         default=0.0,
         metavar="S",
-        help="with --verify: look again for so long while they differ",
+        help="with --verify: repeat the comparison for so many seconds while the stores differ",
     )
-    how.add_argument("--output", metavar="FILE", help="with --export: write here (default: standard output)")
-    how.add_argument("--with-group", action="store_true", help="with --export: the group as a first column")
+    how.add_argument("--output", metavar="FILE", help="with --export: write to this file (default: standard output)")
+    how.add_argument("--with-group", action="store_true", help="with --export: add the group as the first column")
 
 
 def _add_actions(parser: argparse.ArgumentParser) -> None:
     stores = [store.value for store in Store]
     actions = parser.add_argument_group("what to do").add_mutually_exclusive_group(required=True)
-    actions.add_argument("--to", choices=stores, help="write the offsets there that the other one holds")
-    actions.add_argument("--verify", action="store_true", help="compare the two")
+    actions.add_argument("--to", choices=stores, help="write the other store's offsets to this one")
+    actions.add_argument("--verify", action="store_true", help="compare the two stores")
     actions.add_argument(
-        "--rollback", metavar="FILE", help="put back what stood there before the run that made this file"
+        "--rollback", metavar="FILE", help="restore the offsets from before the run that made this file"
     )
     actions.add_argument(
         "--export",
         choices=stores,
-        help="print its offsets as the CSV of kafka-consumer-groups.sh (topic,partition,offset)",
+        help="print this store's offsets as the CSV of kafka-consumer-groups.sh (topic,partition,offset)",
     )
 
 
@@ -122,7 +123,7 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does it. Returns the exit code. Raises: ZkConsumerError."""
+    """Run the command. Return the exit code. Raises: ZkConsumerError."""
     usage = _usage(arguments)
     if usage:
         print(f"zkconsumer migrate: {usage}", file=sys.stderr)
@@ -132,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"zkconsumer migrate: --topic: {error}", file=sys.stderr)
         return 2
-    with GroupOffsets(_config(arguments), arguments.timeout) as group:
+    with MigratedGroup(_config(arguments), arguments.timeout) as group:
         if arguments.verify:
             return migration_steps.verify(group, selection, arguments.wait)
         if arguments.export:
@@ -140,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
             return migration_steps.export(
                 group, Store(arguments.export), selection, output, with_group=arguments.with_group
             )
-        options = migration_steps.Options(
+        options = migration_steps.MigrationOptions(
             dry_run=arguments.dry_run,
             rolling=arguments.rolling,
             force=arguments.force,
@@ -164,11 +165,11 @@ _DEFAULTS = {"out_of_range": "refuse", "ahead": "refuse", "wait": 0.0}
 
 
 def _usage(arguments: argparse.Namespace) -> str:
-    """What is wrong with the options together; empty where nothing is."""
+    """Return the error in the combination of options, or an empty text."""
     if not arguments.config and not arguments.zookeeper:
         return "--zookeeper or --config is needed, to know where the group is"
     for option in ("config", "from_file", "backup", "rollback", "output"):
-        if getattr(arguments, option) == "":  # a variable of a script that is not set, say
+        if getattr(arguments, option) == "":  # for example, an unset variable in a script
             return f"--{option.replace('_', '-')} names no file"
     for action, options in _ONLY_WITH.items():
         for option in options:
@@ -184,7 +185,7 @@ def _usage(arguments: argparse.Namespace) -> str:
 
 
 def _config(arguments: argparse.Namespace) -> ConsumerConfig:
-    """The configuration. Raises ConfigException."""
+    """Return the configuration. Raises ConfigException."""
     properties: dict[str, str] = {}
     if arguments.config:
         try:

@@ -1,6 +1,6 @@
-"""Where a group's offsets are: the session of ZooKeeper, the coordinator, the logs. For ``zkconsumer migrate``.
+"""The offsets of a group to migrate: in ZooKeeper, at the coordinator, and the partitions' logs.
 
-Used by the main thread. Everything is opened when it is first needed and closed at the end of the ``with`` block.
+The main thread uses it. Each connection opens when it is first needed and closes at the end of the ``with`` block.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from typing import Self
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.core.migration.planning import LogSpan, Store
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import NoReachableEndpointError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.fetch.offset_lookup import OffsetLookup
-from zkconsumer.kafka import BrokerChannel, channel_security, choose_endpoint
+from zkconsumer.kafka import BrokerChannel, channel_security
 from zkconsumer.model import Endpoint, TopicPartition
 from zkconsumer.offsets.admin import KafkaSide, Side, ZooKeeperSide
 from zkconsumer.wiring import fetch_settings
+from zkconsumer.wiring.member_parts import registered_endpoints
 from zkconsumer.zookeeper import node_codecs, paths
-from zkconsumer.zookeeper.broker_directory import registered_brokers
 from zkconsumer.zookeeper.security import registry_security
 from zkconsumer.zookeeper.session import Session
 
 _CLOSE_WITHIN = 2.0
 
 
-class GroupOffsets:
-    """One group on one cluster.
+class MigratedGroup:
+    """One group on one cluster. A context manager.
 
-    Arguments: ``config`` says where and as whom; ``timeout`` in seconds for each look or write. A context manager.
+    Arguments: ``config`` with the addresses and the security; ``timeout`` of each read or write in seconds.
     """
 
     def __init__(self, config: ConsumerConfig, timeout: float) -> None:
@@ -51,7 +50,7 @@ class GroupOffsets:
         self._security = security
 
     def __enter__(self) -> Self:
-        """Connects. Raises RegistryError."""
+        """Connect. Raises RegistryError."""
         self._session.open(Deadline(self._config.zookeeper_connection_timeout_ms / 1000))
         return self
 
@@ -61,20 +60,20 @@ class GroupOffsets:
         self._session.close(Deadline(_CLOSE_WITHIN))
 
     def deadline(self) -> Deadline:
-        """For one look or write."""
+        """Return the deadline of one read or write."""
         return Deadline(self._timeout)
 
     def side(self, store: Store) -> Side:
-        """One of the stores."""
+        """Return one of the stores."""
         return ZooKeeperSide(self._session, self.group) if store is Store.ZOOKEEPER else self._kafka
 
     def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogSpan]:
-        """The logs of those that exist. Raises RegistryError, BrokerError where one cannot be asked for now."""
+        """Return the logs of the partitions that exist. Raises RegistryError, BrokerError."""
         topics = sorted({tp.topic for tp in partitions})
         wanted = sorted(self._existing(topics, self.deadline()).intersection(partitions))
         ends = self._lookup.find(dict.fromkeys(wanted, LATEST), self.deadline())
         starts = self._lookup.find(dict.fromkeys(wanted, EARLIEST), self.deadline())
-        # the start may have moved beyond the end that was asked for before
+        # the start may have moved beyond the end, which was read before it
         return {tp: LogSpan(starts[tp] or 0, max(starts[tp] or 0, ends[tp] or 0)) for tp in wanted}
 
     def _partitions(self, deadline: Deadline) -> Collection[TopicPartition]:
@@ -99,15 +98,4 @@ class GroupOffsets:
         )
 
     def _brokers(self, deadline: Deadline) -> Sequence[Endpoint]:
-        found: list[Endpoint] = []
-        unreachable: NoReachableEndpointError | None = None
-        for broker in registered_brokers(self._session, deadline):
-            try:
-                found.append(
-                    choose_endpoint(broker.endpoints, self._config.security_protocol, self._config.broker_addresses)
-                )
-            except NoReachableEndpointError as e:
-                unreachable = e
-        if not found and unreachable is not None:
-            raise unreachable
-        return found
+        return registered_endpoints(self._session, self._config, deadline)

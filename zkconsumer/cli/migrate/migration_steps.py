@@ -1,22 +1,22 @@
-"""Carrying out what ``zkconsumer migrate`` was asked for: look, plan, keep what was there, write, look again.
+"""The steps of ``zkconsumer migrate``: read, plan, save the old offsets, write, read again, and print the result.
 
-Runs in the main thread. The order is what makes it safe to stop anywhere: what is written over is in a file, complete,
-before the first write; what became of each partition is read back and said, also after Ctrl-C.
+Runs in the main thread. The order makes it safe to stop anywhere. Before the first write, the old offsets are complete
+in a file. At the end, also after Ctrl-C, each partition is read back and its result is printed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeVar
 
-from zkconsumer.cli.migrate.group_offsets import GroupOffsets
-from zkconsumer.cli.migrate.report import comparison_table, complain, outcome_table, plan_table, say
+from zkconsumer.cli.migrate.group_offsets import MigratedGroup
 from zkconsumer.core.migration.files import Backup, format_backup, format_csv, parse_backup, parse_csv
 from zkconsumer.core.migration.planning import (
     Ahead,
@@ -27,6 +27,7 @@ from zkconsumer.core.migration.planning import (
     OutOfRange,
     Saved,
     Selection,
+    Step,
     Store,
     Verdict,
     compare,
@@ -43,8 +44,8 @@ _LOOK_AGAIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How to write; see the command's help."""
+class MigrationOptions:
+    """The options of writing; see the command's help."""
 
     dry_run: bool
     rolling: bool
@@ -54,15 +55,14 @@ class Options:
     ahead: Ahead
 
 
-# ---- looking ----
+# ---- reading ----
 
 
-def verify(group: GroupOffsets, selection: Selection, wait: float) -> int:
-    """Compares the stores, again for ``wait`` seconds while they differ. Returns 0 where they agree, else 4; 3 where
-    neither holds anything.
+def verify(group: MigratedGroup, selection: Selection, wait: float) -> int:
+    """Compare the stores. Repeat it for ``wait`` seconds while they differ.
 
-    With live members that write both, the two are hardly ever written at the same moment: each partition counts as the
-    same once it was seen so.
+    Return 0 if they agree, 4 if they differ, 3 if both are empty. Live members that write both stores hardly ever write
+    them at the same moment. So a partition counts as equal once it was seen equal.
     """
     until = monotonic() + wait
     agreed: dict[TopicPartition, Compared] = {}
@@ -85,14 +85,14 @@ def verify(group: GroupOffsets, selection: Selection, wait: float) -> int:
     return 0
 
 
-def _compared(group: GroupOffsets, selection: Selection) -> list[Compared]:
+def _compared(group: MigratedGroup, selection: Selection) -> list[Compared]:
     held = {store: selection.of(group.side(store).read(group.deadline())) for store in Store}
     logs = group.logs({*held[Store.ZOOKEEPER], *held[Store.KAFKA]})
     return compare(held[Store.ZOOKEEPER], held[Store.KAFKA], logs)
 
 
-def export(group: GroupOffsets, store: Store, selection: Selection, output: Path | None, *, with_group: bool) -> int:
-    """Writes the offsets of a store as CSV. Returns 0; 1 where one cannot be read, 3 where there is none."""
+def export(group: MigratedGroup, store: Store, selection: Selection, output: Path | None, *, with_group: bool) -> int:
+    """Write the offsets of a store as CSV. Return 0, 1 if an offset cannot be read, 3 if there is none."""
     held = selection.of(group.side(store).read(group.deadline()))
     for tp, entry in held.items():
         if entry.offset is None:
@@ -115,12 +115,15 @@ def export(group: GroupOffsets, store: Store, selection: Selection, output: Path
 # ---- moving ----
 
 
-def move(group: GroupOffsets, target: Store, source: Path | None, selection: Selection, options: Options) -> int:
-    """Has ``target`` hold what the other store, or a CSV file, says. Returns the exit code.
+def move(
+    group: MigratedGroup, target: Store, source: Path | None, selection: Selection, options: MigrationOptions
+) -> int:
+    """Write the offsets of the other store, or of a CSV file, to ``target``. Return the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
-    live = _live(group, target, options)  # before anything is read: who leaves after that has committed before
+    # before the first read; otherwise a member could commit and leave after the read, and its commit would be missed
+    live = _live(group, target, options)
     held = group.side(target).read(group.deadline())
     wanted: Entries
     if source is None:
@@ -145,8 +148,8 @@ def move(group: GroupOffsets, target: Store, source: Path | None, selection: Sel
     return _decide(group, plan, options, live)
 
 
-def rollback(group: GroupOffsets, file: Path, selection: Selection, options: Options) -> int:
-    """Puts back what stood there before the run that made the file. Returns the exit code.
+def rollback(group: MigratedGroup, file: Path, selection: Selection, options: MigrationOptions) -> int:
+    """Restore the offsets from before the run that made the file. Return the exit code.
 
     Raises: RegistryError, BrokerError, ConfigException for a file that cannot be read.
     """
@@ -165,13 +168,13 @@ def rollback(group: GroupOffsets, file: Path, selection: Selection, options: Opt
     return _decide(group, plan, options, live)
 
 
-def _decide(group: GroupOffsets, plan: MovePlan, options: Options, lived: list[str]) -> int:
-    """Refuse, or carry it out. ``lived``: who stood in the way when the plan was begun."""
+def _decide(group: MigratedGroup, plan: MovePlan, options: MigrationOptions, lived: list[str]) -> int:
+    """Refuse the plan, or perform it. ``lived`` are the live members before the plan was made."""
     code = 0
     live = lived or _live(group, plan.target, options)
     if live:
         complain("members of the group live:\n  " + "\n  ".join(live))
-        complain('stop them, or move the group member by member: see "Leaving ZooKeeper" in README')
+        complain('stop them, or move the group member by member: see "Leaving ZooKeeper" in the docs')
         code = LIVE
     if plan.undecided:
         complain(f"{len(plan.undecided)} partitions have to be decided first, see UNDECIDED above")
@@ -185,13 +188,13 @@ def _decide(group: GroupOffsets, plan: MovePlan, options: Options, lived: list[s
     return _carry_out(group, plan, options)
 
 
-def _live(group: GroupOffsets, target: Store, options: Options) -> list[str]:
-    """Who stands in the way. The rolling way needs nobody on the side that is written."""
+def _live(group: MigratedGroup, target: Store, options: MigrationOptions) -> list[str]:
+    """Return the live members. A rolling migration allows members on the side that is not written."""
     sides = [target] if options.rolling else list(Store)
     return [f"{who} ({store})" for store in sides for who in group.side(store).members(group.deadline())]
 
 
-def _carry_out(group: GroupOffsets, plan: MovePlan, options: Options) -> int:
+def _carry_out(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> int:
     kept = _keep(group, plan, options)
     say(f"what stands there now is kept in {kept}")
     outcomes = {step.partition: "not written: somebody wrote it meanwhile" for step in plan.changes}
@@ -220,8 +223,8 @@ def _carry_out(group: GroupOffsets, plan: MovePlan, options: Options) -> int:
     return 0 if done == len(outcomes) else FAILED
 
 
-def _read_back(group: GroupOffsets, plan: MovePlan, outcomes: dict[TopicPartition, str]) -> int:
-    """Put into ``outcomes`` what stands there now; returns how many are as they should be."""
+def _read_back(group: MigratedGroup, plan: MovePlan, outcomes: dict[TopicPartition, str]) -> int:
+    """Read the written partitions again and complete their ``outcomes``. Return the number of correct ones."""
     try:
         held = group.side(plan.target).read(group.deadline())
     except (RegistryError, BrokerError) as error:
@@ -243,8 +246,8 @@ def _read_back(group: GroupOffsets, plan: MovePlan, outcomes: dict[TopicPartitio
 # ---- files ----
 
 
-def _keep(group: GroupOffsets, plan: MovePlan, options: Options) -> Path:
-    """Write down what is written over. Returns where. Raises ConfigException where that cannot be."""
+def _keep(group: MigratedGroup, plan: MovePlan, options: MigrationOptions) -> Path:
+    """Save the offsets that will be overwritten. Return the file. Raises ConfigException."""
     when = datetime.now(UTC)
     default = f"{group.group}-{plan.target.value}-{when:%Y%m%dT%H%M%S.%f}.rollback.json"
     path = options.backup or Path(default)
@@ -255,7 +258,7 @@ def _keep(group: GroupOffsets, plan: MovePlan, options: Options) -> Path:
 
 
 def write_new(path: Path, text: str) -> None:
-    """A new file, whole or not at all, and on the disk. Raises ConfigException where there is one, or none can be."""
+    """Write a new file atomically and sync it to disk. Raises ConfigException, also for an existing file."""
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -263,7 +266,7 @@ def write_new(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # in place of a rename, which would write over a file of this name
+            os.link(temporary, path)  # a rename would overwrite an existing file
         finally:
             Path(temporary).unlink()
         folder = os.open(path.parent, os.O_RDONLY)
@@ -280,17 +283,78 @@ T = TypeVar("T")
 
 def _from_file(path: Path, parse: Callable[..., T], *arguments: str) -> T:
     try:
-        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors put a mark before it
+        return parse(path.read_text(encoding="utf-8-sig"), *arguments)  # some editors write a byte order mark
     except OSError as error:
         raise ConfigException(str(path), f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigException(str(path), str(error)) from None
 
 
-# ---- words ----
+# ---- output ----
 
 
-def _say_members(group: GroupOffsets) -> None:
+def say(text: str = "") -> None:
+    """Print a line and flush it, so that the output of a hanging run is complete."""
+    print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error."""
+    print(f"zkconsumer migrate: {text}", file=sys.stderr, flush=True)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows as text with aligned columns."""
+    lines = [tuple(row) for row in rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in lines
+    )
+
+
+def plan_table(steps: Sequence[Step], source: str, target: Store) -> str:
+    """Return a plan as text, with a row for each partition."""
+    rows = [("partition", source, str(target), "log", "what")]
+    rows += [
+        (str(s.partition), shown(s.source), shown(s.before), "-" if s.log is None else str(s.log), _what(s))
+        for s in steps
+    ]
+    return table(rows)
+
+
+def _what(step: Step) -> str:
+    words = {
+        Verdict.SAME: "the same already",
+        Verdict.WRITE: f"write {shown(step.after)}",
+        Verdict.REMOVE: "remove",
+        Verdict.LEFT: "left as it is",
+        Verdict.UNDECIDED: "UNDECIDED",
+    }
+    return f"{words[step.verdict]}: {step.reason}" if step.reason else words[step.verdict]
+
+
+def outcome_table(outcomes: Mapping[TopicPartition, str]) -> str:
+    """Return the outcome of each partition of the plan as text."""
+    return table([("partition", "outcome"), *((str(tp), outcomes[tp]) for tp in sorted(outcomes))])
+
+
+def comparison_table(compared: Sequence[Compared]) -> str:
+    """Return the comparison of the two stores as text."""
+    rows = [("partition", str(Store.ZOOKEEPER), str(Store.KAFKA), "log", "")]
+    rows += [
+        (
+            str(one.partition),
+            shown(one.zookeeper),
+            shown(one.kafka),
+            "-" if one.log is None else str(one.log),
+            "; ".join(filter(None, (one.agreement.value, one.note))),
+        )
+        for one in compared
+    ]
+    return table(rows)
+
+
+def _say_members(group: MigratedGroup) -> None:
     for store in Store:
         names = group.side(store).members(group.deadline())
         if names:

@@ -1,1 +1,1 @@
-"""Moving a group's offsets between ZooKeeper and Kafka: what to write, what stands in the way, and the files for it."""
+"""Moves of a group's offsets between ZooKeeper and Kafka: the plan of a move and its files."""

@@ -1,4 +1,4 @@
-"""The files of a migration as text: the Java tool's CSV, and what puts a run's changes back. Pure; any thread."""
+"""The text files of a migration: the Java tool's CSV, and the backup of a run. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LARGEST = (1 << 63) - 1
 
 
 def format_csv(offsets: Mapping[TopicPartition, int], group: str | None = None) -> str:
-    """``topic,partition,offset`` lines, with ``group`` as a first column where it is given; no heading.
+    """Return lines of ``topic,partition,offset`` without a heading, with ``group`` as first column if it is given.
 
-    The form of ``kafka-consumer-groups.sh --reset-offsets --export`` and ``--from-file``.
+    This is the form of ``kafka-consumer-groups.sh --reset-offsets --export`` and ``--from-file``.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -31,10 +31,10 @@ def format_csv(offsets: Mapping[TopicPartition, int], group: str | None = None) 
 
 
 def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
-    """The offsets of ``group`` in lines of either form of :func:`format_csv`; those of other groups are left out.
+    """Parse the lines of :func:`format_csv`, in either form, without those of groups other than ``group``.
 
-    Raises ValueError naming the line that cannot be read, is of another form than the first, or names a partition for
-    the second time.
+    Raises ValueError that names the line, for a line that cannot be read, has another form than the first line, or
+    repeats a partition.
     """
     offsets: dict[TopicPartition, int] = {}
     width = 0
@@ -76,7 +76,7 @@ def _is_number(text: str, largest: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What one run wrote over: in which store, of which group, on which cluster (``zookeeper.connect``), when."""
+    """The entries that one run overwrote, with its group, store, cluster (``zookeeper.connect``) and time."""
 
     group: str
     store: Store
@@ -86,7 +86,7 @@ class Backup:
 
 
 def format_backup(backup: Backup) -> str:
-    """A backup as JSON text, one line a partition; :func:`parse_backup` reads it back."""
+    """Return a backup as JSON text, with one line for each partition. :func:`parse_backup` reads it."""
     head = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -108,7 +108,7 @@ def _saved(saved: Saved) -> dict[str, Any]:
 
 
 def _written(entry: Entry | None) -> dict[str, Any] | None:
-    """The fields that say something."""
+    """Return the fields of an entry that are not empty."""
     if entry is None:
         return None
     fields = {"problem": entry.problem, "text": entry.text, "metadata": entry.metadata}
@@ -117,7 +117,7 @@ def _written(entry: Entry | None) -> dict[str, Any] | None:
 
 
 def parse_backup(text: str) -> Backup:
-    """A backup from its text. Raises ValueError saying what is wrong with it."""
+    """Parse a backup. Raises ValueError that says what is wrong."""
     try:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != _FORMAT:

@@ -1,7 +1,10 @@
-"""What to write where, and what somebody has to decide first. Pure; any thread.
+"""The plan of a move of offsets from one store to the other: its steps and the user's decisions. Pure; any thread.
 
-An offset is never guessed: a position that is not in its log, or one that would set the group back, is written only as
-the user said, and until everything is decided nothing is written.
+An offset is never guessed. An offset outside its log, or one that would set the group back, is written only as the user
+says. Nothing is written before all decisions are made.
+
+The original had ``ExportZkOffsets`` and ``ImportZkOffsets``, which wrote without any check. Its only way to Kafka was
+to consume with ``dual.commit.enabled``.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from zkconsumer.model import TopicPartition
 
 
 class Store(Enum):
-    """Where offsets are kept; the values are those of ``offsets.storage``."""
+    """A store of offsets, by its value of ``offsets.storage``."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
 
     @property
     def other(self) -> Store:
-        """The other one."""
+        """The other store."""
         return Store.KAFKA if self is Store.ZOOKEEPER else Store.ZOOKEEPER
 
     def __str__(self) -> str:
@@ -31,11 +34,12 @@ class Store(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a store holds for one partition, exactly enough to put it back.
+    """The content of a store for one partition, exact enough to restore it.
 
-    ``offset`` is the next offset to consume; None where it cannot be read, and ``problem`` says why; negative: written,
-    and no valid offset (the original writes -1). ``text`` is the content of the node in ZooKeeper, undecodable bytes as
-    surrogates; ``metadata`` and ``leader_epoch`` (-1: unknown) stand beside an offset in Kafka.
+    ``offset`` is the next offset to consume. It is None if it cannot be read, with the reason in ``problem``. If
+    negative, it was written but is not valid (the original writes -1). ``text`` is the content of the node in
+    ZooKeeper, with undecodable bytes as surrogates. ``metadata`` and ``leader_epoch`` (-1: unknown) belong to an offset
+    in Kafka.
     """
 
     offset: int | None
@@ -46,7 +50,7 @@ class Entry:
 
     @property
     def valid(self) -> int | None:
-        """The offset where it is one."""
+        """The offset, or None if it is not valid."""
         return self.offset if self.offset is not None and self.offset >= 0 else None
 
     def __str__(self) -> str:
@@ -54,16 +58,16 @@ class Entry:
 
 
 Entries = Mapping[TopicPartition, Entry]
-"""What one store holds; a partition that it does not know is absent."""
+"""The content of one store. Partitions without an offset are missing."""
 
 
 def shown(entry: Entry | None) -> str:
-    """An entry for people; ``-`` where there is none."""
+    """Return an entry as text for users, ``-`` for None."""
     return "-" if entry is None else str(entry)
 
 
 class LogSpan(NamedTuple):
-    """The offsets of a partition's log: the first one, and the one after the last."""
+    """The offsets of a partition's log: the first one, and the next after the last."""
 
     start: int
     end: int
@@ -76,12 +80,12 @@ class LogSpan(NamedTuple):
 
 
 Logs = Mapping[TopicPartition, LogSpan]
-"""The logs of the partitions that exist."""
+"""The logs of all existing partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are meant: by topic, the numbers (None: all). Without topics: everything."""
+    """Selected partitions: their numbers by topic (None: all of the topic). Without topics, all partitions."""
 
     topics: Mapping[str, frozenset[int] | None]
 
@@ -94,11 +98,11 @@ class Selection:
         return numbers is None or tp.partition in numbers
 
     def of(self, entries: Entries) -> dict[TopicPartition, Entry]:
-        """The selected part, sorted."""
+        """Return the selected entries, sorted."""
         return {tp: entries[tp] for tp in sorted(entries) if tp in self}
 
     def named(self) -> Iterable[TopicPartition]:
-        """The partitions that were named one by one."""
+        """Return the partitions that the selection names one by one."""
         return [TopicPartition(topic, n) for topic, numbers in self.topics.items() for n in sorted(numbers or ())]
 
 
@@ -106,9 +110,9 @@ EVERYTHING = Selection({})
 
 
 def parse_selection(texts: Iterable[str]) -> Selection:
-    """``topic`` or ``topic:0,1,4-7``, any number of them, as the Java tool's ``--topic`` (which knows no ranges).
+    """Parse any number of texts like ``topic`` or ``topic:0,1,4-7``. Raises ValueError that quotes the wrong text.
 
-    Raises ValueError quoting the text that is wrong.
+    This is the form of the Java tool's ``--topic``, which knows no ranges.
     """
     topics: dict[str, frozenset[int] | None] = {}
     for text in texts:
@@ -138,7 +142,7 @@ def _is_number(text: str) -> bool:
 
 
 class OutOfRange(Enum):
-    """What becomes of a position outside its log."""
+    """The policy for an offset outside its log."""
 
     REFUSE = "refuse"
     EARLIEST = "earliest"
@@ -148,7 +152,7 @@ class OutOfRange(Enum):
 
 
 class Ahead(Enum):
-    """What becomes of a partition that is further in the store to write to."""
+    """The policy for a partition whose target store is ahead of the source."""
 
     REFUSE = "refuse"
     OVERWRITE = "overwrite"
@@ -156,7 +160,7 @@ class Ahead(Enum):
 
 
 class Verdict(Enum):
-    """What is to be done about one partition."""
+    """The outcome of the plan for one partition."""
 
     SAME = "same"
     WRITE = "write"
@@ -167,10 +171,10 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One partition's part of a plan.
+    """The plan for one partition.
 
-    ``before`` is what the store to write to holds now (None: nothing), ``after`` what it is to hold, with WRITE;
-    ``reason`` says why, in words for the user.
+    ``before`` is the target store's entry now (None: no entry), ``after`` its entry after a WRITE. ``reason`` is text
+    for the user.
     """
 
     partition: TopicPartition
@@ -184,23 +188,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """What to do to one store."""
+    """The plan for one target store."""
 
     target: Store
     steps: Sequence[Step]
 
     def of(self, *verdicts: Verdict) -> list[Step]:
-        """The steps with these verdicts."""
+        """Return the steps with these verdicts."""
         return [step for step in self.steps if step.verdict in verdicts]
 
     @property
     def changes(self) -> list[Step]:
-        """What would be done."""
+        """The steps that change the store."""
         return self.of(Verdict.WRITE, Verdict.REMOVE)
 
     @property
     def undecided(self) -> list[Step]:
-        """What the user has to decide before anything is done."""
+        """The steps that the user must decide first."""
         return self.of(Verdict.UNDECIDED)
 
 
@@ -213,9 +217,9 @@ def plan_move(
     out_of_range: OutOfRange = OutOfRange.REFUSE,
     ahead: Ahead = Ahead.REFUSE,
 ) -> MovePlan:
-    """Have ``target``, which holds ``held``, hold what ``source`` says.
+    """Plan the writes that bring the store ``target`` from its entries ``held`` to those of ``source``.
 
-    Arguments: ``logs`` of all partitions that exist; one that is missing there does not.
+    Arguments: ``logs`` has the logs of all existing partitions.
     """
     steps = [
         _step(target, tp, source.get(tp), held.get(tp), logs.get(tp), out_of_range, ahead)
@@ -242,7 +246,7 @@ def _step(
 
 
 def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tuple[Verdict, str, int | None]:
-    """The position to write, or None with the verdict; in either case with what there is to say."""
+    """Return the verdict, a text for the user, and the offset to write or None."""
     if log is None:
         return Verdict.LEFT, "the partition does not exist (any more)", None
     if source is None:
@@ -267,7 +271,7 @@ def _wanted(source: Entry | None, log: LogSpan | None, policy: OutOfRange) -> tu
 
 
 def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict, str]:
-    """What to do where the store to write to holds ``before``."""
+    """Compare the offset to write with the target store's entry. Return the verdict and a text for the user."""
     held = None if before is None else before.valid
     if held == wanted:
         return Verdict.SAME, ""
@@ -284,14 +288,14 @@ def _against(wanted: int, before: Entry | None, policy: Ahead) -> tuple[Verdict,
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What stood where a run wrote: ``before`` (None: nothing), and what it wrote (None: it removed)."""
+    """The entry ``before`` a run (None: no entry), and the entry that the run ``wrote`` (None: it removed one)."""
 
     before: Entry | None
     wrote: Entry | None
 
 
 def plan_rollback(target: Store, saved: Mapping[TopicPartition, Saved], held: Entries, *, force: bool) -> MovePlan:
-    """Put back what stood there before a run. What somebody changed since is left undecided unless ``force``."""
+    """Plan to restore the entries before a run. Entries changed since then are undecided, unless ``force`` is true."""
     steps = []
     for tp in sorted(saved):
         before, wrote, now = saved[tp].before, saved[tp].wrote, held.get(tp)
@@ -314,12 +318,12 @@ def _written(wrote: Entry | None) -> str:
 
 
 def held_as(target: Store, offset: int) -> Entry:
-    """What a store holds after we wrote an offset."""
+    """Return the entry of a store after a write of ``offset``."""
     return Entry(offset, text=str(offset)) if target is Store.ZOOKEEPER else Entry(offset)
 
 
 class Agreement(Enum):
-    """What a comparison of the two stores says of one partition."""
+    """The outcome of comparing one partition in both stores."""
 
     SAME = "same"
     DIFFERS = "differs"
@@ -341,19 +345,19 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Whether it makes no difference which store a member starts from."""
+        """Whether a member starts at the same offset from either store."""
         return self.agreement in (Agreement.SAME, Agreement.GONE)
 
     @property
     def note(self) -> str:
-        """What else is to be known of it, in words."""
+        """Text for the user about offsets outside the log."""
         offsets = {e.valid for e in (self.zookeeper, self.kafka) if e is not None and e.valid is not None}
         outside = sorted(offset for offset in offsets if self.log is not None and offset not in self.log)
         return f"{', '.join(map(str, outside))} not in the log" if outside else ""
 
 
 def compare(zookeeper: Entries, kafka: Entries, logs: Logs) -> list[Compared]:
-    """Both stores, partition by partition. No valid offset (-1) counts as none: members treat it so."""
+    """Compare both stores by partition. As for members, an invalid offset (-1) counts as none."""
     found = []
     for tp in sorted({*zookeeper, *kafka}):
         here, there = zookeeper.get(tp), kafka.get(tp)

@@ -1,8 +1,8 @@
-"""What members offer, and what their leader does: from the bytes of JoinGroup to those of SyncGroup. Pure; any thread.
+"""The leader's assignment of a brokers' group, from the bytes of JoinGroup to those of SyncGroup. Pure; any thread.
 
-Mirrors the part of the Java consumer's ``ConsumerCoordinator`` around ``performAssignment``. Differs on purpose: one
-member whose bytes cannot be read gets nothing, and is named, while the others go on; there the leader fails, and the
-next leader after it.
+Mirrors ``performAssignment`` of the Java consumer's ``ConsumerCoordinator``. Differs on purpose: a member with
+unreadable bytes gets no partitions and is named, and the others go on. In Java the leader fails, and the next leader
+after it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,11 @@ _SIMPLE: Mapping[str, Callable[[], GroupAssignor]] = {
 }
 
 GROUP_ASSIGNORS = (*_SIMPLE, StreamsAssignor.name)
-"""The strategies of groups that a broker coordinates, by name."""
+"""The names of the strategies for brokers' groups."""
 
 
 class LeaderDecision(NamedTuple):
-    """What a leader decided: what SyncGroup tells each member, the same unwritten, and the members that cannot be read
-    and get nothing.
-    """
+    """The leader's assignment: as bytes for SyncGroup, as values, and the unreadable members, which get nothing."""
 
     assignments: Mapping[str, bytes]
     decoded: Mapping[str, MemberAssignment]
@@ -59,9 +57,9 @@ def group_assignor(
     streams: Callable[[str], int],
     extra: Mapping[str, object] | None = None,
 ) -> GroupAssignor:
-    """The strategy called ``name``. All further arguments are those of :class:`StreamsAssignor`, for ``zkconsumer``.
+    """Return the strategy ``name``. All further arguments are those of :class:`StreamsAssignor`, for ``zkconsumer``.
 
-    Raises UnknownAssignorError; for ``zkconsumer`` what the strategy of ZooKeeper's mode raises.
+    Raises UnknownAssignorError, and for ``zkconsumer`` the errors of :class:`StreamsAssignor`.
     """
     if name == StreamsAssignor.name:
         return StreamsAssignor(config, consumer, streams, extra)
@@ -71,9 +69,9 @@ def group_assignor(
 
 
 def common_protocol(assignors: Sequence[GroupAssignor]) -> RebalanceProtocol:
-    """How a member with these strategies behaves: incrementally if each of them can, as the broker may pick any.
+    """Return the rebalance protocol of a member with these strategies: cooperative if all of them support it.
 
-    Raises ConfigException where they have no protocol in common, or there are none.
+    The broker may pick any of the strategies. Raises ConfigException if they have no protocol in common.
     """
     common = set.intersection(*(set(one.protocols) for one in assignors)) if assignors else set()
     if not common:
@@ -91,10 +89,10 @@ def protocol_offers(
     generation: int,
     rack: str | None = None,
 ) -> list[tuple[str, bytes]]:
-    """What JoinGroup offers: each strategy with the subscription that goes with it, the preferred one first.
+    """Return the offers of a JoinGroup request: each strategy with its subscription, the preferred one first.
 
-    Arguments: ``owned`` is what we hold while we join, nothing where all was given up before; ``previous`` what we
-    were last assigned, in ``generation`` (-1: never).
+    Arguments: ``owned`` are the partitions that the member keeps while it joins. ``previous`` is its last assignment,
+    in ``generation`` (-1: none).
     """
     held = tuple(owned)
     return [
@@ -109,17 +107,17 @@ def protocol_offers(
 
 
 def topics_of_members(members: Iterable[JoinedMember]) -> frozenset[str]:
-    """The topics that anybody subscribes to, whose partitions the leader must know. Unreadable members have none."""
+    """Return the topics of all readable members. The leader needs their partitions."""
     return frozenset(topic for said in _decoded_members(members)[0].values() for topic in said.topics)
 
 
 def assign_group(
     assignor: GroupAssignor, partitions: Mapping[str, int], members: Sequence[JoinedMember]
 ) -> LeaderDecision:
-    """Decide for the group.
+    """Return the leader's assignment. Raises AssignmentError as the strategy does.
 
-    Arguments: ``assignor`` is the one that the coordinator picked; ``partitions`` counts those of each topic that
-    exists. Raises AssignmentError where the strategy refuses.
+    Arguments: ``assignor`` is the strategy that the coordinator picked; ``partitions`` has the number of partitions of
+    each existing topic.
     """
     readable, unreadable = _decoded_members(members)
     given: Mapping[str, MemberAssignment] = {}
@@ -127,7 +125,7 @@ def assign_group(
         try:
             given = assignor.assign(partitions, readable)
             break
-        except MalformedMemberError as failure:  # its strategy's part of the bytes
+        except MalformedMemberError as failure:  # the strategy's part of the member's bytes
             unreadable[failure.member] = failure
             del readable[failure.member]
     decoded = {one.member_id: given.get(one.member_id, MemberAssignment()) for one in members}

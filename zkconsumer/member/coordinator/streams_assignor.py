@@ -1,13 +1,12 @@
-"""``zkconsumer``: the strategies of ZooKeeper's mode in a group that a broker coordinates. Pure; any thread.
+"""The strategy ``zkconsumer``: the strategies of groups in ZooKeeper, for a brokers' group. Pure; any thread.
 
-A group that moves from one coordination to the other keeps its ``partition.assignment.strategy``, whatever it is, and
-each stream gets the same partitions as before: members tell the leader what they would have registered in ZooKeeper,
-the leader computes for threads, and the assignment names the stream of each partition. All members must be ours. What
-changes hands is given up first and given later, as under ``cooperative-sticky``, if the members rebalance that way.
-Strategies that ask for the racks of the partitions' leaders are told of none.
+A group that moves from ZooKeeper to the brokers keeps its ``partition.assignment.strategy``, and each stream gets the
+same partitions as before. Members send their registration to the leader. The leader assigns partitions to threads, and
+its assignment names the stream of each partition. All members must use this package. If they rebalance cooperatively, a
+moving partition is given up first and assigned later, as under ``cooperative-sticky``. Strategies get no racks here.
 
-The user data of both directions is JSON with a ``version``, 1 now. Keys only ever come in addition, so that a later
-version is read by what is known of it.
+The user data in both directions is JSON with a ``version``, now 1. Later versions only add keys, so that this one can
+read them.
 """
 
 from __future__ import annotations
@@ -39,10 +38,9 @@ class _View:
 class StreamsAssignor:
     """The strategy ``zkconsumer``.
 
-    Arguments: ``config`` chooses the strategy that the leader computes; ``consumer`` is our id as it stood, or would
-    stand, in ZooKeeper; ``streams`` tells how many streams we bring to a topic; ``extra`` is what we would advertise
-    in our registration (see ``core.assignors.advertisement``). Raises UnknownAssignorError and ConfigException as the
-    strategy does.
+    Arguments: ``config`` chooses the leader's strategy. ``consumer`` is the member's consumer id in ZooKeeper.
+    ``streams`` returns its number of streams for a topic. ``extra`` are the advertised keys of its registration (see
+    ``zkconsumer.assignors.advertisement``). Raises UnknownAssignorError and ConfigException as the strategy does.
     """
 
     name = "zkconsumer"
@@ -61,14 +59,14 @@ class StreamsAssignor:
         self._extra = dict(extra or {})
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes | None:
-        """Our id, our streams and what we advertise."""
+        """Return the consumer id, the numbers of streams and the advertised keys as JSON."""
         said = {**self._extra, "version": _VERSION, "consumer": self._consumer}
         return _json({**said, "streams": {topic: self._streams(topic) for topic in topics}})
 
     def assign(self, partitions: Mapping[str, int], members: GroupMembers) -> dict[str, MemberAssignment]:
-        """What each member gets, with the stream of each partition.
+        """Return the assignment of each member, with the stream of each partition.
 
-        Raises MalformedMemberError where a member's user data cannot be read, AssignmentError as the strategy does.
+        Raises MalformedMemberError for unreadable user data, and AssignmentError as the strategy does.
         """
         told = {member: _decode_user_data(member, said) for member, said in members.items()}
         names = _consumer_ids(told)
@@ -90,7 +88,7 @@ class StreamsAssignor:
         for partition, thread in self._strategy(view, threads).items():
             if thread not in streams:
                 raise AssignmentError(
-                    f"the strategy {self._strategy.name} gave {partition} to {thread}, whom nobody has"
+                    f"the strategy {self._strategy.name} gave {partition} to {thread}, which no member has"
                 )
             member, number = streams[thread]
             given[member][partition] = number
@@ -98,7 +96,7 @@ class StreamsAssignor:
 
 
 def _decode_user_data(member: str, said: MemberSubscription) -> Registration:
-    """A member's user data, as the registration that it would have in ZooKeeper; its ``consumer`` is in ``extra``."""
+    """Return a member's user data as its registration in ZooKeeper, with ``consumer`` in ``extra``."""
     data = _read_json(said.user_data)
     if data is None or not isinstance(data.get("version"), int) or data["version"] < 1:
         raise MalformedMemberError(member, "its user data is not that of the strategy zkconsumer")
@@ -106,14 +104,15 @@ def _decode_user_data(member: str, said: MemberSubscription) -> Registration:
     if not isinstance(consumer, str) or not isinstance(streams, dict):
         raise MalformedMemberError(member, "its user data names no consumer, or no streams")
     if not all(isinstance(count, int) and 0 <= count < 1 << 16 for count in streams.values()):
-        raise MalformedMemberError(member, "its user data has a number of streams that is none")
+        raise MalformedMemberError(member, "its user data has a bad number of streams")
     extra = {key: value for key, value in data.items() if key not in _OWN_KEYS} | {"consumer": consumer}
     return Registration(STATIC, {topic: streams.get(topic, 1) for topic in said.topics}, extra=extra)
 
 
 def _consumer_ids(told: Mapping[str, Registration]) -> dict[str, ConsumerId]:
-    """The members' consumer ids. A second member under the same one, the first's next life say, is told apart by its
-    member id.
+    """Return the members' consumer ids.
+
+    Two members may have the same one, for example before and after a restart. Then the second gets its member id added.
     """
     names: dict[str, ConsumerId] = {}
     taken: set[ConsumerId] = set()
@@ -127,7 +126,7 @@ def _consumer_ids(told: Mapping[str, Registration]) -> dict[str, ConsumerId]:
 def _without_held_by_others(
     given: Mapping[str, Mapping[TopicPartition, int]], members: GroupMembers
 ) -> dict[str, dict[TopicPartition, int]]:
-    """What is given without what another member still holds."""
+    """Return the assignment without partitions that another member still owns."""
     holders: dict[TopicPartition, set[str]] = {}
     for member, said in members.items():
         for partition in said.owned:
@@ -150,12 +149,13 @@ def _assignment(streams: Mapping[TopicPartition, int]) -> MemberAssignment:
 def partition_streams(
     assignment: MemberAssignment, streams: Mapping[str, int], before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Which of our streams each partition goes to, counted from 0.
+    """Return the stream of each assigned partition, counted from 0.
 
-    As the leader says, if it is one of ours under ``zkconsumer``; else, topic by topic, evenly: what stays remains in
-    its stream as long as that has no more than its share, and the rest fills up the streams in order.
-    Arguments: how many streams we bring to each topic; where partitions were ``before``. Partitions of topics that we
-    bring no stream to are left out: nobody asked for them.
+    A leader with the strategy ``zkconsumer`` names the streams. Otherwise the partitions of each topic are spread
+    evenly: a partition stays in its stream while that has no more than its share, and the rest fills the streams in
+    order. Partitions of topics without a stream are left out: the member did not subscribe to them.
+
+    Arguments: ``streams`` has the number of streams for each topic; ``before`` has the stream of each owned partition.
     """
     said = _streams_by_leader(assignment)
     found: dict[TopicPartition, int] = {}
@@ -188,7 +188,7 @@ def _spread_evenly(
 
 
 def _streams_by_leader(assignment: MemberAssignment) -> dict[TopicPartition, int]:
-    """What the leader's user data says; nothing where it is not one of ours, or makes no sense."""
+    """Return the streams in the leader's user data; empty if the data is not of this strategy or makes no sense."""
     data = _read_json(assignment.user_data) or {}
     listed = data.get("streams")
     said: dict[TopicPartition, int] = {}
@@ -205,7 +205,7 @@ def _json(value: object) -> bytes:
 
 
 def _read_json(data: bytes | None) -> dict[str, Any] | None:
-    """A JSON object, None for anything else."""
+    """Decode a JSON object. Return None for anything else."""
     if not data or not data.startswith(b"{"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""What a member wants, what there is of it, and whether that changed since the group last decided. Pure.
+"""A member's topics in a brokers' group: the subscribed and existing ones, and their changes since the last join. Pure.
 
-Owned by the group's thread. Patterns are evaluated by the member that has them, as in the Java consumer; only the
-leader looks after the numbers of partitions, of all topics that anybody in the group subscribes to.
+Owned by the group thread. As in the Java consumer, a member evaluates its own pattern. Only the leader watches the
+numbers of partitions, for all topics of the group.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _MOST_NAMED = 8
 
 
 class TopicInterest:
-    """A member's subscription beside the topics that exist.
+    """A member's subscription and the existing topics.
 
-    ``trouble`` says in words for the user why a pattern does not decide; empty where nothing is wrong.
+    ``trouble`` is text for the user about a failing pattern, empty if there is none.
     """
 
     def __init__(self, registration: Registration, *, exclude_internal: bool) -> None:
@@ -33,45 +33,45 @@ class TopicInterest:
         self.trouble = ""
 
     def subscribe(self, registration: Registration) -> None:
-        """Want this from now on."""
+        """Replace the subscription."""
         self._registration = registration
         self._match()
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is subscribed."""
+        """Whether the subscription is empty."""
         return not self._registration.subscription
 
     @property
     def wildcard(self) -> bool:
-        """Whether all topics have to be known to tell what is wanted."""
+        """Whether the subscription is an expression, so that the member needs the names of all topics."""
         return self._registration.is_wildcard
 
     @property
     def streams(self) -> Mapping[str, int]:
-        """The topics that are wanted, and how many streams we bring to each."""
+        """The subscribed topics, each with its number of streams."""
         return self._matched if self.wildcard else self._registration.subscription
 
     @property
     def topics(self) -> list[str]:
-        """The topics that are wanted, in order."""
+        """The subscribed topics, in order."""
         return sorted(self.streams)
 
-    # ---- looking
+    # ---- metadata
 
     @property
     def look_for(self) -> Collection[str] | None:
-        """The topics to ask for, None: all; empty: there is nothing to look for."""
+        """The topics whose metadata the member needs; None: all topics."""
         return None if self.wildcard else self._group if self._led is not None else ()
 
     @property
     def incomplete(self) -> bool:
-        """Whether we lead, and somebody waits for a topic that does not exist yet."""
+        """Whether this member leads, and a member waits for a topic that does not exist yet."""
         return self._led is not None and any(not self._led.get(topic) for topic in self._group)
 
     @property
     def waiting(self) -> str:
-        """Which of our own topics do not exist yet, in words. Only the leader looks for them; others know of none."""
+        """Text for the user: subscribed topics that do not exist yet. Only the leader knows of them."""
         if self.wildcard or self._led is None:
             return ""
         missing = [f"topic {topic} to exist" for topic in self.topics if not self._known.get(topic)]
@@ -80,7 +80,10 @@ class TopicInterest:
         return "waiting for " + ", ".join(missing) if missing else ""
 
     def saw(self, asked: Collection[str] | None, partitions: Mapping[str, int], unsure: Collection[str]) -> None:
-        """The partitions of the topics that were asked for (None: of all); of ``unsure`` ones nothing was told."""
+        """Take in metadata: the number of partitions of each existing topic.
+
+        Arguments: ``asked`` are the requested topics (None: all). ``unsure`` are topics without an answer.
+        """
         known = self._known
         kept = {} if asked is None else {topic: count for topic, count in known.items() if topic not in asked}
         self._known = kept | {topic: known[topic] for topic in unsure if topic in known} | dict(partitions)
@@ -96,23 +99,21 @@ class TopicInterest:
         except (InvalidTopicFilterError, TopicFilterTimeoutError) as e:
             self.trouble = str(e)
 
-    # ---- what the group decided on
+    # ---- the last join
 
     def joined(self) -> None:
-        """We join with what is wanted now, and lead nobody."""
+        """Remember the topics of this join, as a follower."""
         self._joined = frozenset(self.streams)
         self._led = None
 
     def lead(self, topics: Collection[str]) -> Mapping[str, int]:
-        """We lead a group that subscribes to these topics; returns the partitions of those that exist, as the group's
-        assignment is to be made of.
-        """
+        """Become the leader of a group with these topics. Return the number of partitions of those that exist."""
         self._group = frozenset(topics)
         self._led = {topic: self._known[topic] for topic in self._group if self._known.get(topic)}
         return self._led
 
     def cause(self) -> Trigger | None:
-        """Why the group is to decide anew, None: nothing changed."""
+        """Return the reason for a rebalance, or None."""
         now = frozenset(self.streams)
         if now - self._joined:
             return Trigger.TOPICS_MATCHED

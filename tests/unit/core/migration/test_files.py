@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -106,7 +108,7 @@ def test_a_backup_can_be_read_by_people() -> None:
         },
     ],
 )
-def test_a_damaged_backup_is_refused(damage) -> None:
+def test_a_damaged_backup_is_refused(damage: Callable[[dict[str, Any]], Any]) -> None:
     document = json.loads(
         format_backup(Backup("g", Store.KAFKA, "h", "now", {TopicPartition("t", 0): Saved(None, Entry(7))}))
     )

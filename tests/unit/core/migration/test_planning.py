@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from zkconsumer.core.migration.planning import (
     LogSpan,
     OutOfRange,
     Saved,
+    Step,
     Store,
     Verdict,
     compare,
@@ -28,7 +30,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LOGS = {T0: LogSpan(10, 100), T1: LogSpan(0, 50)}
 
 
-def one(source: Entry | None, held: Entry | None = None, **options: object):
+def one(source: Entry | None, held: Entry | None = None, **options: Any) -> Step:
     sources = {} if source is None else {T0: source}
     plan = plan_move(Store.KAFKA, sources, {} if held is None else {T0: held}, LOGS, **options)
     assert len(plan.steps) == 1
@@ -161,8 +163,8 @@ def test_a_rollback_can_be_rolled_back() -> None:
 def test_stores_agree_where_it_makes_no_difference_which_is_read(
     zookeeper: Entry | None, kafka: Entry | None, agreement: Agreement, agrees: bool
 ) -> None:
-    held = [{} if entry is None else {T0: entry} for entry in (zookeeper, kafka)]
-    (found,) = compare(*held, LOGS)
+    in_zookeeper, in_kafka = ({} if entry is None else {T0: entry} for entry in (zookeeper, kafka))
+    (found,) = compare(in_zookeeper, in_kafka, LOGS)
     assert (found.agreement, found.agrees) == (agreement, agrees)
 
 

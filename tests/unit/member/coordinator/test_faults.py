@@ -33,9 +33,8 @@ def place(cluster: FakeCluster) -> Iterator[Place]:
     made.close()
 
 
-def test_nothing_is_handed_out_once_no_heartbeat_was_answered_for_a_session_timeout(
-    place: Place, cluster: FakeCluster
-) -> None:
+def test_nothing_is_handed_out_after_a_silent_session_timeout(place: Place, cluster: FakeCluster) -> None:
+    """Nothing is handed out once no heartbeat was answered for a session timeout."""
     topic = place.topic(1)
     place.produce(topic, 3, 1)
     connector = place.connector(session_timeout_ms=600)
@@ -52,7 +51,8 @@ def test_nothing_is_handed_out_once_no_heartbeat_was_answered_for_a_session_time
     assert [stream.get(scaled(20)).offset for _ in range(3)] == [0, 1, 2]
 
 
-def test_a_coordinator_that_moves_is_found_again_and_nothing_is_repeated(place: Place, cluster: FakeCluster) -> None:
+def test_a_moved_coordinator_is_found_and_nothing_is_repeated(place: Place, cluster: FakeCluster) -> None:
+    """A coordinator that moves is found again and nothing is repeated."""
     topic = place.topic(2)
     place.produce(topic, 20, 2)
     connector = place.connector()
@@ -69,9 +69,8 @@ def test_a_coordinator_that_moves_is_found_again_and_nothing_is_repeated(place: 
     assert len(set(reader.places)) == len(reader.places) == 40
 
 
-def test_a_coordinator_that_dies_and_comes_back_costs_nothing_within_the_session(
-    place: Place, cluster: FakeCluster
-) -> None:
+def test_a_coordinator_back_within_the_session_costs_nothing(place: Place, cluster: FakeCluster) -> None:
+    """A coordinator that dies and comes back costs nothing within the session."""
     topic = place.topic(1)
     connector = place.connector(session_timeout_ms=10_000)
     reader = Reader(connector.create_message_streams({topic: 1})[topic][0])
@@ -84,7 +83,8 @@ def test_a_coordinator_that_dies_and_comes_back_costs_nothing_within_the_session
     connector.commit_offsets(timeout=scaled(10))
 
 
-def test_what_was_wrong_with_a_coordinator_is_not_said_once_it_is_back(place: Place, cluster: FakeCluster) -> None:
+def test_the_trouble_of_a_coordinator_ends_when_it_is_back(place: Place, cluster: FakeCluster) -> None:
+    """A trouble with the coordinator is shown no longer once it is back."""
     connector = place.connector(session_timeout_ms=30_000, auto_commit_enable=False)
     connector.create_message_streams({place.topic(1): 1})
     rebalances = connector.state.rebalances
@@ -127,9 +127,8 @@ def test_what_only_an_operator_can_cure_is_raised_to_who_joins(place: Place, clu
         place.connector().create_message_streams({topic: 1})
 
 
-def test_what_only_an_operator_can_cure_is_raised_to_readers_until_it_is_cured(
-    place: Place, cluster: FakeCluster
-) -> None:
+def test_readers_hear_of_a_trouble_for_operators_until_its_end(place: Place, cluster: FakeCluster) -> None:
+    """A trouble that only an operator can cure is raised to readers until it is cured."""
     topic = place.topic(1)
     connector = place.connector()
     stream = connector.create_message_streams({topic: 1})[topic][0]
@@ -181,7 +180,8 @@ def test_an_answer_to_a_join_that_is_lost_costs_one_more_join(place: Place, clus
     reader[0].wait_for(3)
 
 
-def test_the_older_of_two_processes_with_one_instance_id_stops_and_says_why(place: Place) -> None:
+def test_the_older_process_of_one_instance_id_stops_and_says_why(place: Place) -> None:
+    """The older of two processes with one instance id stops and says why."""
     topic = place.topic(1)
     first = place.connector(group_instance_id="i")
     stream = first.create_message_streams({topic: 1})[topic][0]
@@ -193,9 +193,7 @@ def test_the_older_of_two_processes_with_one_instance_id_stops_and_says_why(plac
     assert len(second.assignment()) == 1
 
 
-def test_the_start_of_a_partition_is_stored_before_anything_of_it_is_handed_out(
-    place: Place, cluster: FakeCluster
-) -> None:
+def test_a_start_is_stored_before_messages_are_handed_out(place: Place, cluster: FakeCluster) -> None:
     """Else "largest" would skip what came between a crash and the first commit."""
     topic = place.topic(1)
     place.produce(topic, 5, 1)
@@ -206,10 +204,8 @@ def test_the_start_of_a_partition_is_stored_before_anything_of_it_is_handed_out(
     assert stream.get(scaled(10)).offset == 5
 
 
-def test_who_was_thrown_out_hands_out_nothing_while_his_group_thread_waits_for_a_message_in_hand(
-    place: Place, cluster: FakeCluster
-) -> None:
-    """What stays flows on while what goes is drained; thrown out meanwhile, nothing of it is ours any more."""
+def test_a_removed_member_hands_out_nothing_during_a_drain(place: Place, cluster: FakeCluster) -> None:
+    """Kept partitions flow on while others are drained. A member that is removed meanwhile owns none of them."""
     topic = place.topic(2)
     place.produce(topic, 20, 2)
     given = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 30_000}
@@ -267,9 +263,7 @@ def test_who_is_sent_back_to_join_time_and_again_backs_off(
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_who_leaves_finds_a_coordinator_that_has_moved_or_cut_the_connection(
-    place: Place, cluster: FakeCluster, moves: bool
-) -> None:
+def test_a_leaving_member_finds_a_moved_coordinator(place: Place, cluster: FakeCluster, moves: bool) -> None:
     """Else the others wait for the end of a session that nobody keeps up."""
     topic = place.topic(2)
     given = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 100}

@@ -32,9 +32,10 @@ def close(leader: ZookeeperConsumerConnector) -> None:
         leader.shutdown(timeout=2.5)
 
 
-def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits(
+def test_a_stopped_leader_decides_and_then_commits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A leader that is stopped before it has decided decides and then commits."""
     asked_to_stop, handle = threading.Event(), CoordinatedRebalancer.handle
 
     def told(self: CoordinatedRebalancer, event: object) -> None:
@@ -65,8 +66,9 @@ def test_a_leader_that_is_stopped_before_it_has_decided_decides_and_then_commits
         other.shutdown()
 
 
+@pytest.mark.tier("standard")
 @pytest.mark.parametrize("version", ["3.9", "1.1"])
-def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(version: str) -> None:
+def test_an_undecided_leader_hands_out_only_while_it_is_a_member(version: str) -> None:
     """3.9 takes it out when its SyncGroup is late; up to 2.5 a heartbeat before that is answered and does not count."""
     with FakeCluster(version=version) as cluster:
         cluster.create_topic("t", 2)
@@ -79,6 +81,7 @@ def test_a_leader_that_cannot_decide_hands_out_only_as_long_as_it_is_a_member(ve
             lambda: cluster.requests_of("Fetch", "leader"), 10, "the end of the search for the partitions' leader"
         )
         (name,) = cluster.group("g").members
+        assert leader._member is not None
         lease = leader._member.lease
         with cluster.park("Metadata", at="request", client_id="leader") as parked:
             joining = threading.Thread(target=other.create_message_streams, args=({"t": 1},), name="joining")

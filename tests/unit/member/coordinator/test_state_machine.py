@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,10 +20,8 @@ from zkconsumer.member.coordinator.state_machine import (
     Effect,
     State,
     Trigger,
-    diagram,
 )
 
-DESIGN = Path(__file__).parents[4] / "zkconsumer" / "DESIGN.md"
 QUESTIONS = {Effect.FIND, Effect.JOIN, Effect.ASK_TOPICS, Effect.SYNC}
 DROPPING = {Effect.LOSE_ALL, Effect.ABANDON, Effect.GIVE_UP_ALL, Effect.LET_GO}
 
@@ -58,7 +55,8 @@ def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_every_cause_of_a_rebalance_makes_a_stable_member_join_again(cause: Trigger) -> None:
+def test_every_cause_makes_a_stable_member_join_again(cause: Trigger) -> None:
+    """Every cause of a rebalance makes a stable member join again."""
     assert TABLE.next(State.STABLE, cause) == (State.JOINING, (Effect.GIVE_UP, Effect.JOIN))
 
 
@@ -77,7 +75,8 @@ def test_who_is_no_member_owns_nothing_and_hands_out_nothing() -> None:
             assert DROPPING & set(effects)
 
 
-def test_what_is_owned_is_dropped_before_anybody_is_told_that_we_left() -> None:
+def test_partitions_are_dropped_before_the_group_is_left() -> None:
+    """Owned partitions are dropped before the coordinator hears that we left."""
     for _, effects in TABLE.rows.values():
         if Effect.LEAVE in effects:
             assert DROPPING & set(effects[: effects.index(Effect.LEAVE)])
@@ -86,7 +85,8 @@ def test_what_is_owned_is_dropped_before_anybody_is_told_that_we_left() -> None:
 
 
 @pytest.mark.parametrize("state", OPEN)
-def test_shutting_down_leaves_from_every_state_and_waits_for_one_answer_only(state: State) -> None:
+def test_a_shutdown_leaves_from_every_state_with_one_answer(state: State) -> None:
+    """Shutting down leaves from every state and waits for one answer only."""
     assert TABLE.next(state, Trigger.STOPPED) == (State.LEAVING, (Effect.LET_GO, Effect.LEAVE))
     for trigger in Trigger:
         if (State.LEAVING, trigger) in TABLE.rows:
@@ -96,7 +96,8 @@ def test_shutting_down_leaves_from_every_state_and_waits_for_one_answer_only(sta
 
 
 @pytest.mark.parametrize("state", TRYING)
-def test_a_reader_that_does_not_come_back_costs_the_membership_until_it_does(state: State) -> None:
+def test_a_missing_reader_costs_the_membership_until_its_return(state: State) -> None:
+    """A reader that does not come back costs the membership until it does."""
     to, effects = TABLE.next(state, Trigger.READER_GONE)
     assert to is State.UNJOINED
     assert effects == (Effect.ABANDON, Effect.LEAVE, Effect.FORGET_MEMBER)
@@ -143,7 +144,8 @@ def steps(triggers: list[Trigger]) -> Iterator[tuple[State, Trigger, tuple[Effec
 
 
 @given(st.lists(st.sampled_from(Trigger), max_size=60))
-def test_whoever_is_on_the_way_has_a_question_or_a_pause_under_way(triggers: list[Trigger]) -> None:
+def test_every_joining_state_has_a_question_or_a_pause(triggers: list[Trigger]) -> None:
+    """A joining member always waits for an answer or for the end of a pause."""
     under_way = False
     for _, trigger, effects, to in steps(triggers):
         if trigger in ANSWERS - {Trigger.LEFT} or trigger is Trigger.RETRY_DUE:
@@ -172,9 +174,3 @@ def test_a_generation_is_entered_by_its_door_and_left_once(triggers: list[Trigge
         if to in (State.UNJOINED, State.CLOSED):
             assert not owning
             assert not member
-
-
-def test_the_diagram_in_the_design_is_drawn_from_the_table() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
-    drawn = text.split("<!-- coordinated states -->")[1].split("<!-- /coordinated states -->")[0].strip()
-    assert drawn == f"```mermaid\n{diagram()}\n```", "write zkconsumer.member.coordinator.state_machine.diagram() there"

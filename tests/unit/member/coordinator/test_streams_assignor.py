@@ -35,11 +35,10 @@ def tps(*numbers: int, topic: str = "t") -> tuple[TopicPartition, ...]:
 
 def made(name: str, strategy: str = "range", streams: int | dict[str, int] = 1, **properties: str) -> StreamsAssignor:
     chosen = config(partition_assignment_strategy=strategy, **properties)
-    count = streams if isinstance(streams, dict) else None
     return StreamsAssignor(
         chosen,
         ConsumerId(f"g_{name}"),
-        lambda topic: count[topic] if count is not None else streams,  # type: ignore[return-value]
+        lambda topic: streams[topic] if isinstance(streams, dict) else streams,
         advertisement(chosen),
     )
 

@@ -1,4 +1,4 @@
-"""The two threads of a coordinated member that ask the coordinator: what they ask of whom, and when."""
+"""The two threads of a coordinated member that send requests to the coordinator."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def search() -> Search:
     return Search()
 
 
-def test_a_question_that_was_replaced_before_it_had_a_connection_is_not_asked(search: Search) -> None:
+def test_a_question_replaced_before_its_connection_is_not_asked(search: Search) -> None:
     """A join may wait for minutes, and what replaced it would wait behind it."""
     answers: SimpleQueue[Answered] = SimpleQueue()
     line = CoordinatorRequests("n", cast(CoordinatorSearch, search), answers.put, timeout=scaled(10))
@@ -135,18 +135,19 @@ def make(search: Search, failures: Failures, lease: Lease) -> Iterator[Callable[
         heartbeats.close(Deadline(scaled(10)))
 
 
-def test_a_coordinator_that_was_found_again_hears_of_us_before_the_interval_is_over(
-    search: Search, make: Callable[..., Heartbeats]
-) -> None:
+def test_a_coordinator_found_again_gets_an_early_heartbeat(search: Search, make: Callable[..., Heartbeats]) -> None:
+    """A coordinator that was found again hears of us before the interval is over."""
     heartbeats = make(3600, 9000)
     heartbeats.beat(WHO, HERE)
     heartbeats.beat(WHO, THERE)
     eventually(lambda: search.asked == [THERE], 10, "a heartbeat at the new place")
 
 
-def test_a_silent_coordinator_is_told_after_half_a_session_and_not_asked_once_more_before(
+def test_a_silent_coordinator_is_reported_after_half_a_session(
     search: Search, failures: Failures, make: Callable[..., Heartbeats]
 ) -> None:
+    """A silent coordinator is told after half a session and not asked once more before."""
+
     def be_silent(deadline: Deadline) -> None:
         if len(search.asked) > 1:  # the first one opens the connection that is kept
             Event().wait(deadline.remaining())
@@ -184,9 +185,10 @@ def more(search: Search, times: int = 3) -> None:
     eventually(lambda: len(search.asked) > asked + times, 10, "more heartbeats")
 
 
-def test_while_the_group_rebalances_no_heartbeat_counts_beyond_the_time_in_which_our_join_must_come(
+def test_no_heartbeat_counts_beyond_the_limit_of_our_join(
     search: Search, lease: Lease, make: Callable[..., Heartbeats]
 ) -> None:
+    """While the group rebalances no heartbeat counts beyond the time in which our join must come."""
     heartbeats = make(0.01, 3600, 1000)
     heartbeats.beat(WHO, HERE)
     more(search)
@@ -202,9 +204,10 @@ def test_while_the_group_rebalances_no_heartbeat_counts_beyond_the_time_in_which
     assert heartbeats.heard_at > heard_at
 
 
-def test_before_the_share_is_there_a_call_to_rebalance_proves_nothing(
+def test_before_the_sync_a_call_to_rebalance_proves_nothing(
     search: Search, lease: Lease, make: Callable[..., Heartbeats]
 ) -> None:
+    """Before the share is there a call to rebalance proves nothing."""
     heartbeats = make(0.01, 3600)
     search.answer = rebalance
     heartbeats.joined(monotonic())
@@ -216,9 +219,10 @@ def test_before_the_share_is_there_a_call_to_rebalance_proves_nothing(
     eventually(lambda: lease.ends_at > monotonic(), 10, "what counts again")
 
 
-def test_before_the_share_is_there_no_heartbeat_counts_beyond_the_time_in_which_our_sync_must_come(
+def test_no_heartbeat_counts_beyond_the_limit_of_our_sync(
     search: Search, lease: Lease, make: Callable[..., Heartbeats]
 ) -> None:
+    """Before the share is there no heartbeat counts beyond the time in which our sync must come."""
     heartbeats = make(0.01, 3600, 1000)
     asked_at = monotonic()
     heartbeats.joined(asked_at)

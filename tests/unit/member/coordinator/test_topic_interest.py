@@ -112,4 +112,4 @@ def test_a_pattern_that_does_not_decide_keeps_what_matched_and_says_so() -> None
     interest.saw(None, {"aaa": 1, "a" * 200 + "b": 1}, [])
     assert interest.topics == ["aaa"]
     if interest.trouble:
-        assert "did not decide" in interest.trouble
+        assert "did not finish matching" in interest.trouble

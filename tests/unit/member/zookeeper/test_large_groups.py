@@ -52,8 +52,8 @@ def test_the_lease_is_renewed_while_a_large_group_is_read(monkeypatch: pytest.Mo
     session = zookeeper.session()
     session.open(deadline())
     touched: list[float] = []
-    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
     now = [monotonic()]
+    monkeypatch.setattr(session, "touch", lambda: touched.append(now[0]))
 
     def slowly() -> float:
         now[0] += 0.1
@@ -83,7 +83,7 @@ def test_nothing_stays_of_members_that_left() -> None:
 
 
 def test_what_is_remembered_of_expressions_has_a_limit() -> None:
-    """The package beneath remembers 500 patterns, of whatever size."""
+    """The regex package caches 500 patterns, however large they are."""
     for number in range(20):
         Whitelist(f"{number}|" + "(a{4096})" * 8)
     assert sum(cost for _, cost in _COMPILED._entries.values()) <= _COMPILED._limit

@@ -1,4 +1,4 @@
-"""When to look at what was given up."""
+"""When to look at partitions that were given up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def test_nothing_is_due_at_first() -> None:
     assert (PendingHandovers(9.0).next_look, PendingHandovers(9.0).due(1e9)) == (NEVER, {})
 
 
-def test_what_was_given_up_is_looked_at_once_its_taker_has_given_up() -> None:
+def test_a_released_partition_is_looked_at_after_the_tries() -> None:
+    """A released partition is looked at once the member that should own it has used up its tries."""
     hand_overs = PendingHandovers(9.0)
     hand_overs.gave({A: X}, 100.0)
     assert (hand_overs.next_look, hand_overs.due(108.9), hand_overs.due(109.0)) == (109.0, {}, {A: X})
@@ -34,7 +35,8 @@ def test_a_look_that_failed_tells_nothing_and_only_comes_later() -> None:
     assert (hand_overs.overdue(), hand_overs.next_look, hand_overs.nudges(A)) == ({}, 127.0, 0)
 
 
-def test_what_counts_is_how_often_a_thread_was_woken_and_not_how_often_was_looked() -> None:
+def test_wakings_count_and_not_looks() -> None:
+    """The number of wakings of a thread counts, not the number of looks."""
     hand_overs = PendingHandovers(9.0)
     hand_overs.gave({A: X, B: X}, 0.0)
     hand_overs.looked([A, B], 9.0)
@@ -44,7 +46,8 @@ def test_what_counts_is_how_often_a_thread_was_woken_and_not_how_often_was_looke
     assert hand_overs.nudges(A) == 0
 
 
-def test_what_was_found_without_an_owner_is_left_to_whoever_gave_it_up_first() -> None:
+def test_an_orphan_is_left_first_to_the_member_that_released_it() -> None:
+    """An orphaned partition is left first to the member that gave it up."""
     hand_overs = PendingHandovers(9.0)
     hand_overs.found({A: X}, 100.0)
     assert hand_overs.next_look == 127.0
@@ -64,7 +67,8 @@ def test_what_has_an_owner_or_is_ours_or_nobodys_is_no_hand_over() -> None:
         assert A not in hand_overs
 
 
-def test_another_assignment_changes_who_should_own_it_and_not_since_when_nobody_does() -> None:
+def test_another_assignment_changes_the_owner_and_not_the_time() -> None:
+    """Another assignment changes who should own it and not since when nobody does."""
     hand_overs = PendingHandovers(9.0)
     hand_overs.gave({A: X}, 0.0)
     hand_overs.assigned({A: Y}, [])

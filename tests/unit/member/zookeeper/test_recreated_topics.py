@@ -1,4 +1,4 @@
-"""Topics that are deleted and made again while a group has offsets of them in ZooKeeper."""
+"""Recreated topics: deleted and made again while a group has offsets of them in ZooKeeper."""
 
 from __future__ import annotations
 

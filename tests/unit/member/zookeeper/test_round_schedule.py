@@ -6,8 +6,7 @@ import pytest
 
 from zkconsumer.config import ConsumerConfig
 from zkconsumer.member.zookeeper import round_schedule
-from zkconsumer.member.zookeeper.rebalance_round import RebalanceSettings
-from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, RoundSchedule
+from zkconsumer.member.zookeeper.round_schedule import NEVER, OWNER_QUIET, RebalanceSettings, RoundSchedule
 
 QUIET, BACKOFF, BACKOFF_MAX = 0.05, 0.2, 10.0
 SETTINGS = RebalanceSettings(QUIET, BACKOFF, BACKOFF_MAX, 1.0, 20.0, 6.0, True, True)
@@ -27,13 +26,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_the_quiet_time_is_at_most_50_ms_by_default_and_can_be_set() -> None:
+def test_the_quiet_time_is_50_ms_at_most_and_can_be_set() -> None:
+    """The quiet time is at most 50 ms by default and can be set."""
     needed = {"zookeeper.connect": "z:2181", "group.id": "g"}
     assert 0 < ConsumerConfig(needed).rebalance_quiet_ms <= 50
     assert ConsumerConfig({**needed, "rebalance.quiet.ms": 7}).rebalance_quiet_ms == 7
 
 
-def test_members_that_see_the_same_event_do_not_begin_at_the_same_moment(clock: Clock) -> None:
+def test_members_that_see_one_event_begin_at_different_moments(clock: Clock) -> None:
+    """Two members that see the same event do not begin at the same moment."""
     dues = []
     for _ in range(200):
         planned = RoundSchedule(SETTINGS)
@@ -43,7 +44,8 @@ def test_members_that_see_the_same_event_do_not_begin_at_the_same_moment(clock: 
     assert QUIET / 2 <= min(dues) < max(dues) <= QUIET
 
 
-def test_each_event_of_a_burst_puts_the_round_off_but_not_for_ever(clock: Clock) -> None:
+def test_events_of_a_burst_put_the_round_off_but_not_for_ever(clock: Clock) -> None:
+    """Each event of a burst puts the round off but not for ever."""
     planned = RoundSchedule(SETTINGS)
     begun, events = clock.now, 0
     while True:
@@ -59,13 +61,15 @@ def test_each_event_of_a_burst_puts_the_round_off_but_not_for_ever(clock: Clock)
     assert planned.due == NEVER
 
 
-def test_an_owner_node_waits_for_the_rest_of_its_transaction_only(clock: Clock) -> None:
+def test_an_owner_node_waits_only_for_its_transaction(clock: Clock) -> None:
+    """An owner node waits for the rest of its transaction only."""
     planned = RoundSchedule(SETTINGS)
     planned.briefly("x")
     assert planned.due == clock.now + OWNER_QUIET < clock.now + QUIET
 
 
-def test_failures_are_repeated_for_ever_with_growing_pauses_up_to_a_limit(clock: Clock) -> None:
+def test_failed_rounds_are_repeated_with_growing_pauses(clock: Clock) -> None:
+    """Failures are repeated for ever with growing pauses up to a limit."""
     planned = RoundSchedule(SETTINGS)
     pauses = [planned.back_off() for _ in range(2000)]
     assert planned.due == clock.now + pauses[-1]

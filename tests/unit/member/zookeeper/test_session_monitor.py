@@ -30,7 +30,8 @@ def connected(contact: SessionMonitor, session: Any) -> Trigger | None:
     return None if told is None else told[0]
 
 
-def test_a_session_on_whose_connections_nothing_is_answered_is_given_up() -> None:
+def test_a_session_without_answers_is_given_up() -> None:
+    """A session on whose connections nothing is answered is given up."""
     contact, session = contact_of(7)
     triggers = [connected(contact, session) for _ in range(BARREN)]
     assert triggers == [Trigger.RECONNECTED] * (BARREN - 1) + [Trigger.SILENT]
@@ -61,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_a_session_is_given_up_where_the_connection_stands_and_nothing_is_answered(clock: Clock) -> None:
+def test_a_session_with_a_silent_connection_is_given_up(clock: Clock) -> None:
     """Half-open links and slow ones: what we send keeps the session alive at the server, and kazoo notices nothing."""
     contact, session = contact_of(7)
     session.lease.safe_until = 104.0
@@ -102,7 +103,8 @@ def test_a_pause_of_this_process_is_no_silence(clock: Clock) -> None:
     assert not contact.gives_up()
 
 
-def test_without_a_connection_only_a_server_that_takes_ours_counts(clock: Clock) -> None:
+def test_without_a_connection_only_an_accepting_server_counts(clock: Clock) -> None:
+    """Without a connection only a server that takes ours counts."""
     contact, session = contact_of(7)
     session.connected = False
     for _ in range(4):
@@ -114,7 +116,8 @@ def test_without_a_connection_only_a_server_that_takes_ours_counts(clock: Clock)
     assert contact.gives_up(), "each connection that is taken renews the session at the server"
 
 
-def test_an_answer_that_took_longer_than_the_session_is_of_no_use() -> None:
+def test_an_answer_later_than_the_session_is_of_no_use() -> None:
+    """An answer that took longer than the session is of no use."""
     lease = Lease()
     lease.resume(lease.epoch)
     lease.renew(monotonic() - 5.0, 4.0)
@@ -124,9 +127,8 @@ def test_an_answer_that_took_longer_than_the_session_is_of_no_use() -> None:
 
 
 @pytest.mark.parametrize("state", [SessionState.SUSPENDED, SessionState.LOST])
-def test_a_client_without_a_connection_counts_as_stuck_after_three_session_timeouts(
-    clock: Clock, state: SessionState
-) -> None:
+def test_a_client_is_stuck_after_three_session_timeouts(clock: Clock, state: SessionState) -> None:
+    """A client without a connection counts as stuck after three session timeouts."""
     contact, session = contact_of(7)
     assert contact.next_look == float("inf")
     contact.changed(SessionChanged(state, 7, 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,10 +15,8 @@ from zkconsumer.member.zookeeper.state_machine import (
     Effect,
     State,
     Trigger,
-    diagram,
 )
 
-DESIGN = Path(__file__).parents[4] / "zkconsumer" / "DESIGN.md"
 OUTCOMES = {
     Trigger.ROUND_SETTLED,
     Trigger.ROUND_BLOCKED,
@@ -45,7 +42,8 @@ def test_what_cannot_be_is_an_error(pair: tuple[State, Trigger]) -> None:
         TABLE.next(*pair)
 
 
-def test_a_round_is_performed_in_no_other_state_and_always_ends_it() -> None:
+def test_a_round_is_performed_in_one_state_and_ends_it() -> None:
+    """A round is performed in no other state and always ends it."""
     for (state, _), (to, effects) in TABLE.rows.items():
         assert (Effect.PERFORM_ROUND in effects) == (to is State.REBALANCING)
         if state is State.REBALANCING:
@@ -60,7 +58,8 @@ def test_who_has_no_session_owns_nothing() -> None:
         assert Effect.DROP_ALL in TABLE.next(state, Trigger.NEW_SESSION)[1]
 
 
-def test_the_lease_is_resumed_after_what_was_owned_is_dropped_and_what_was_read_forgotten() -> None:
+def test_the_lease_is_resumed_after_everything_is_dropped() -> None:
+    """The lease is resumed after what was owned is dropped and what was read forgotten."""
     for (_, trigger), (_, effects) in TABLE.rows.items():
         if Effect.RESUME_LEASE in effects:
             assert trigger in REJOINED
@@ -100,7 +99,7 @@ def steps(triggers: list[Trigger]) -> Iterator[tuple[State, tuple[Effect, ...], 
 
 @given(st.lists(st.sampled_from(Trigger)))
 def test_a_round_is_always_on_its_way_where_one_is_needed(triggers: list[Trigger]) -> None:
-    """Whatever happened: a member that may begin a round and does not rest has the time of its next one set."""
+    """A member that may begin a round and does not rest always has a next round due."""
     set_by = {Effect.WAIT_QUIET, Effect.WAIT_BRIEFLY, Effect.BEGIN_NOW, Effect.BACK_OFF, Effect.LOOK_AGAIN}
     due = True  # the first round
     for _, effects, to in steps(triggers):
@@ -109,11 +108,3 @@ def test_a_round_is_always_on_its_way_where_one_is_needed(triggers: list[Trigger
         due = due or bool(set_by & set(effects))
         if to in CONNECTED and to is not State.SETTLED:
             assert due
-
-
-def test_the_diagram_in_the_design_is_drawn_from_the_table() -> None:
-    text = DESIGN.read_text(encoding="utf-8")
-    drawn = text.split("<!-- states -->")[1].split("<!-- /states -->")[0].strip()
-    assert drawn == f"```mermaid\n{diagram()}\n```", (
-        "write zkconsumer.member.zookeeper.state_machine.diagram() between the markers"
-    )

@@ -1,0 +1,128 @@
+"""The Python examples of README and the docs run unchanged, except the address of the cluster and the topic."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.cluster.conftest import produce_to, unique
+from tests.cluster.in_process import offsets_of
+from tests.documents import ROOT, example
+from tests.timing import scaled
+from zkconsumer.devcluster import DevCluster, java_home_for_spark
+
+
+@pytest.fixture(scope="module")
+def events(cluster: DevCluster) -> str:
+    name = unique("events")
+    cluster.create_topic(name, 4)
+    produce_to(cluster.bootstrap_servers, name, [b"%d" % n for n in range(100)], partitions=4)
+    return name
+
+
+def run(code: str, cluster: DevCluster, topic: str, folder: Path | None = None) -> str:
+    assert "127.0.0.1:2181" in code or "127.0.0.1:9092" in code
+    for written, there in (
+        ("127.0.0.1:2181", cluster.zookeeper_connect),
+        ("127.0.0.1:9092", cluster.bootstrap_servers),
+        ('"events"', repr(topic)),
+    ):
+        code = code.replace(written, there)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(Path.home()),
+            "JAVA_HOME": str(java_home_for_spark()),
+            # Spark lists the modules of the path, and those of an editable installation are not to be listed; that it
+            # finds the installed one is tested with a wheel
+            "PYTHONPATH": str(ROOT / "zkconsumer" / "spark" / "discovered"),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_is_made_without_docker_is_there_to_be_read(cluster: DevCluster) -> None:
+    topic = unique("events")
+    run(example("produce"), cluster, topic)
+    printed = run(example("first read"), cluster, topic).splitlines()
+    assert {line.split()[-1] for line in printed[:-1]} == {repr(b"%d" % n) for n in range(1000)}
+    assert {line.split()[1] for line in printed[:-1]} == {"0", "1", "2", "3"}
+
+
+def test_a_consumer_in_ten_lines(cluster: DevCluster, events: str) -> None:
+    printed = run(example("first read"), cluster, events).splitlines()
+    values = {line.split()[-1] for line in printed[:-1]}
+    assert values == {repr(b"%d" % n) for n in range(100)}
+    assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
+
+
+def test_a_group_that_the_brokers_coordinate(cluster: DevCluster, events: str) -> None:
+    printed = run(example("brokers"), cluster, events).splitlines()
+    assert {line.split()[-1] for line in printed[:-1]} >= {repr(b"%d" % n) for n in range(100)}
+    assert printed[-1].startswith("nothing new for 5 s; owning 4 of 4 partitions")
+
+
+def test_columns(cluster: DevCluster, events: str) -> None:
+    printed = run(example("columns"), cluster, events).splitlines()
+    words = [line.split() for line in printed]
+    assert sum(int(line[0]) for line in words) == 100, printed
+    assert {line[4] for line in words} == {"0", "1", "2", "3"}
+
+
+def test_one_loop_over_many_streams(cluster: DevCluster, events: str, produce: Callable[..., int]) -> None:
+    produce(events, [b"%d" % n for n in range(1000, 1100)])
+    printed = run(example("many streams"), cluster, events).splitlines()
+    assert {line.split()[-1] for line in printed} >= {repr(b"%d" % n) for n in range(1000, 1100)}
+
+
+def test_ending_a_service(cluster: DevCluster, events: str, zookeeper: KazooClient) -> None:
+    code = example("shutdown").replace("127.0.0.1:2181", cluster.zookeeper_connect)
+    code = code.replace('"events"', repr(events))
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(scaled(60), process.kill)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            printed = [process.stdout.readline()]
+            process.send_signal(signal.SIGTERM)
+            printed += process.stdout.readlines()
+            assert process.wait(scaled(30)) == 0
+        finally:
+            watchdog.cancel()
+    assert sum(offsets_of(zookeeper, "service", events).values()) == len(printed) > 0, "each was finished and committed"
+
+
+@pytest.mark.spark
+def test_a_dataframe_in_ten_lines(cluster: DevCluster, events: str) -> None:
+    printed = run(example("dataframe"), cluster, events)
+    assert "partition" in printed
+    assert printed.count("|") > 20
+
+
+WAIT = """
+query.processAllAvailable()
+query.stop()
+print("once", spark.read.parquet("events-once").count(), "live", spark.read.parquet("events-live").count())
+"""
+
+
+@pytest.mark.spark
+def test_a_snapshot_and_a_query_that_is_a_member(cluster: DevCluster, events: str, tmp_path: Path) -> None:
+    blocks = [example("dataframe"), example("snapshot"), example("query"), WAIT]
+    printed = run("\n".join(blocks), cluster, events, tmp_path)
+    once, live = (int(word) for word in printed.splitlines()[-1].split() if word.isdigit())
+    assert once == live >= 100

@@ -1,0 +1,150 @@
+"""What the ZooKeeper session relies on in kazoo, which is not that library's public API.
+
+Fails when the pinned version is raised and something of it is gone, has another signature or is called elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib.metadata import version
+from threading import Event
+from types import CodeType
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
+from kazoo.protocol.serialization import Connect
+
+from zkconsumer.zookeeper import security
+from zkconsumer.zookeeper.server_connection import NamedHandler, ServerConnection
+
+CONNECT = "_connect"
+
+OVERRIDDEN = {
+    (ConnectionHandler, CONNECT): "(self, host, hostip, port)",
+    (ConnectionHandler, "_expand_client_hosts"): "(self)",
+    (ConnectionHandler, "_invoke"): "(self, timeout, request, xid=None)",
+    (ConnectionHandler, "_read"): "(self, length, timeout)",
+    (ConnectionHandler, "_read_socket"): "(self, read_timeout)",
+    (ConnectionHandler, "_send_request"): "(self, read_timeout, connect_timeout)",
+    (ConnectionHandler, "_write"): "(self, msg, timeout)",
+    (SequentialThreadingHandler, "create_connection"): "(self, *args, **kwargs)",
+    (SequentialThreadingHandler, "select"): "(self, *args, **kwargs)",
+    (SequentialThreadingHandler, "spawn"): "(self, func, *args, **kwargs)",
+    (SequentialThreadingHandler, "start"): "(self)",
+}
+"""Each method of kazoo's that the package overrides, and its signature there."""
+
+USED = {
+    # who calls the overridden methods: an override that nobody calls does nothing
+    "_connect_loop": {"_expand_client_hosts", "_connect_attempt"},
+    "_connect_attempt": {"_connect", "_read_socket", "_send_request", "select", "ping_outstanding"},
+    "_connect": {"create_connection", "_invoke", "_session_timeout", "hosts", "_authenticate_with_sasl"},
+    "_invoke": {"_submit", "_read"},
+    "_submit": {"_write"},
+    "_read_header": {"_read"},
+    # one request for each byte in the pair of sockets; it counts as sent before it is written
+    "_send_request": {"_queue", "_submit", "popleft", "_read_sock", "recv", "_pending", "append"},
+    # one answer for each call, and what ends the main loop
+    "_read_socket": {"_read_header", "_read_response", "_pending"},
+    "_read_response": {"CLOSE_RESPONSE", "_pending", "popleft"},
+    "_read": {"_socket_error_handling", "select", "_socket", "recv", "timeout_exception", "ConnectionDropped"},
+    "_write": {"_socket_error_handling", "select", "_socket", "send"},
+    "start": {"create_socket_pair", "_read_sock", "_write_sock", "spawn", "zk_loop"},
+    "zk_loop": {"_connect_loop", "_stopped", "retry_sleeper"},
+}
+"""Methods of kazoo's connection, and names that their code must use for our overrides to work."""
+
+OURS: list[type] = [
+    ServerConnection,
+    NamedHandler,
+    *(kind for kind in vars(security).values() if inspect.isclass(kind)),
+]
+
+
+def _names(owner: type, method: str) -> set[str]:
+    """Return the names that a method's code uses, with those of functions inside it."""
+    codes: list[CodeType] = [getattr(owner, method).__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {name for code in codes for name in code.co_names}
+
+
+def _overrides() -> Iterator[tuple[type, str]]:
+    """Yield kazoo's class and the name of each method that a class of ours overrides."""
+    for kind in OURS:
+        for base in kind.__mro__:
+            if not base.__module__.startswith("zkconsumer."):
+                continue
+            for name, value in vars(base).items():
+                if callable(value) and not (name.startswith("__") and name.endswith("__")):
+                    for theirs in (ConnectionHandler, SequentialThreadingHandler):
+                        if issubclass(base, theirs) and hasattr(theirs, name):
+                            yield theirs, name
+
+
+def test_kazoo_is_the_pinned_one() -> None:
+    assert version("kazoo") == "2.11.0"
+
+
+def test_each_override_has_its_row_here() -> None:
+    """A new override needs a look at kazoo's method, and a row above."""
+    assert set(_overrides()) == set(OVERRIDDEN)
+
+
+@pytest.mark.parametrize(("owner", "name"), OVERRIDDEN, ids=lambda value: getattr(value, "__name__", value))
+def test_an_overridden_method_keeps_its_signature(owner: type, name: str) -> None:
+    assert str(inspect.signature(getattr(owner, name))) == OVERRIDDEN[owner, name]
+
+
+@pytest.mark.parametrize("name", USED)
+def test_kazoo_still_uses_the_names(name: str) -> None:
+    assert _names(ConnectionHandler, name) >= USED[name]
+
+
+def test_the_connection_has_the_attributes() -> None:
+    """``cut``, ``local_address`` and pipelining read the sockets. An ordinary answer returns None."""
+    connection = ConnectionHandler(KazooClient(), None)
+
+    assert vars(connection).keys() >= {"_socket", "_read_sock", "client", "handler"}
+    assert CLOSE_RESPONSE is not None
+    assert list(inspect.signature(ConnectionHandler).parameters) == [
+        *("client", "retry_sleeper", "logger", "sasl_options")
+    ]
+
+
+def test_the_client_takes_another_connection() -> None:
+    """The session replaces the connection of a client before its start. A refused login waits on ``_stopped``."""
+    attributes = vars(KazooClient())
+
+    assert isinstance(attributes["_connection"], ConnectionHandler)
+    assert isinstance(attributes["_stopped"], Event)
+    assert "_connection" in _names(KazooClient, "start_async")
+
+
+def test_the_handler_starts_its_threads_by_spawn() -> None:
+    """A handler that cannot start its second thread stops the first: ``stop`` looks at ``_running``."""
+    assert "spawn" in _names(SequentialThreadingHandler, "_create_thread_worker")
+    assert "_create_thread_worker" in _names(SequentialThreadingHandler, "start")
+    assert "_running" in _names(SequentialThreadingHandler, "stop")
+    assert vars(SequentialThreadingHandler())["_running"] is False
+
+
+def test_the_connection_loop_keeps_its_name() -> None:
+    """The handler tells by it which thread is the connection's."""
+    assert ConnectionHandler.zk_loop.__name__ == "zk_loop"
+
+
+def test_a_connection_returns_two_times_in_milliseconds() -> None:
+    """The negotiated timeout is worked out from the first of them, which is two thirds of it."""
+    source = inspect.getsource(getattr(ConnectionHandler, CONNECT))
+
+    assert "read_timeout = negotiated_session_timeout * 2.0 / 3.0" in source
+    assert source.rstrip().endswith("return read_timeout, connect_timeout")
+
+
+def test_the_first_request_is_told_by_its_class() -> None:
+    """``_invoke`` shortens the wait for the answer to ``Connect``, and to nothing else."""
+    assert Connect.__name__ in _names(ConnectionHandler, CONNECT)

@@ -1,0 +1,69 @@
+"""The documents of the project: README, the pages of ``zkconsumer/docs``, DESIGN and CONTRIBUTING.
+
+``python -m tests.documents`` writes the generated parts anew: the tables of properties and the state diagrams. Run it
+after a change of a property or of a state table.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from zkconsumer.config import markdown_tables
+from zkconsumer.member.coordinator import state_machine as brokers
+from zkconsumer.member.zookeeper import state_machine as zookeeper
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DESIGN = ROOT / "zkconsumer" / "DESIGN.md"
+DOCS = ROOT / "zkconsumer" / "docs"
+PAGES = [README, *sorted((ROOT / "zkconsumer").glob("*.md")), *sorted(DOCS.glob("*.md"))]
+"""The pages whose links, file names, imports and generated parts are checked."""
+
+EXAMPLES = {
+    "produce": "NewTopic(",
+    "first read": "for message in stream:\n            print(message.topic",
+    "dataframe": "SparkSession",
+    "many streams": "connector.run(",
+    "columns": "stream.batches()",
+    "shutdown": "shutdown_on_signal",
+    "commit": "connector.commit_offsets()",
+    "strategy": "OnlyAssignor",
+    "brokers": 'group_coordination="kafka"',
+    "test kit": "FakeCluster",
+    "snapshot": "spark.snapshot(",
+    "query": "spark.readStream",
+}
+"""A text by which to find each Python example in README and the docs. Tests run every one of them."""
+
+_EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_GENERATED = re.compile(r"(<!-- (properties|states)(?:: (\w+))? -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+
+
+def examples(page: Path) -> list[str]:
+    """Return the Python examples of one page."""
+    return _EXAMPLE.findall(page.read_text(encoding="utf-8"))
+
+
+def example(name: str) -> str:
+    """Return the one example of this name, a key of ``EXAMPLES``."""
+    (found,) = [text for page in PAGES for text in examples(page) if EXAMPLES[name] in text]
+    return found
+
+
+def regenerated(text: str) -> str:
+    """Return a page's text with its generated parts written anew."""
+    return _GENERATED.sub(lambda match: match[1] + _generate(match[2], match[3]) + match[4], text)
+
+
+def _generate(kind: str, part: str) -> str:
+    if kind == "properties":
+        return f"\n{markdown_tables()[part]}\n"
+    diagram = {"zookeeper": zookeeper.diagram, "brokers": brokers.diagram}[part]
+    return f"```mermaid\n{diagram()}\n```\n"
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(regenerated(text), encoding="utf-8")

@@ -1,0 +1,25 @@
+"""Makes streams for tests, with the settings that most tests have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zkconsumer.streams import KafkaStream, MessageAndMetadata, StreamQueue
+from zkconsumer.streams.chunk_reader import ChunkReader, CountConsumed, ReadSettings
+from zkconsumer.streams.rate_limit import HandOutGate
+
+
+def new_stream(
+    name: str,
+    queue: StreamQueue,
+    lease: HandOutGate,
+    *,
+    timeout: float | None = 0,
+    ends_on_timeout: bool = False,
+    message_class: type[MessageAndMetadata[Any, Any]] = MessageAndMetadata,
+    count: CountConsumed = lambda _topic, _messages, _bytes: None,
+    **settings: Any,
+) -> KafkaStream[Any, Any]:
+    """Return a stream that reads ``queue``; ``settings`` are fields of :class:`ReadSettings`."""
+    reader = ChunkReader(name, queue, lease, ReadSettings(**settings), count)
+    return KafkaStream(reader, timeout=timeout, ends_on_timeout=ends_on_timeout, message_class=message_class)

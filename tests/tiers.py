@@ -1,0 +1,78 @@
+"""The tiers of the tests: which tests run for every edit, for every change, and before a merge.
+
+``scripts/test --quick``, ``scripts/test`` and ``scripts/test --all`` choose a tier, by pytest's option ``--tier``. Each
+tier contains the tiers below it. A test belongs to the tier of the longest path in ``TIERS`` that contains its file.
+``@pytest.mark.tier("all")`` puts a single test, or a single parameter, into a higher tier.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Tier(IntEnum):
+    """A tier; a higher one takes longer. Times are for a quiet machine of 2 cores."""
+
+    QUICK = 1
+    """For every edit, 90 seconds: static checks, unit, vectors, concurrency."""
+    STANDARD = 2
+    """For every change, 8 minutes: each of ZooKeeper, Kafka, the Scala original, Spark and Docker for real."""
+    ALL = 3
+    """Before a merge, 20 minutes: everything, with samples of the long campaigns."""
+
+
+_QUICK, _STANDARD, _ALL = Tier
+
+TIERS = {
+    "tests/unit": _QUICK,
+    "tests/vectors": _QUICK,
+    "tests/concurrency": _QUICK,
+    "tests/faults": _STANDARD,
+    "tests/faults/test_rows.py": _ALL,
+    "tests/contract": _STANDARD,
+    "tests/typing": _STANDARD,
+    "tests/interrupts": _ALL,
+    "tests/scale": _ALL,
+    "tests/cluster": _ALL,
+    "tests/cluster/test_columns.py": _STANDARD,
+    "tests/cluster/test_consumed.py": _STANDARD,
+    "tests/cluster/test_coordinated.py": _STANDARD,
+    "tests/cluster/test_kraft.py": _STANDARD,
+    "tests/cluster/test_legacy_member.py": _STANDARD,
+    "tests/cluster/test_live.py": _STANDARD,
+    "tests/cluster/test_mixed_group.py": _STANDARD,
+    "tests/docker": _ALL,
+    "tests/docker/test_compose.py": _STANDARD,
+    "tests/spark": _ALL,
+    "tests/spark/test_batch.py": _STANDARD,
+    "tests/spark/test_stream.py": _STANDARD,
+}
+
+
+def tier_of(path: PurePosixPath) -> Tier:
+    """Return the tier of a file, whose path is relative to the repository.
+
+    Raises KeyError where no path of ``TIERS`` contains it.
+    """
+    for folder in (path, *path.parents):
+        if str(folder) in TIERS:
+            return TIERS[str(folder)]
+    raise KeyError(f"{path} is in no tier: add it to tests/tiers.py")
+
+
+def tier_of_item(item: pytest.Item) -> Tier:
+    """Return the tier of a test: its file's, or that of its marker where that is higher."""
+    marked = [Tier[str(marker.args[0]).upper()] for marker in item.iter_markers("tier")]
+    return max(tier_of(PurePosixPath(item.path.relative_to(ROOT))), *marked, Tier.QUICK)
+
+
+def left_out(path: Path, chosen: Tier) -> bool:
+    """Whether a file has only tests of tiers above the chosen one, so that nothing of it need be imported."""
+    if path.suffix != ".py" or not path.name.startswith("test_") or not path.is_relative_to(ROOT):
+        return False
+    return tier_of(PurePosixPath(path.relative_to(ROOT))) > chosen

@@ -1,0 +1,88 @@
+"""The sizes in fetch requests: no partition starves, and no response exceeds the limit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.kafka.sets import WHERE
+from zkconsumer.core.partition_position import PartitionPosition
+from zkconsumer.fetch.broker_fetch import SMALLEST_SHARE, poll_seconds, size_request
+from zkconsumer.fetch.partition_fetch import PartitionFetch
+from zkconsumer.model import ThreadId
+from zkconsumer.streams import StreamQueue
+
+MB = 1_000_000
+
+
+def fetches(*least: int) -> list[PartitionFetch]:
+    """Flows whose next messages are known to take so many bytes."""
+    made = [PartitionFetch(PartitionPosition(WHERE, ThreadId("g-0"), 0), StreamQueue(1, lambda: None)) for _ in least]
+    for fetch, size in zip(made, least, strict=True):
+        fetch.least = size
+    return made
+
+
+def test_a_broker_that_caps_is_asked_for_everything() -> None:
+    some = fetches(0, 5 * MB, 0)
+    assert size_request(some, 100, MB, capped=True, most=100) == ([(some[0], MB), (some[1], 5 * MB), (some[2], MB)], 1)
+
+
+def test_a_broker_that_does_not_cap_is_asked_for_shares() -> None:
+    some = fetches(*[0] * 200)
+    asked, turns = size_request(some, 10 * MB, MB, capped=False, most=10 * MB)
+    assert ([fetch for fetch, _ in asked], turns) == (some, 1)
+    assert {size for _, size in asked} == {50_000}
+    asked, _ = size_request(some[:2], 10 * MB, MB, capped=False, most=10 * MB)
+    assert {size for _, size in asked} == {MB}, "never more than configured"
+
+
+def test_large_messages_take_turns() -> None:
+    asked, turns = size_request(fetches(*[MB] * 200), 10 * MB, MB, capped=False, most=10 * MB)
+    assert (len(asked), turns) == (10, 20)
+
+
+SIZES = st.lists(st.sampled_from([0, 0, 1000, MB, 20 * MB]), min_size=1, max_size=40)
+
+
+def test_a_small_answer_is_kept_small() -> None:
+    """Bug: no partition was asked for less than 16 kB, so a smaller ``fetch.max.bytes`` had no effect."""
+    asked, turns = size_request(fetches(0, 0, 0), 3000, MB, capped=False, most=3000)
+    assert ([size for _, size in asked], turns) == ([3000], 3)
+
+
+@given(SIZES, st.integers(1, 30 * MB), st.sampled_from([1, 1000, 30 * MB]), st.sampled_from([1000, MB]))
+def test_requests_keep_the_limit_and_partitions_take_turns(
+    least: list[int], limit: int, more: int, partition_bytes: int
+) -> None:
+    most = min(limit * more, 30 * MB)  # the limit is what is left of it where memory is short
+    smallest = min(SMALLEST_SHARE, partition_bytes, most)
+    waiting = fetches(*least)
+    served: list[PartitionFetch] = []
+    for _ in range(len(waiting)):
+        asked, turns = size_request(waiting, limit, partition_bytes, capped=False, most=most)
+        assert asked
+        assert [fetch for fetch, _ in asked] == waiting[: len(asked)], "in the order of service"
+        assert sum(size for _, size in asked) <= max(limit, asked[0][0].least, smallest)
+        assert all(size >= fetch.least and size >= smallest for fetch, size in asked)
+        assert (turns == 1) == (len(asked) == len(waiting))
+        had = {id(fetch) for fetch, _ in asked}
+        served += [fetch for fetch, _ in asked]
+        waiting = [fetch for fetch in waiting if id(fetch) not in had] + [fetch for fetch, _ in asked]
+    assert {id(fetch) for fetch in served} == {id(fetch) for fetch in waiting}
+
+
+@pytest.mark.parametrize(
+    ("turns", "full_for", "wait"),
+    [
+        (1, 0.0, 0.1),
+        (4, 0.0, 0.025),
+        (1, 0.0001, 0.002),
+        (1, 0.04, 0.01),
+        (1, 100.0, 0.1),
+        (4, 100.0, 0.025),
+    ],
+)
+def test_a_poll_is_as_long_as_nobody_is_kept_waiting_by_it(turns: int, full_for: float, wait: float) -> None:
+    assert poll_seconds(0.1, turns, full_for) == pytest.approx(wait)

@@ -1,0 +1,147 @@
+"""README, the pages of zkconsumer/docs, DESIGN and CONTRIBUTING: their links, names, examples and generated parts."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents import DOCS, EXAMPLES, PAGES, README, ROOT, example, examples, regenerated
+from tests.timing import scaled
+from tests.unit.assignors.groups import member, owners
+from zkconsumer.model import ConsumerId
+from zkconsumer.testing import FakeCluster
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+WORDS = 1_250
+"""Five minutes of reading, code and tables' marks not counted."""
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, by GitHub's rule."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def words(text: str) -> int:
+    """Return the number of words that a reader of the page reads."""
+    text = re.sub(r"```.*?```|<!-- properties.*?<!-- /properties -->", " ", text, flags=re.DOTALL)
+    return len(re.findall(r"[^\s|]*[A-Za-z][^\s|]*", text))
+
+
+@every_page
+def test_generated_parts_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == regenerated(text), "run: python -m tests.documents"
+
+
+def test_every_property_and_state_table_is_in_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert sorted(re.findall(r"<!-- (\w+: \w+) -->", text)) == [
+        "properties: coordination",
+        "properties: original",
+        "properties: own",
+        "properties: security",
+        "states: brokers",
+        "states: zookeeper",
+    ]
+
+
+@every_page
+def test_an_example_imports_only_existing_names(page: Path) -> None:
+    for text in examples(page):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("zkconsumer"):
+                module = importlib.import_module(str(node.module))
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == []
+            elif isinstance(node, ast.Import):
+                assert [name.name for name in node.names if importlib.util.find_spec(name.name) is None] == []
+
+
+def test_every_example_has_a_name_and_is_run_by_a_test() -> None:
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in EXAMPLES if f'example("{name}")' not in code] == []
+    everything = [text for page in PAGES for text in examples(page)]
+    assert len(everything) == len(EXAMPLES) == len({example(name) for name in EXAMPLES})
+
+
+@every_page
+def test_a_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+@every_page
+def test_a_page_names_only_existing_files_and_tests(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|scripts|zkconsumer)/[\w/.]+)", text) + re.findall(
+        r"^    (scripts/\w+)", text, re.MULTILINE
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    modules = [path for path in re.findall(r"`([\w/]+\.py)`", text) if not path.startswith(("tests/", "zkconsumer/"))]
+    assert [path for path in modules if not (ROOT / "zkconsumer" / path).exists()] == []
+    written = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    told = re.findall(r"`(?:tests/[\w/]+\.py::)?(test_\w+)`", text)
+    assert [name for name in told if f"def {name}(" not in written] == []
+    assert len(told) > 15 or page.name != "spark-guarantees.md"
+
+
+def test_every_docs_page_is_linked_from_readme_or_another_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [page.name for page in DOCS.glob("*.md") if not re.search(rf"\]\((?:\S*/)?{page.name}[)#]", text)] == []
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_docs_page_takes_at_most_five_minutes(page: Path) -> None:
+    assert words(page.read_text(encoding="utf-8")) <= WORDS
+
+
+def test_readme_has_at_most_250_lines() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def run(code: str) -> str:
+    """Run an example in a process of its own and return its output."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_test_kit_runs() -> None:
+    assert run(example("test kit")) == "[b'a', b'b', b'c'] {}\n"
+
+
+def test_the_example_of_commits_runs() -> None:
+    with FakeCluster(zookeeper=True) as cluster:
+        cluster.create_topic("events", partitions=1)
+        cluster.append("events", 0, [b"%d" % number for number in range(25)])
+        code = example("commit").replace("127.0.0.1:2181", cluster.zookeeper_connect).replace('"5000"', '"500"')
+        assert run(code) == "committed: 20\n"
+        assert cluster.zookeeper.tree("/consumers/committers/offsets/events") == {
+            "/consumers/committers/offsets/events/0": b"20"
+        }
+
+
+def test_the_strategy_of_the_example_chooses_machines() -> None:
+    made: dict[str, type] = {}
+    exec(example("strategy"), made)
+    members = {
+        ConsumerId("g_a"): member("g_a", {"t": 1}, host="big-1"),
+        ConsumerId("g_b"): member("g_b", {"t": 1}, address="10.1.2.3"),
+        ConsumerId("g_c"): member("g_c", {"t": 1}, host="small-1"),
+    }
+    strategy = made["OnlyTheBigOnes"]()
+
+    assert set(owners(strategy, members, {"t": [0, 1]})) == {"g_a-0", "g_b-0"}
+    assert set(owners(strategy, {ConsumerId("g_c"): members[ConsumerId("g_c")]}, {"t": [0]})) == {"g_c-0"}

@@ -1,0 +1,135 @@
+"""Limits on the repository's own code: sizes, names of tests, and private attributes in tests.
+
+Each limit stands beside the number of places that are still beyond it. That number may only go down.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "zkconsumer"
+TESTS = ROOT / "tests"
+
+MODULE_LINES = 500
+LONG_MODULES = 1
+
+COLLABORATORS = 8
+LARGE_CONSTRUCTORS = 12
+
+TEST_NAME = 60
+LONG_TEST_NAMES = 529
+
+PRIVATE_ACCESSES = 372
+PRIVATE_TEXTS = 35
+"""Private names in texts: ``monkeypatch.setattr(thing, "_name", ...)``."""
+
+
+_LOOKED_AT = (
+    ast.Attribute,
+    ast.AsyncFunctionDef,
+    ast.Call,
+    ast.ClassDef,
+    ast.Constant,
+    ast.FunctionDef,
+    ast.ImportFrom,
+    ast.Name,
+)
+
+
+@cache
+def _nodes(folder: Path) -> list[tuple[str, Any]]:
+    """Return the nodes of the modules below a folder, each with its module's path for messages."""
+    found: list[tuple[str, Any]] = []
+    for path in sorted(folder.rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        found += ((name, node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, _LOOKED_AT))
+    return found
+
+
+def _check(found: list[str], most: int) -> None:
+    assert len(found) <= most, f"{len(found)} places, at most {most} are left:\n" + "\n".join(found)
+
+
+def test_modules_have_at_most_500_lines() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    _check([f"{path}: {lines}" for path, lines in lengths.items() if lines > MODULE_LINES], LONG_MODULES)
+
+
+def _constructors(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield the place of each ``__init__`` and its number of arguments."""
+    for place, node in _nodes(folder):
+        if isinstance(node, ast.ClassDef):
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+                    arguments = member.args
+                    yield f"{place} {node.name}", len(arguments.args) + len(arguments.kwonlyargs) - 1
+
+
+def test_constructors_take_at_most_8_collaborators() -> None:
+    found = [f"{place}: {count}" for place, count in _constructors(PACKAGE) if count > COLLABORATORS]
+    _check(found, LARGE_CONSTRUCTORS)
+
+
+def test_test_names_have_at_most_60_characters() -> None:
+    """The story of a test stands in its docstring."""
+    functions = [(place, node.name) for place, node in _nodes(TESTS) if isinstance(node, ast.FunctionDef)]
+    found = [f"{place} {name}" for place, name in functions if name.startswith("test_") and len(name) > TEST_NAME]
+    _check(found, LONG_TEST_NAMES)
+
+
+def _at(place: str, node: Any, name: str) -> str:
+    return f"{place}:{node.lineno} {name}"
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _private_names() -> frozenset[str]:
+    """Return the private names that the package defines or assigns."""
+    names: set[str] = set()
+    for _, node in _nodes(PACKAGE):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)  # in __slots__
+    return frozenset(name for name in names if _private(name))
+
+
+def _accesses(node: Any) -> Iterator[str]:
+    """Yield the private names that a node takes from anything but its own object."""
+    if isinstance(node, ast.Attribute):
+        if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}):
+            yield node.attr
+    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("zkconsumer"):
+        yield from (alias.name for alias in node.names)
+
+
+def test_tests_use_few_private_attributes() -> None:
+    """A test of a private attribute breaks with each change inside the package, though nothing is wrong."""
+    private = _private_names()
+    found = [_at(place, node, name) for place, node in _nodes(TESTS) for name in _accesses(node) if name in private]
+    _check(found, PRIVATE_ACCESSES)
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yield the texts by which a call reads or replaces an attribute."""
+    if isinstance(node, ast.Call):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in {"setattr", "getattr", "delattr", "hasattr", "attrgetter"}:
+            texts = [given.value for given in node.args[:2] if isinstance(given, ast.Constant)]
+            yield from (text.rpartition(".")[2] for text in texts if isinstance(text, str))
+
+
+def test_tests_patch_few_private_attributes() -> None:
+    found = [_at(place, node, text) for place, node in _nodes(TESTS) for text in _texts(node) if _private(text)]
+    _check(found, PRIVATE_TEXTS)

@@ -1,0 +1,64 @@
+"""The tiers of the tests: every test is in one, and the highest tier has them all."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests.tiers import ROOT, TIERS, Tier, left_out, tier_of, tier_of_item
+
+FILES = [PurePosixPath(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+OTHERS = {"tests/docker", "tests/cluster", "tests/spark", "tests/contract", "tests/faults"}
+"""Folders whose tests start servers."""
+
+
+def test_every_test_file_is_in_a_tier() -> None:
+    assert len(FILES) > 100
+    for file in FILES:
+        tier_of(file)
+
+
+def test_a_file_outside_the_table_is_refused() -> None:
+    with pytest.raises(KeyError, match=r"tests/new/test_new\.py is in no tier"):
+        tier_of(PurePosixPath("tests/new/test_new.py"))
+
+
+def test_the_longest_path_decides() -> None:
+    assert tier_of(PurePosixPath("tests/faults/test_checker.py")) is Tier.STANDARD
+    assert tier_of(PurePosixPath("tests/faults/test_rows.py")) is Tier.ALL
+
+
+def test_every_path_of_the_table_exists() -> None:
+    assert [path for path in TIERS if not (ROOT / path).exists()] == []
+
+
+def test_the_highest_tier_leaves_no_file_out() -> None:
+    assert [file for file in FILES if left_out(ROOT / file, Tier.ALL)] == []
+
+
+def test_the_quick_tier_starts_no_server() -> None:
+    quick = {str(file) for file in FILES if tier_of(file) is Tier.QUICK}
+    assert not [file for file in quick if PurePosixPath(file).parts[1] in {PurePosixPath(o).name for o in OTHERS}]
+    assert {PurePosixPath(file).parts[1] for file in quick} == {"unit", "vectors", "concurrency"}
+
+
+@pytest.mark.parametrize("folder", sorted(OTHERS))
+def test_the_standard_tier_has_each_kind_of_server(folder: str) -> None:
+    assert [file for file in FILES if file.is_relative_to(folder) and tier_of(file) <= Tier.STANDARD]
+
+
+def test_only_test_files_are_left_out() -> None:
+    assert not left_out(ROOT / "tests" / "cluster", Tier.QUICK)
+    assert not left_out(ROOT / "tests" / "cluster" / "conftest.py", Tier.QUICK)
+    assert not left_out(Path("/elsewhere/test_mine.py"), Tier.QUICK)
+    assert left_out(ROOT / "tests" / "spark" / "test_crashes.py", Tier.QUICK)
+
+
+@pytest.mark.tier("all")
+def test_a_marker_raises_a_test(request: pytest.FixtureRequest) -> None:
+    assert tier_of_item(request.node) is Tier.ALL
+
+
+def test_ci_runs_every_tier() -> None:
+    assert (ROOT / ".ci" / "run").read_text().rstrip().endswith('exec scripts/test "${@:---all}"')
