@@ -569,7 +569,7 @@ def test_a_signal_whose_handler_runs_late_goes_no_further(cluster: FakeCluster) 
     def signal_here() -> None:
         ended.wait(0.2)  # until the main thread waits, in which nothing interrupts it
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        eventually(closed, 10, "the end")
+        eventually(lambda: connector.state.phase is Phase.CLOSED and closed(), 10, "the end")
         ended.set()
 
     with shutdown_on_signal(connector, signal.SIGUSR1):
