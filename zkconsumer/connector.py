@@ -41,7 +41,7 @@ from zkconsumer.errors import (
 from zkconsumer.gauges import member_gauges
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.model import ConsumerId, TopicPartition, partition_of
+from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import PartitionControl
 from zkconsumer.run_loop import Serving
@@ -262,60 +262,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                     raise ConnectorClosedException("the connector was shut down while it joined the group") from e
             raise
 
-    # ---- offsets and state ----
-
-    def commit_offsets(
-        self,
-        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Write the progress of all owned partitions now, or the given offsets as they are.
-
-        Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
-        connector.commit_offsets()`` means what it says; messages that other threads hold do not.
-
-        Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
-        session timeout (at least 5). Given offsets do not move what is being consumed, and with
-        ``auto.commit.enable`` the next automatic commit writes the progress again. A partition that this member does
-        not own is written only while nobody owns it (the original writes over its owner).
-        While the connector is being shut down, a thread with a message in its hands may still commit it as long as
-        such messages are waited for.
-        Raises: :class:`OffsetCommitError` naming what could not be written, and why;
-        :class:`ConnectorClosedException`; ValueError or TypeError for what is no offset.
-        """
-        given = None if offsets is None else _checked_offsets(offsets)
-        member = self._member
-        if self._end.begun and not (member is not None and member.in_listener):
-            self._commit_while_closing(member, given)
-            return
-        if member is None or member.committer is None:
-            if given:
-                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-            return
-        deadline = Deadline(member.request_timeout if timeout is None else timeout)
-        if given is not None:
-            member.committer.commit_given(given, deadline)
-            return
-        thread = get_native_id()
-        member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
-
-    def _commit_while_closing(self, member: GroupMember | None, offsets: Mapping[TopicPartition, int] | None) -> None:
-        """Commit what the calling thread has in its hands, while that is still waited for."""
-        held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
-        if member is None or member.committer is None or not held:
-            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-        deadline = Deadline(self._end.remaining)
-        if offsets is not None:
-            member.committer.commit_given(offsets, deadline)
-            return
-        member.committer.commit(lambda position: position in held, deadline)
-        # the last commit may have come first: then nothing was written here
-        late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
-        if late:
-            raise ConnectorClosedException(
-                f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed"
-                " again"
-            )
+    # ---- state ----
 
     @property
     def state(self) -> ConnectorState:
@@ -471,20 +418,6 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
 
 
 _SHUT_DOWN = ZookeeperConsumerConnector._shut_down.__code__
-
-
-def _checked_offsets(
-    offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
-) -> dict[TopicPartition, int]:
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
-    found = {partition_of(tp): offset for tp, offset in offsets.items()}
-    for tp, offset in found.items():
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise TypeError(f"{tp}: an offset is a whole number, not {offset!r}")
-        if not 0 <= offset < 1 << 63:
-            raise ValueError(f"{tp}: an offset is at least 0 and fits 64 bits, not {offset!r}")
-    return found
 
 
 def _check_topics(topics: Mapping[str, int]) -> None:
