@@ -1,8 +1,7 @@
-"""What an application may do with the partitions that its member owns: look, pause, move.
+"""The calls of an application that concern single partitions: look, pause, move, commit.
 
-Part of the façade. A plain pair (topic, number) will do for a partition everywhere; what is none raises TypeError.
-Any thread may call it, also the listener's; what changes positions is done by the group's thread, which is asked and
-waited for.
+Part of the façade. A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
+thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
@@ -32,7 +31,7 @@ BEYOND_MS = 10**14
 
 
 def _check_time(what: object, time: object) -> None:
-    """Raise ValueError for what is no time in ms since 1970, or surely in another unit."""
+    """Raise ValueError for anything that is no time in ms since 1970, or surely in another unit."""
     if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < 1 << 63:
         advice = "; write int(seconds * 1000)" if isinstance(time, float) else ""
         raise ValueError(f"{what}: a time is a whole number of ms since 1970, not {time!r}{advice}")
@@ -52,34 +51,36 @@ class PartitionControl:
     # ---- looking ----
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this member owns now."""
+        """Return the partitions that this member owns now."""
         return frozenset(self._positions())
 
     def position(self, partition: PartitionLike) -> int | None:
-        """The offset of the next message to be handed out; None while the start is not known yet.
+        """Return the offset of the next message to hand out; None while the start is not known yet.
 
         Raises: :class:`PartitionNotOwnedError`.
         """
         return self._position(partition_of(partition)).finished(including_held=True)
 
     def committed(self, partition: PartitionLike) -> int | None:
-        """The offset that was last read from or written to where offsets are kept; None where nothing is stored yet.
+        """Return the offset that was last read from, or written to, the store of offsets; None if nothing is stored
+        yet.
 
         Raises: :class:`PartitionNotOwnedError`.
         """
         return self._position(partition_of(partition)).committed
 
     def lag(self) -> dict[TopicPartition, int | None]:
-        """For each partition of ours how many messages it has beyond those that are finished.
+        """Return for each owned partition how many messages follow those that are finished.
 
-        None where that is not known: nothing was fetched yet, or nobody leads the partition now. By the high watermark
-        of the last fetch, so that of a paused partition is as old as the pause. With ``isolation.level=read_committed``
-        it ends at the last stable offset: what a transaction that is still open holds back is not counted.
+        None if that is not known: nothing was fetched yet, or nobody leads the partition now. The high watermark of the
+        last fetch counts, so the lag of a paused partition is as old as the pause. With
+        ``isolation.level=read_committed`` the last stable offset counts: messages that an open transaction holds back
+        are left out.
         """
         return {} if self._member is None else self._member.lags()
 
     def metrics(self) -> Mapping[MetricName, Value]:
-        """Every metric of this member with its value now, under the original's names.
+        """Return every metric of this member with its value now, under the original's names.
 
         A name is (group, type, name, tags); its text is the one that JMX shows, such as
         ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
@@ -91,9 +92,11 @@ class PartitionControl:
     # ---- pausing ----
 
     def pause(self, partitions: Iterable[PartitionLike]) -> None:
-        """Fetch and hand out nothing of these until :meth:`resume`; they stay ours, and others of a stream flow on.
+        """Fetch and hand out nothing of these until :meth:`resume`. They stay ours, and other partitions of a stream
+        flow on.
 
-        A message that is in hand stays so. What a rebalance takes away is no longer paused when it comes back.
+        A message that is in hand stays so. A partition that a rebalance takes away is no longer paused when it comes
+        back.
         Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are paused.
         """
         for tp in partitions_of(partitions):
@@ -108,7 +111,7 @@ class PartitionControl:
             self._gate(tp, paused=False)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the partitions that are paused."""
         return frozenset(tp for tp, position in self._positions().items() if position.paused)
 
     def _gate(self, tp: TopicPartition, *, paused: bool) -> None:
@@ -133,14 +136,14 @@ class PartitionControl:
     ) -> None:
         """Go on at another offset of a partition.
 
-        What was fetched of it is dropped, and the place before is never committed after this; the new one is, with the
-        next commit. A message of it that is in hand counts no more. An offset that is not in the log is dealt with by
-        ``auto.offset.reset``.
+        Fetched messages of it are dropped. The position before is never committed after this; the new one is, with the
+        next commit. A message of it that is in hand counts no more. ``auto.offset.reset`` applies to an offset that is
+        not in the log.
 
         Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
         ``timeout`` in seconds, by default the session timeout (at least 5).
-        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` where nobody says where the log begins
-        or ends; TimeoutError; ValueError for what is no offset.
+        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` if nobody says where the log begins or
+        ends; TimeoutError; ValueError for a value that is no offset.
         """
         tp = partition_of(partition)
         deadline = self._deadline(timeout)
@@ -157,12 +160,12 @@ class PartitionControl:
     def seek_to_timestamp(
         self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Go on at the first message that is not older than a time, or at the end where there is none.
+        """Go on at the first message that is not older than a time, or at the end if there is none.
 
         Arguments: ``timestamp`` in ms since 1970 (``int(time.time() * 1000)``); ``partitions``, by default all of ours;
-        ``timeout`` as for :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended: they tell a
-        place at most a whole segment before it, or the beginning where no segment is older as a whole.
-        Returns: where each goes on. Raises: as :meth:`seek`.
+        ``timeout`` as for :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended. They tell a
+        place at most a whole segment too early, or the beginning if no whole segment is older.
+        Returns: the offset at which each goes on. Raises: as :meth:`seek`.
         """
         _check_time("seek_to_timestamp", timestamp)
         deadline = self._deadline(timeout)
@@ -180,10 +183,11 @@ class PartitionControl:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """The offset of the first message that is not older than a time; None where there is none.
+        """Return the offset of the first message that is not older than a time; None if there is none.
 
         Arguments: ``times`` in ms since 1970, of any partitions, not only ours; ``timeout`` as for :meth:`seek`.
-        Raises: :class:`BrokerUnavailableError` where a leader did not answer in time; ValueError for what is no time.
+        Raises: :class:`BrokerUnavailableError` if a leader did not answer in time; ValueError for a value that is no
+        time.
         """
         if not isinstance(times, Mapping):
             raise TypeError(f"a mapping from partitions to times is wanted, not {times!r}")
@@ -207,16 +211,16 @@ class PartitionControl:
         """Write the progress of all owned partitions now, or the given offsets as they are.
 
         Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
-        connector.commit_offsets()`` means what it says; messages that other threads hold do not.
+        connector.commit_offsets()`` means what it says. Messages that other threads hold do not count.
 
         Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
-        session timeout (at least 5). Given offsets do not move what is being consumed, and with
-        ``auto.commit.enable`` the next automatic commit writes the progress again. A partition that this member does
-        not own is written only while nobody owns it (the original writes over its owner).
-        While the connector is being shut down, a thread with a message in its hands may still commit it as long as
-        such messages are waited for.
-        Raises: :class:`OffsetCommitError` naming what could not be written, and why;
-        :class:`ConnectorClosedException`; ValueError or TypeError for what is no offset.
+        session timeout (at least 5). Given offsets do not move the consumption, and with ``auto.commit.enable`` the
+        next automatic commit writes the progress again. The offset of a partition that this member does not own is
+        written only while nobody owns it (the original overwrites its owner's).
+        During a shutdown, a thread with a message in its hands may still commit it as long as the shutdown waits for
+        such messages.
+        Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
+        :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
         """
         given = None if offsets is None else _checked_offsets(offsets)
         member = self._member
