@@ -194,7 +194,7 @@ def test_a_second_member_makes_the_first_join_again(
     eventually(lambda: first.state() == "PreparingRebalance", 20, "the second member's join")
     with pytest.raises(RebalanceInProgressError):
         first.life.heartbeat(first.who, soon())
-    # what was read is still committed while the group rebalances
+    # commits still work while the group rebalances
     assert set(first.other.commit(first.who, {TopicPartition("t", 0): 3}, soon()).values()) == {0}
     old = first.who
     joined = first.join(who=first.who)

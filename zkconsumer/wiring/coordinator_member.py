@@ -122,7 +122,7 @@ class BrokerCoordination:
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that an exchange may take with a coordinator that answers at once."""
+        """The limit of an exchange with a coordinator that answers at once, in seconds."""
         return request_timeout(self.parts.config)
 
     @property
