@@ -41,7 +41,7 @@ from zkconsumer.errors import (
 from zkconsumer.gauges import member_gauges
 from zkconsumer.member.connector_state import ConnectorState, Phase
 from zkconsumer.member.listener import ConsumerRebalanceListener
-from zkconsumer.model import ConsumerId, TopicPartition, is_offset, partition_of
+from zkconsumer.model import ConsumerId
 from zkconsumer.offsets.store import OffsetStore
 from zkconsumer.partition_control import PartitionControl
 from zkconsumer.run_loop import Serving
@@ -56,9 +56,9 @@ __all__ = ["CLOSE_WITHIN", "ZkConsumerError", "ZookeeperConsumerConnector", "con
 
 
 def consumer_id(config: ConsumerConfig) -> ConsumerId:
-    """The member's name: ``<group>_<consumer.id>``, or a generated one in the original's form.
+    """Return the member's name: ``<group>_<consumer.id>``, or a generated one in the original's form.
 
-    Its eight hexadecimal digits are the first of the unpadded form of a random UUID's upper half.
+    The eight hexadecimal digits of a generated name are the first ones of the unpadded upper half of a random UUID.
     """
     if config.consumer_id is not None:
         return ConsumerId(f"{config.group_id}_{config.consumer_id}")
@@ -146,16 +146,16 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         value_decoder: Decoder[V] | None = None,
         timeout: float | None = None,
     ) -> dict[str, list[KafkaStream[K | None, V | None]]]:
-        """Subscribe to further topics on the live connector, and return their streams; what flows already flows on.
+        """Subscribe to further topics on the live connector, and return their streams. Other streams flow on.
 
         The registration is made anew in one transaction, so that Scala members see it too. The first call may be this
         one, in place of :meth:`create_message_streams`.
 
         Arguments: as for :meth:`create_message_streams`; ``timeout`` in seconds to wait until the group knows, by
         default as long as a rebalance may take.
-        Raises: ValueError for a topic that is subscribed already, a bad one, or a connector that follows a filter;
-        :class:`RegistryUnavailableError` when ZooKeeper did not answer in time (it is done once it does);
-        :class:`ConnectorClosedException`; as :meth:`create_message_streams` where it is the first call.
+        Raises: ValueError for a bad topic, for one that is subscribed already, or if the connector follows a filter.
+        :class:`RegistryUnavailableError` if ZooKeeper did not answer in time; the subscription changes once it does.
+        :class:`ConnectorClosedException`; as :meth:`create_message_streams` if it is the first call.
         """
         _check_topics(topics)
         if not self._created:
@@ -174,11 +174,11 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         return streams
 
     def unsubscribe(self, topics: Iterable[str], timeout: float | None = None) -> None:
-        """Want these topics no more: messages in hand may be finished, what is finished is committed (with
-        ``auto.commit.enable``), the partitions are released, and the topics' streams end.
+        """Leave these topics, and end their streams.
 
-        A message of theirs that the calling thread holds counts as finished. What was fetched and not handed out is
-        left to the next owner. The last topic may go too; the member then owns nothing.
+        Messages in hand may be finished. Finished ones are committed (with ``auto.commit.enable``), then the partitions
+        are released. A message of these topics that the calling thread holds counts as finished. The next owner reads
+        what was fetched and not handed out. The last topic may go too; the member then owns nothing.
 
         Arguments: ``topics`` by name; ``timeout`` as for :meth:`add_topics`.
         Raises: ValueError for a topic that is not subscribed; otherwise as :meth:`add_topics`.
@@ -262,64 +262,11 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                     raise ConnectorClosedException("the connector was shut down while it joined the group") from e
             raise
 
-    # ---- offsets and state ----
-
-    def commit_offsets(
-        self,
-        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Write the progress of all owned partitions now, or the given offsets as they are.
-
-        Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
-        connector.commit_offsets()`` means what it says; messages that other threads hold do not.
-
-        Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
-        session timeout (at least 5). Given offsets do not move what is being consumed, and with
-        ``auto.commit.enable`` the next automatic commit writes the progress again. A partition that this member does
-        not own is written only while nobody owns it (the original writes over its owner).
-        While the connector is being shut down, a thread with a message in its hands may still commit it as long as
-        such messages are waited for.
-        Raises: :class:`OffsetCommitError` naming what could not be written, and why;
-        :class:`ConnectorClosedException`; ValueError or TypeError for what is no offset.
-        """
-        given = None if offsets is None else _checked_offsets(offsets)
-        member = self._member
-        if self._end.begun and not (member is not None and member.in_listener):
-            self._commit_while_closing(member, given)
-            return
-        if member is None or member.committer is None:
-            if given:
-                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
-            return
-        deadline = Deadline(member.request_timeout if timeout is None else timeout)
-        if given is not None:
-            member.committer.commit_given(given, deadline)
-            return
-        thread = get_native_id()
-        member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
-
-    def _commit_while_closing(self, member: GroupMember | None, offsets: Mapping[TopicPartition, int] | None) -> None:
-        """Commit what the calling thread has in its hands, while that is still waited for."""
-        held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
-        if member is None or member.committer is None or not held:
-            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
-        deadline = Deadline(self._end.remaining)
-        if offsets is not None:
-            member.committer.commit_given(offsets, deadline)
-            return
-        member.committer.commit(lambda position: position in held, deadline)
-        # the last commit may have come first: then nothing was written here
-        late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
-        if late:
-            raise ConnectorClosedException(
-                f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed"
-                " again"
-            )
+    # ---- state ----
 
     @property
     def state(self) -> ConnectorState:
-        """What the member is doing now, and what it waits for."""
+        """The present state of the member, and what it waits for."""
         member = self._member
         state = None if member is None else member.state
         if member is None or state is None:
@@ -336,17 +283,17 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         """Leave the group: readers wake and end, offsets are committed, nodes deleted, threads ended.
 
         A message that the calling thread holds counts as finished. Other threads may finish theirs until 1.8 s before
-        the timeout, and commit them. What is not finished by then is logged, raised here, and consumed again by the
-        next owner. A second call, from whatever thread, waits for the first.
+        the timeout, and commit them. Messages that are not finished by then are logged, raised here, and consumed again
+        by the next owner. A second call, from any thread, waits for the first.
 
-        May be called from a signal handler, though :func:`zkconsumer.shutdown_on_signal` does it better. Where the
-        handler interrupted its thread in the middle of a message, or while it asks for one, the call returns at once:
-        the message does not count as finished until that thread asks for the next one. There, a second call waits for
+        May be called from a signal handler, though :func:`zkconsumer.shutdown_on_signal` does it better. If the handler
+        interrupted its thread in the middle of a message, or while the thread asks for one, the call returns at once.
+        The message counts as finished only when that thread asks for the next one. A second call in a handler waits for
         no message any more.
 
         Arguments: ``timeout`` in seconds, in which this returns in any state of ZooKeeper and the brokers.
-        Raises: :class:`OffsetCommitError` naming what could not be committed (with ``auto.commit.enable``), in one
-        thread that waits; everything is closed then.
+        Raises: :class:`OffsetCommitError` naming the offsets that could not be committed (with ``auto.commit.enable``),
+        in one thread that waits; everything is closed then.
         """
         self._shut_down(finished=True, timeout=timeout)
         self._end.raise_failure()
@@ -378,7 +325,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
                 restore()
 
     def _interrupting(self) -> bool:
-        """Whether this is a signal handler that interrupted its thread while that asks for a message, or has one."""
+        """Return whether this is a signal handler that interrupted its thread in an ask, or with a message in hand."""
         member, thread = self._member, get_native_id()
         if member is None:
             return False
@@ -387,7 +334,9 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
         )
 
     def _shutting_down_below(self) -> bool:
-        """Whether the calling shutdown interrupts another one of this thread. A flag could be left behind, no frame."""
+        """Return whether this shutdown interrupts another one of its thread. A flag could be left behind; a frame
+        cannot.
+        """
         frame, found = currentframe(), 0
         while frame is not None:
             found += frame.f_code is _SHUT_DOWN and frame.f_locals.get("self") is self
@@ -428,7 +377,7 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
             self._end.end(failure, complete=complete)
 
     def left_to_parent(self, parent: int) -> None:
-        """For :mod:`zkconsumer.fork_guard`: in a forked process this is an empty shell; process ``parent`` reads on."""
+        """Become an empty shell in a forked process; process ``parent`` reads on. See :mod:`zkconsumer.fork_guard`."""
         member = self._left = self._member  # kept: nothing of it is to be finalised here
         self._create_lock = Lock()
         self._forked = ForkedProcessError(
@@ -471,19 +420,6 @@ class ZookeeperConsumerConnector(PartitionControl, Serving):
 
 
 _SHUT_DOWN = ZookeeperConsumerConnector._shut_down.__code__
-
-
-def _checked_offsets(
-    offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
-) -> dict[TopicPartition, int]:
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
-    found = {partition_of(tp): offset for tp, offset in offsets.items()}
-    for tp, offset in found.items():
-        if not is_offset(offset):
-            kind = TypeError if isinstance(offset, bool) or not isinstance(offset, int) else ValueError
-            raise kind(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
-    return found
 
 
 def _check_topics(topics: Mapping[str, int]) -> None:

@@ -20,11 +20,11 @@ class Deadline:
         self.at: float | None = None if seconds is None else monotonic() + seconds
 
     def remaining(self) -> float | None:
-        """Seconds left, never negative; None where there is no end."""
+        """Return the seconds left, never negative; None without an end."""
         return None if self.at is None else max(0.0, self.at - monotonic())
 
     def earlier(self, seconds: float) -> Deadline:
-        """The deadline so many seconds before this one, for what is to leave time to the steps after it."""
+        """Return the deadline so many seconds before this one, which leaves time to later steps."""
         found = Deadline(None)
         found.at = None if self.at is None else self.at - seconds
         return found
@@ -35,6 +35,6 @@ class Deadline:
         return self.at is not None and monotonic() >= self.at
 
     def bounded(self, seconds: float) -> float:
-        """The seconds a single step may take: ``seconds``, or less where less remains."""
+        """Return the seconds that a single step may take: ``seconds``, or less if less remains."""
         left = self.remaining()
         return seconds if left is None else min(seconds, left)

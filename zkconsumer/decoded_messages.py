@@ -16,7 +16,7 @@ from zkconsumer.streams import MessageAndMetadata
 def message_class(
     key_decoder: Callable[[bytes], Any] | None, value_decoder: Callable[[bytes], Any] | None
 ) -> type[MessageAndMetadata[Any, Any]]:
-    """The class of messages whose ``key`` and ``value`` go through these decoders (None: stay bytes)."""
+    """Return the class of messages whose ``key`` and ``value`` go through these decoders (None: they stay bytes)."""
     members: dict[str, Any] = {"__slots__": (), "__doc__": MessageAndMetadata.__doc__}
     if key_decoder is not None:
         members["key"] = _decoded("key", key_decoder)

@@ -1,7 +1,7 @@
-"""From a message's bytes to what the application wants: decoders for keys and values. Pure; any thread.
+"""Decoders for keys and values: from the bytes of a message to the application's objects. Pure; any thread.
 
 A decoder is any callable that takes bytes. It is called each time ``message.key`` or ``message.value`` is read, as in
-the original since KAFKA-1140, so a message that cannot be decoded is still handed out, finished and committed like any
+the original since KAFKA-1140. So a message that cannot be decoded is still handed out, finished and committed like any
 other. None (no key, or a tombstone) stays None and is never given to a decoder.
 
 Mirrors the original's ``kafka.serializer``.
@@ -42,7 +42,7 @@ class StringDecoder:
         codecs.lookup(encoding)  # an unknown one is the caller's mistake: LookupError here and not at each message
 
     def __call__(self, data: bytes) -> str:
-        """The text. Raises UnicodeDecodeError."""
+        """Return the text. Raises UnicodeDecodeError."""
         return data.decode(self._encoding, self._errors)
 
     def __repr__(self) -> str:

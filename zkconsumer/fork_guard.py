@@ -1,10 +1,10 @@
-"""What becomes of connectors in a process that was forked: nothing of theirs works there, and it says so.
+"""The fork guard: connectors in a forked process are empty shells that say so.
 
-A forked process has a copy of everything but the threads. Without this its readers would hand out again what the
-parent hands out, then wait for ever, and a shutdown in it would cut the connections that it shares with the parent.
+A forked process has a copy of everything but the threads. Without the guard its readers would hand out the parent's
+messages again, then wait for ever. A shutdown in it would cut the connections that it shares with the parent.
 
-Threads: what Python calls after a fork runs in the child's only thread, and takes none of our locks: another thread
-may have held one. The original knows no forks; a JVM cannot.
+Threads: Python calls the guard in the child's only thread. It takes none of our locks, because another thread may have
+held one. The original knows no forks; a JVM cannot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 
 class Shared(Protocol):
-    """What threads, connections and a session belong to."""
+    """The owner of threads, connections and a session."""
 
     def left_to_parent(self, parent: int) -> None:
         """Become an empty shell that says so: the process was just forked from ``parent``."""
@@ -25,7 +25,7 @@ _shared: WeakSet[Shared] = WeakSet()
 
 
 def watch(owner: Shared) -> None:
-    """From now on tell it of a fork, as long as it lives."""
+    """Tell it of every fork from now on, as long as it lives."""
     _shared.add(owner)
 
 

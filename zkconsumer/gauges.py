@@ -1,8 +1,8 @@
-"""A member's gauges: what can be looked up when somebody asks, under the original's names. Any thread.
+"""A member's gauges: values that are looked up when somebody asks, under the original's names. Any thread.
 
-Differs from the original on purpose: there ``MaxLag`` is 0 when nothing is fetched, so that a partition without a
-leader looks healthy; here it is infinite while the lag of any owned partition is not known. What the original does not
-tell is under ``zkconsumer:type=Member``.
+Differs from the original on purpose. There ``MaxLag`` is 0 when nothing is fetched, so that a partition without a
+leader looks healthy. Here it is infinite while the lag of any owned partition is unknown. Gauges that the original does
+not have are under ``zkconsumer:type=Member``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNKNOWN_LAG = -1
 
 
 def member_gauges(member: GroupMember) -> _Found:
-    """All gauges of a member now."""
+    """Yield all gauges of a member with their present values."""
     client = (("clientId", member.config.client_id),)
     group = (*client, ("groupId", member.config.group_id))
     positions = member.positions()

@@ -1,13 +1,13 @@
-"""The numbers that tell how a member does, under the original's names, in a plain registry.
+"""The metrics of a member, under the original's names, in a plain registry.
 
-Threads: instruments are fed by whichever thread does the work, once a chunk, a request or a round and never once a
-message, or later for several at once; a small lock guards each. :meth:`Metrics.snapshot` is any thread's, and may be
-called by a signal handler in the middle of all this: a thread that has a lock is let in again. There is no thread of
-its own, no clock that ticks: rates are brought up to date when they are fed or read.
+Threads: the thread that does the work feeds an instrument, once a chunk, a request or a round. It never does so once a
+message, but later for several at once. A small lock guards each instrument. Any thread may call
+:meth:`Metrics.snapshot`, also a signal handler in the middle of all this: a thread that has a lock is let in again.
+There is no thread for metrics, and no ticking clock: rates are brought up to date when they are fed or read.
 
-Mirrors the original's Yammer metrics: names, tags, what a meter, timer or histogram tells. Differs on purpose: a
-registry belongs to one connector (there all share one, and a shutdown removes those of other clients whose id begins
-alike), and percentiles are of the last values, not of a sample of all.
+Mirrors the original's Yammer metrics: names, tags, the values of a meter, timer or histogram. Differs on purpose. A
+registry belongs to one connector; there all connectors share one, and a shutdown removes the metrics of other clients
+whose id begins alike. Percentiles are of the last values, not of a sample of all.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class Meter:
         self._rates: list[float] | None = None
 
     def mark(self, events: int = 1) -> None:
-        """Something happened, so many times."""
+        """Count events."""
         with self._lock:
             self._tick()
             self._count += events
             self._fresh += events
 
     def value(self) -> MeterValue:
-        """The numbers now."""
+        """Return the present numbers."""
         with self._lock:
             self._tick()
             seconds = self._clock() - self._began
@@ -128,11 +128,11 @@ class Histogram:
         self._last: deque[float] = deque(maxlen=KEPT)
 
     def update(self, size: float) -> None:
-        """Another value."""
+        """Add a value."""
         self.update_all((size,))
 
     def update_all(self, sizes: Sequence[float]) -> None:
-        """More values, at least one, in their order."""
+        """Add values, at least one, in their order."""
         with self._lock:
             self._count += len(sizes)
             self._sum += sum(sizes)
@@ -140,7 +140,7 @@ class Histogram:
             self._last.extend(sizes)
 
     def value(self) -> HistogramValue:
-        """The numbers now; all 0 where there was no value."""
+        """Return the present numbers; all 0 if there was no value."""
         with self._lock:
             count, total, least, most, last = self._count, self._sum, self._min, self._max, sorted(self._last)
         if not count:
@@ -157,16 +157,16 @@ class Timer:
         self._histogram = Histogram()
 
     def update(self, seconds: float) -> None:
-        """Something took so long."""
+        """Add a duration."""
         self.update_all((seconds,))
 
     def update_all(self, seconds: Sequence[float]) -> None:
-        """Several things took so long, at least one."""
+        """Add durations, at least one."""
         self._meter.mark(len(seconds))
         self._histogram.update_all([each * 1000 for each in seconds])
 
     def value(self) -> TimerValue:
-        """The numbers now."""
+        """Return the present numbers."""
         return TimerValue(self._meter.value(), self._histogram.value())
 
 
@@ -179,10 +179,12 @@ SOON = 1.0
 
 
 class Backlog(Generic[Item]):
-    """What instruments are told of later, for several at once: to tell four of them of one small message takes as long
-    as all that is done with it. Any thread adds; a queue that needs no lock is between them and who tells.
+    """A queue of items that instruments are told of later, several at once.
 
-    Arguments: ``tell`` feeds the instruments with what has happened, at least one item.
+    Telling four instruments of one small message takes as long as all other work on it. Any thread adds; the queue
+    needs no lock.
+
+    Arguments: ``tell`` feeds the instruments with at least one item.
     """
 
     def __init__(self, metrics: Metrics, tell: Callable[[Sequence[Item]], None]) -> None:
@@ -228,27 +230,25 @@ class Metrics:
         self._late: list[WeakMethod[Callable[[], None]]] = []
 
     def meter(self, name: MetricName) -> Meter:
-        """The meter of that name."""
+        """Return the meter of that name."""
         return self._get(name, Meter)
 
     def histogram(self, name: MetricName) -> Histogram:
-        """The histogram of that name."""
+        """Return the histogram of that name."""
         return self._get(name, Histogram)
 
     def timer(self, name: MetricName) -> Timer:
-        """The timer of that name."""
+        """Return the timer of that name."""
         return self._get(name, Timer)
 
     def remove(self, names: Iterable[MetricName]) -> None:
-        """Show these no more: what they told of is gone. Whoever still feeds one does so in vain."""
+        """Show these no more: their subject is gone. Feeding one of them has no effect any more."""
         with self._lock:
             for name in names:
                 self._instruments.pop(name, None)
 
     def late(self, feed: Callable[[], None]) -> None:
-        """Call this method before each snapshot, as long as its object is there: it feeds instruments with what was
-        not worth the time at once.
-        """
+        """Call this method before each snapshot while its object lives: it feeds instruments with postponed items."""
         with self._lock:
             self._late = [known for known in self._late if known() is not None]
             self._late.append(WeakMethod(feed))
@@ -259,7 +259,7 @@ class Metrics:
             self._gauges.append(gauges)
 
     def snapshot(self) -> Mapping[MetricName, Value]:
-        """Every metric with its value now."""
+        """Return every metric with its present value."""
         with self._lock:
             late = list(self._late)
         for known in late:

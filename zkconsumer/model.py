@@ -1,7 +1,8 @@
 """The values that everything else speaks about. Pure: no threads, no clock, no I/O.
 
-Every offset is "next to ...": the fetched offset is the next one to ask for, the consumed offset the next one to hand
-out (or, while a message is in the user's hands, that message's own), the committed offset the next one after a restart.
+Every offset is "next to ...". The fetched offset is the next one to ask for. The consumed offset is the next one to
+hand out or, while a message is in the user's hands, that message's own. The committed offset is the next one after a
+restart.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a broker is reached.
+    """The address of a broker.
 
     ``generation`` is the version of the JSON it registered with in ZooKeeper (1: 0.8, 2: 0.9, 3: 0.10.0, 4: 0.10.2 to
-    2.6, 5: 2.7 and later); from 3 on the broker can be asked which requests it understands.
+    2.6, 5: 2.7 and later). From 3 on the broker can be asked which requests it understands.
     """
 
     broker_id: int
@@ -93,12 +94,12 @@ class Endpoint:
 
 
 def thread_id(consumer: ConsumerId, number: int) -> ThreadId:
-    """The id of a member's ``number``-th stream, counted from 0."""
+    """Return the id of a member's ``number``-th stream, counted from 0."""
     return ThreadId(f"{consumer}-{number}")
 
 
 def utf16_key(text: str) -> bytes:
-    """Sort key of Java's ``String.compareTo``: by UTF-16 code units, not by code points."""
+    """Return the sort key of Java's ``String.compareTo``: UTF-16 code units, not code points."""
     return text.encode("utf-16-be", "surrogatepass")
 
 

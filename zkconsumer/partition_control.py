@@ -1,8 +1,7 @@
-"""What an application may do with the partitions that its member owns: look, pause, move.
+"""The calls of an application that concern single partitions: look, pause, move, commit.
 
-Part of the façade. A plain pair (topic, number) will do for a partition everywhere; what is none raises TypeError.
-Any thread may call it, also the listener's; what changes positions is done by the group's thread, which is asked and
-waited for.
+Part of the façade. A plain pair (topic, number) will do for a partition everywhere; anything else raises TypeError. Any
+thread may call, also the listener's. Only the group thread changes positions; callers ask it and wait.
 
 The original has nothing of this but ``commitOffsets``; names and meanings follow Kafka's newer consumer.
 """
@@ -10,11 +9,12 @@ The original has nothing of this but ``commitOffsets``; names and meanings follo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from threading import get_native_id
 from typing import Literal
 
 from zkconsumer.core.partition_position import PartitionPosition
 from zkconsumer.deadline import Deadline
-from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, PartitionNotOwnedError
+from zkconsumer.errors import ConnectorClosedException, ForkedProcessError, OffsetCommitError, PartitionNotOwnedError
 from zkconsumer.fetch.fetcher import EARLIEST, LATEST
 from zkconsumer.metrics import MetricName, Value
 from zkconsumer.model import PartitionLike, TopicPartition, is_offset, partition_of, partitions_of
@@ -31,7 +31,7 @@ BEYOND_MS = 10**14
 
 
 def _check_time(what: object, time: object) -> None:
-    """Raise ValueError for what is no time in ms since 1970, or surely in another unit."""
+    """Raise ValueError for anything that is no time in ms since 1970, or surely in another unit."""
     if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time < 1 << 63:
         advice = "; write int(seconds * 1000)" if isinstance(time, float) else ""
         raise ValueError(f"{what}: a time is a whole number of ms since 1970, not {time!r}{advice}")
@@ -51,34 +51,36 @@ class PartitionControl:
     # ---- looking ----
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this member owns now."""
+        """Return the partitions that this member owns now."""
         return frozenset(self._positions())
 
     def position(self, partition: PartitionLike) -> int | None:
-        """The offset of the next message to be handed out; None while the start is not known yet.
+        """Return the offset of the next message to hand out; None while the start is not known yet.
 
         Raises: :class:`PartitionNotOwnedError`.
         """
         return self._position(partition_of(partition)).finished(including_held=True)
 
     def committed(self, partition: PartitionLike) -> int | None:
-        """The offset that was last read from or written to where offsets are kept; None where nothing is stored yet.
+        """Return the offset that was last read from, or written to, the store of offsets; None if nothing is stored
+        yet.
 
         Raises: :class:`PartitionNotOwnedError`.
         """
         return self._position(partition_of(partition)).committed
 
     def lag(self) -> dict[TopicPartition, int | None]:
-        """For each partition of ours how many messages it has beyond those that are finished.
+        """Return for each owned partition how many messages follow those that are finished.
 
-        None where that is not known: nothing was fetched yet, or nobody leads the partition now. By the high watermark
-        of the last fetch, so that of a paused partition is as old as the pause. With ``isolation.level=read_committed``
-        it ends at the last stable offset: what a transaction that is still open holds back is not counted.
+        None if that is not known: nothing was fetched yet, or nobody leads the partition now. The high watermark of the
+        last fetch counts, so the lag of a paused partition is as old as the pause. With
+        ``isolation.level=read_committed`` the last stable offset counts: messages that an open transaction holds back
+        are left out.
         """
         return {} if self._member is None else self._member.lags()
 
     def metrics(self) -> Mapping[MetricName, Value]:
-        """Every metric of this member with its value now, under the original's names.
+        """Return every metric of this member with its value now, under the original's names.
 
         A name is (group, type, name, tags); its text is the one that JMX shows, such as
         ``kafka.consumer:type=ConsumerTopicMetrics,name=MessagesPerSec,clientId=readers,topic=events``. Values are
@@ -90,9 +92,11 @@ class PartitionControl:
     # ---- pausing ----
 
     def pause(self, partitions: Iterable[PartitionLike]) -> None:
-        """Fetch and hand out nothing of these until :meth:`resume`; they stay ours, and others of a stream flow on.
+        """Fetch and hand out nothing of these until :meth:`resume`. They stay ours, and other partitions of a stream
+        flow on.
 
-        A message that is in hand stays so. What a rebalance takes away is no longer paused when it comes back.
+        A message that is in hand stays so. A partition that a rebalance takes away is no longer paused when it comes
+        back.
         Raises: :class:`PartitionNotOwnedError` for the first that is not ours; those before it are paused.
         """
         for tp in partitions_of(partitions):
@@ -107,7 +111,7 @@ class PartitionControl:
             self._gate(tp, paused=False)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the partitions that are paused."""
         return frozenset(tp for tp, position in self._positions().items() if position.paused)
 
     def _gate(self, tp: TopicPartition, *, paused: bool) -> None:
@@ -132,14 +136,14 @@ class PartitionControl:
     ) -> None:
         """Go on at another offset of a partition.
 
-        What was fetched of it is dropped, and the place before is never committed after this; the new one is, with the
-        next commit. A message of it that is in hand counts no more. An offset that is not in the log is dealt with by
-        ``auto.offset.reset``.
+        Fetched messages of it are dropped. The position before is never committed after this; the new one is, with the
+        next commit. A message of it that is in hand counts no more. ``auto.offset.reset`` applies to an offset that is
+        not in the log.
 
         Arguments: ``offset``, or the word for the beginning or the end of the log, which its leader is asked for;
         ``timeout`` in seconds, by default the session timeout (at least 5).
-        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` where nobody says where the log begins
-        or ends; TimeoutError; ValueError for what is no offset.
+        Raises: :class:`PartitionNotOwnedError`; :class:`BrokerUnavailableError` if nobody says where the log begins or
+        ends; TimeoutError; ValueError for a value that is no offset.
         """
         tp = partition_of(partition)
         deadline = self._deadline(timeout)
@@ -156,12 +160,12 @@ class PartitionControl:
     def seek_to_timestamp(
         self, timestamp: int, partitions: Iterable[PartitionLike] | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Go on at the first message that is not older than a time, or at the end where there is none.
+        """Go on at the first message that is not older than a time, or at the end if there is none.
 
         Arguments: ``timestamp`` in ms since 1970 (``int(time.time() * 1000)``); ``partitions``, by default all of ours;
-        ``timeout`` as for :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended: they tell a
-        place at most a whole segment before it, or the beginning where no segment is older as a whole.
-        Returns: where each goes on. Raises: as :meth:`seek`.
+        ``timeout`` as for :meth:`seek`. Brokers before 0.10.1 know only when segments of the log ended. They tell a
+        place at most a whole segment too early, or the beginning if no whole segment is older.
+        Returns: the offset at which each goes on. Raises: as :meth:`seek`.
         """
         _check_time("seek_to_timestamp", timestamp)
         deadline = self._deadline(timeout)
@@ -179,10 +183,11 @@ class PartitionControl:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """The offset of the first message that is not older than a time; None where there is none.
+        """Return the offset of the first message that is not older than a time; None if there is none.
 
         Arguments: ``times`` in ms since 1970, of any partitions, not only ours; ``timeout`` as for :meth:`seek`.
-        Raises: :class:`BrokerUnavailableError` where a leader did not answer in time; ValueError for what is no time.
+        Raises: :class:`BrokerUnavailableError` if a leader did not answer in time; ValueError for a value that is no
+        time.
         """
         if not isinstance(times, Mapping):
             raise TypeError(f"a mapping from partitions to times is wanted, not {times!r}")
@@ -195,6 +200,61 @@ class PartitionControl:
         strange = self._live().seek(offsets, deadline)
         if strange:
             raise PartitionNotOwnedError(f"not owned by this member: {', '.join(map(str, sorted(strange)))}")
+
+    # ---- committing ----
+
+    def commit_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Write the progress of all owned partitions now, or the given offsets as they are.
+
+        Without ``offsets``, a message that the calling thread holds counts as finished, so ``process(m);
+        connector.commit_offsets()`` means what it says. Messages that other threads hold do not count.
+
+        Arguments: ``offsets`` maps partitions to the next offset to consume; ``timeout`` in seconds, by default the
+        session timeout (at least 5). Given offsets do not move the consumption, and with ``auto.commit.enable`` the
+        next automatic commit writes the progress again. The offset of a partition that this member does not own is
+        written only while nobody owns it (the original overwrites its owner's).
+        During a shutdown, a thread with a message in its hands may still commit it as long as the shutdown waits for
+        such messages.
+        Raises: :class:`OffsetCommitError` naming the offsets that could not be written, and why;
+        :class:`ConnectorClosedException`; ValueError or TypeError for a value that is no offset.
+        """
+        given = None if offsets is None else _checked_offsets(offsets)
+        member = self._member
+        if self._end.begun and not (member is not None and member.in_listener):
+            self._commit_while_closing(member, given)
+            return
+        if member is None or member.committer is None:
+            if given:
+                raise OffsetCommitError("not connected: create streams first (an empty mapping makes none)")
+            return
+        deadline = Deadline(member.request_timeout if timeout is None else timeout)
+        if given is not None:
+            member.committer.commit_given(given, deadline)
+            return
+        thread = get_native_id()
+        member.committer.commit(lambda position: member.delivery.held_by(position, thread), deadline)
+
+    def _commit_while_closing(self, member: GroupMember | None, offsets: Mapping[TopicPartition, int] | None) -> None:
+        """Commit what the calling thread has in its hands, while that is still waited for."""
+        held = {} if member is None else {p: p.finished(including_held=True) for p in member.in_hand(get_native_id())}
+        if member is None or member.committer is None or not held:
+            raise self._forked or ConnectorClosedException("the connector was shut down; its last commit is done")
+        deadline = Deadline(self._end.remaining)
+        if offsets is not None:
+            member.committer.commit_given(offsets, deadline)
+            return
+        member.committer.commit(lambda position: position in held, deadline)
+        # the last commit may have come first: then nothing was written here
+        late = [f"{position.tp} at {position.consumed}" for position, end in held.items() if position.committed != end]
+        if late:
+            raise ConnectorClosedException(
+                f"the connector was shut down, and its last commit was done without {', '.join(late)}: it is consumed"
+                " again"
+            )
 
     # ---- inside ----
 
@@ -219,3 +279,16 @@ class PartitionControl:
         if position is None:
             raise PartitionNotOwnedError(f"{tp} is not owned by this member")
         return position
+
+
+def _checked_offsets(
+    offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+) -> dict[TopicPartition, int]:
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"a mapping from partitions to offsets is wanted, not {offsets!r}")
+    found = {partition_of(tp): offset for tp, offset in offsets.items()}
+    for tp, offset in found.items():
+        if not is_offset(offset):
+            kind = TypeError if isinstance(offset, bool) or not isinstance(offset, int) else ValueError
+            raise kind(f"{tp}: an offset is a whole number from 0 on of 64 bits, not {offset!r}")
+    return found

@@ -56,14 +56,15 @@ class Serving:
     _running: _Run | None = None
 
     def messages(self, streams: Sequence[KafkaStream[K, V]] | None = None) -> MergedStreams[K, V]:
-        """All streams of this connector as one, to be read in one thread: ``for message in connector.messages()``.
+        """Return all streams of this connector as one, to be read in one thread: ``for message in
+        connector.messages()``.
 
         Streams are served in turn, so that none starves; the order of each partition stays. A message is finished when
         the next one is asked for; commits, errors and timeouts are those of streams. The streams of topics that are
-        added or unsubscribed later come and go. Each call gives the same object, which goes on where it was.
+        added or unsubscribed later come and go. Each call returns the same object, which goes on where it was.
 
         Arguments: ``streams`` reads these alone, through an object of its own.
-        Raises: ValueError where no streams were created, or while :meth:`run` reads them;
+        Raises: ValueError if no streams were created, or while :meth:`run` reads them;
         :class:`ConnectorClosedException`.
         """
         if streams is not None:
@@ -93,23 +94,23 @@ class Serving:
         same time. A message is finished when the handler has returned, and is committed as with streams
         (``auto.commit.enable``, or ``commit_offsets()`` inside the handler, which counts its message as finished).
 
-        An exception of the handler ends it all: its message is not committed, the other workers finish theirs, the
-        connector is shut down, and the exception is raised here, with a note that tells the position. So are what
-        streams raise (a message that cannot be read, a refused login) and KeyboardInterrupt. ``shutdown()`` from
-        anywhere, also from the handler or a signal handler, lets this return when all handlers have returned. So does a
-        signal of ``stop_on``: messages in hand are finished and committed, and this returns. After a second signal no
-        handler is waited for any more; a third does what it did before. What could not be committed is raised here.
-        When no
-        worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
-        ``consumer.timeout.action=end``); the connector lives on, and may be run again.
+        An exception of the handler ends the run. Its message is not committed, and the other workers finish theirs.
+        Then the connector is shut down, and the exception is raised here, with a note that tells the position.
+        Exceptions of streams (a message that cannot be read, a refused login) and KeyboardInterrupt do the same.
+        ``shutdown()`` from anywhere, also from the handler or a signal handler, lets this return when all handlers have
+        returned. So does a signal of ``stop_on``: messages in hand are finished and committed. After a second signal no
+        handler is waited for any more; a third does what it did before. Offsets that could not be committed are raised
+        here.
+        When no worker had a message for ``consumer.timeout.ms``, it raises ConsumerTimeoutException (or returns, with
+        ``consumer.timeout.action=end``). The connector lives on, and may be run again.
 
-        Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams
-        as for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers``
-        threads share the streams; more than there are streams are of no use. Decoders as for
-        ``create_message_streams``. ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with
-        ``shutdown_timeout`` seconds for the shutdown, as for :func:`zkconsumer.shutdown_on_signal`.
-        Raises: as ``create_message_streams``; ValueError and TypeError for what makes no sense;
-        :class:`OffsetCommitError` naming what a shutdown could not commit.
+        Arguments: ``topics``: one, or several, with a stream for each worker; or a mapping to the numbers of streams as
+        for ``create_message_streams``; or a filter; None: the streams that were created before. ``workers`` threads
+        share the streams; more than there are streams are of no use. Decoders as for ``create_message_streams``.
+        ``stop_on`` by number (``(SIGTERM, SIGINT)``), in the main thread only, with ``shutdown_timeout`` seconds for
+        the shutdown, as for :func:`zkconsumer.shutdown_on_signal`.
+        Raises: as ``create_message_streams``; ValueError and TypeError for arguments that make no sense;
+        :class:`OffsetCommitError` naming the offsets that a shutdown could not commit.
         """
         if not callable(handler):
             raise TypeError(f"the handler must be callable with a message, not {handler!r}")

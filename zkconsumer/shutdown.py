@@ -24,7 +24,7 @@ LATE = 0.3
 
 
 def check_seconds(timeout: float) -> None:
-    """Raise TypeError or ValueError for what is no time for a shutdown."""
+    """Raise TypeError or ValueError for a value that is no time for a shutdown."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(f"timeout: a number of seconds is wanted, not {timeout!r}")
     if not 0 <= timeout < math.inf:
@@ -37,7 +37,7 @@ class _Begun(NamedTuple):
 
 
 class Closing:
-    """Says whether a connector is being shut down, by whom, until when, and what came of it."""
+    """The end of one connector: whether it has begun, who closes, its deadline, and its result."""
 
     def __init__(self) -> None:
         self.over = False
@@ -68,7 +68,7 @@ class Closing:
         return self._begun[None].closer if self._begun else 0
 
     def left_undone(self, thread: int) -> bool:
-        """Whether an exception interrupted the close.
+        """Return whether an exception interrupted the close.
 
         Arguments: ``thread`` is the native identifier of the calling thread, which is not closing now.
         """
@@ -76,7 +76,7 @@ class Closing:
 
     @property
     def remaining(self) -> float:
-        """Seconds that the close still has; 0 before it begins."""
+        """The seconds that the close still has; 0 before it begins."""
         return self._begun[None].deadline.bounded(86_400.0) if self._begun else 0.0
 
     def end(self, failure: OffsetCommitError | None = None, *, complete: bool = True) -> None:

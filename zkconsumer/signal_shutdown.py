@@ -1,9 +1,9 @@
 """Shutting a connector down on a signal: the message in hand is finished and committed, and the loop ends.
 
-A signal handler runs in the main thread between any two steps of it, perhaps while that thread holds one of our locks,
-and perhaps late: a main thread that waits for a lock may run no handler for as long as it waits. So the interpreter
+A signal handler runs in the main thread between any two steps of it, perhaps while that thread holds one of our locks.
+It may also run late: a main thread that waits for a lock may run no handler for as long as it waits. So the interpreter
 itself writes each signal to a socket (``signal.set_wakeup_fd``). A thread of our own (``<consumer>-signals``) reads it
-there and has the connector shut down, while the main thread goes on with its message. The handler only counts. Where
+there and has the connector shut down, while the main thread goes on with its message. The handler only counts. If
 somebody else has set such a descriptor (asyncio does), the handler writes to the socket.
 
 The original leaves signals to the application: a shutdown hook of the JVM runs on a thread of its own.
@@ -179,7 +179,7 @@ class ShutdownOnSignal:
     ) -> None:
         """Restore the handlers. If a signal came, wait for the end of the connector.
 
-        Raises: :class:`OffsetCommitError` for what could not be committed, unless an exception leaves already.
+        Raises: :class:`OffsetCommitError` for offsets that could not be committed, unless an exception leaves already.
         """
         connector = self._connector()
         try:
@@ -230,8 +230,8 @@ def shutdown_on_signal(connector: Stoppable, *signals: int, timeout: float = CLO
 def in_signal_handler() -> bool:
     """Return whether the caller runs in a signal handler, which interrupted the main thread somewhere.
 
-    Python calls a handler with the frame that it interrupts, which is then the handler's caller; nothing else is called
-    with its own caller (a debugger's functions are, for which the same is true: they interrupt).
+    Python calls a handler with the frame that it interrupts, which is then the handler's caller. Nothing else is called
+    with its own caller, except the functions of a debugger, which interrupt as well.
     """
     if current_thread() is not main_thread():
         return False

@@ -38,25 +38,25 @@ class Delivery:
         self._merged: dict[int, ref[MergedStreams[Any, Any]]] = {}  # any thread: one step of the interpreter each
 
     def add(self, topic: str, streams: Iterable[KafkaStream[Any, Any]]) -> None:
-        """From now on these are the streams of ``topic``, in thread order."""
+        """Make these the streams of ``topic``, in thread order."""
         for number, stream in enumerate(streams):
             self._streams[topic, number] = stream
 
     def add_merged(self, merged: MergedStreams[Any, Any]) -> None:
-        """Streams may be read through this too."""
+        """Note that streams may be read through this too."""
         known, key = self._merged, id(merged)
         known[key] = ref(merged, lambda _: known.pop(key, None))
 
     def streams_of(self, topic: str, count: int) -> list[KafkaStream[Any, Any]]:
-        """The streams of a topic, in thread order."""
+        """Return the streams of a topic, in thread order."""
         return [self._streams[topic, number] for number in range(count)]
 
     def streams(self) -> list[tuple[str, int, KafkaStream[Any, Any]]]:
-        """Every stream with its topic (:data:`ANY_TOPIC` for a filter's) and number."""
+        """Return every stream with its topic (:data:`ANY_TOPIC` for a filter's) and number."""
         return [(topic, number, stream) for (topic, number), stream in list(self._streams.items())]
 
     def stream_of(self, position: PartitionPosition) -> KafkaStream[Any, Any]:
-        """The stream that hands out this partition."""
+        """Return the stream that hands out this partition."""
         number = int(position.thread[len(self._consumer) + 1 :])
         streams = self._streams
         return streams[position.topic, number] if (position.topic, number) in streams else streams[ANY_TOPIC, number]
@@ -64,16 +64,16 @@ class Delivery:
     # ---- who reads ----
 
     def places(self) -> dict[StreamKey, Place]:
-        """Where each stream stands whose reader does something else.
+        """Return the place of each stream whose reader does something else.
 
-        A stream waits for its reader where a message is in hand or there is one to be read; not where the user has
-        paused what is in hand, nor for a message in hand alone of what is no longer ours.
+        A stream waits for its reader if a message is in hand, or there is one to read. It does not wait while the user
+        has paused the partition in hand, nor for a message in hand alone of a partition that is no longer ours.
         """
         found = {}
         for topic, number, stream in self.streams():
             queue = stream.queue
             asks, taken, head = queue.asks, queue.taken, queue.head
-            if queue.closed or stream.being_asked:
+            if queue.closed or stream.being_read:
                 continue
             if taken is not None:
                 position = taken.position
@@ -88,9 +88,9 @@ class Delivery:
         return found
 
     def came_back(self, key: StreamKey, place: Place) -> bool:
-        """Whether the reader of a stream has asked it for something since it stood there (or the stream is gone)."""
+        """Return whether the reader of a stream has asked it for something since that place, or the stream is gone."""
         stream = self._streams.get(key)
-        return stream is None or stream.queue.closed or stream.being_asked or stream.queue.asks != place.asks
+        return stream is None or stream.queue.closed or stream.being_read or stream.queue.asks != place.asks
 
     # ---- for the group's thread ----
 
@@ -130,7 +130,7 @@ class Delivery:
         self._lease.wake()
 
     def fail(self, position: PartitionPosition, error: OffsetConflictError | LogTruncatedError) -> None:
-        """Raise ``error`` to whoever reads the stream of this partition, until the position ends."""
+        """Raise ``error`` to the reader of the stream of this partition, until the position ends."""
         self.stream_of(position).queue.fail(position, error)
 
     def refuse(self, error: Exception | None) -> None:
@@ -139,7 +139,7 @@ class Delivery:
             stream.queue.fail_readers(error)
 
     def left_to_parent(self, error: Exception) -> None:
-        """In a forked process: make every reader raise ``error``, without a lock."""
+        """Make every reader raise ``error`` in a forked process, without a lock."""
         for stream in list(self._streams.values()):
             stream.left_to_parent(error)
         for merged in self._merged_alive():
@@ -152,11 +152,11 @@ class Delivery:
         self._lease.wake()
 
     def interrupted(self, thread: int) -> bool:
-        """Whether that thread, which calls this, is in the middle of asking one of the streams for a message."""
+        """Return whether that thread, which calls this, is in the middle of asking one of the streams for a message."""
         return any(reader.interrupted(thread) for reader in self._readers())
 
     def returning(self, thread: int) -> bool:
-        """Whether that thread is in an ask whose message, or rows, have not reached its caller yet."""
+        """Return whether that thread is in an ask whose message, or rows, have not reached its caller yet."""
         return any(reader.returning(thread) for reader in self._readers())
 
     def _readers(self) -> list[KafkaStream[Any, Any] | MergedStreams[Any, Any]]:
@@ -166,8 +166,9 @@ class Delivery:
         return [merged for known in list(self._merged.values()) if (merged := known()) is not None]
 
     def held_by(self, position: PartitionPosition, thread: int) -> bool:
-        """Whether that thread reads the stream of this partition, is not asking for a message right now, and has got
-        what it asked for last.
+        """Return whether that thread holds what it got last from the stream of this partition.
+
+        It does if it reads the stream, is not asking for a message right now, and has got what it asked for.
         """
         stream = self.stream_of(position)
         return stream.held_by(thread) and not any(merged.withholds(stream) for merged in self._merged_alive())

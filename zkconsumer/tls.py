@@ -24,14 +24,7 @@ class PemFile(NamedTuple):
 def client_context(
     *, trusted: PemFile, certificate: PemFile, key: PemFile, password: str | None, check_hostname: bool
 ) -> ssl.SSLContext:
-    """A context for connections to servers, whose certificates it always verifies.
-
-    Arguments: ``trusted`` is a file (or a directory made by ``openssl rehash``) of the authorities to trust, the
-    system's where none is given; ``certificate`` holds our own certificate and its chain, and the private key too
-    unless ``key`` names another file; ``password`` is the private key's; ``check_hostname``: the certificate must also
-    name the host that we connect to.
-    Raises ConfigException naming the property whose file cannot be used.
-    """
+    """Return a context for connections to servers, whose certificates it always verifies."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname

@@ -1,7 +1,4 @@
-"""The version of this package, and the builds of Python that it refuses.
-
-setup.cfg reads ``VERSION`` without importing the package, so this module imports nothing of it.
-"""
+"""The version of this package, in a module that imports nothing."""
 
 import sysconfig
 

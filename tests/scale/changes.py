@@ -1,10 +1,12 @@
-"""What a change of a group costs, simulated: for our code and for the original's algorithm, at any size.
+"""The simulated cost of a change of a group: for our code and for the original's algorithm, at any size.
 
-A group of ``members`` shares one topic of ``partitions``; then one member joins (in the middle of the order of names),
-leaves, is killed, or restarts, or all start at once. Counted is all that is asked of ZooKeeper from the change until
-nothing happens any more; the time is that from the change (from the session's end where a member was killed, from the
-new start where one restarts) to the last owner node. "rest" is what 20 seconds without a change cost: ours look after
-what they believe then, the original does not. Heartbeats are not counted, for they are the same.
+A group of ``members`` shares one topic of ``partitions``. Then one member joins (in the middle of the order of names),
+leaves, is killed or restarts, or all members start at once. The simulation counts all requests to ZooKeeper from the
+change until nothing happens any more. The time ends with the last owner node. It begins with the change; for a killed
+member with the end of its session, for a restarted one with its new start.
+
+"rest" is the cost of 20 seconds without a change: our members check their nodes then, the original does not.
+Heartbeats are not counted, because they are equal.
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one change cost. ``moved`` partitions changed hands by the assignment; ``unowned`` are without the right
-    owner at the end; ``seconds`` to the last owner node; ``cpu`` seconds that the busiest member computed (0 for the
-    original); ``untouched`` says whether no request named a node of a partition that did not move; ``trips`` is how
-    often whoever did so most had to wait for an answer before it could go on.
+    """The cost of one change.
+
+    ``moved`` partitions got another owner by the assignment; ``unowned`` ones have no right owner at the end.
+    ``seconds`` pass until the last owner node. ``cpu`` are the seconds that the busiest member computed (0 for the
+    original). ``untouched`` is true if no request named a node of a partition that did not move. ``trips`` is the
+    largest number of round trips of one member.
     """
 
     side: str
@@ -140,8 +144,10 @@ def simulate(side: str, change: str, partitions: int, members: int, *, counts_cp
 
 
 def _form(group: Group, names: list[str]) -> None:
-    """A group at rest. The original may need several calls before all have what is theirs; that is not what is
-    measured here, so each of its members comes when the one before has settled... or all at once, where that works.
+    """Form a group, and wait until it rests.
+
+    Members of the original may give up before all partitions are owned. Then a node in the group wakes them. That is
+    not measured here.
     """
     for name in names:
         group.start(name)
@@ -149,7 +155,7 @@ def _form(group: Group, names: list[str]) -> None:
     group.settle()
     nudges = 0
     while group.unowned() and nudges < 20:
-        # an event that wakes those who gave up, as any change of the group would
+        # an event that wakes members that gave up, as any change of the group would
         path = f"{paths.ids(GROUP)}/nudge"
         group.server.put(path, b'{"version":1,"subscription":{},"pattern":"static","timestamp":"1"}')
         group.simulation.run(group.simulation.now + 0.2)

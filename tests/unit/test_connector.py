@@ -1,4 +1,4 @@
-"""What a connector refuses before it touches anything."""
+"""Calls that a connector refuses at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member's gauges tell, above all of partitions that are not well."""
+"""The gauges of a member, above all of its failing partitions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What went wrong in the original outside of groups and fetching, and the list of all such reports.
+"""Failures of the original outside of groups and fetching, and the list of all such reports.
 
-A test is named for its report and opens with what had happened and why.
+Each test has the name of its report, and its docstring says what happened and why.
 """
 
 from __future__ import annotations

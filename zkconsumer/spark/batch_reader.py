@@ -43,7 +43,7 @@ class BatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """One range a partition, split for ``minPartitions``, small ones packed together.
+        """Return the tasks: a range for each partition, split for ``minPartitions``, small ones packed together.
 
         Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
         """
@@ -59,14 +59,15 @@ class BatchReader(DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The messages of one piece as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
+        """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
         return read_partition(self._options, self._schema, partition)
 
 
 class FilteringReader(BatchReader):
-    """The same with ``pushdown=true``: what a query's filters exclude by partition, offset or time is not fetched.
+    """A reader with ``pushdown=true``: messages that the query's filters exclude by partition, offset or time are not
+    fetched.
 
-    A class of its own, since Spark fails every query of a reader that has ``pushFilters`` while its setting
+    This is a class of its own because Spark fails every query of a reader with ``pushFilters`` while its setting
     ``spark.sql.python.filterPushdown.enabled`` is off, as it is by default.
     """
 
@@ -93,7 +94,7 @@ class FilteringReader(BatchReader):
 
 
 def selected(cluster: Cluster, options: ReadOptions) -> tuple[TopicPartition, ...]:
-    """The partitions to read. Raises ConfigException where one that was named does not exist."""
+    """Return the partitions to read. Raises ConfigException for a named one that does not exist."""
     partitions, missing = cluster.partitions(options.selection)
     check_existing(options, missing, sorted(set(options.selection.partitions) - set(partitions)))
     return partitions
@@ -115,7 +116,7 @@ def check_existing(options: ReadOptions, topics: Sequence[str], partitions: Sequ
 
 
 def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPartition, ...]) -> None:
-    """Offsets in JSON must name every partition, as in Spark's source. Raises ConfigException."""
+    """Refuse offsets in JSON that do not name every partition, as in Spark's source. Raises ConfigException."""
     if offsets is None or offsets.given is None:
         return
     missing = [tp for tp in partitions if tp not in offsets.given]
@@ -129,8 +130,10 @@ def check_given(option: str, offsets: Offsets | None, partitions: tuple[TopicPar
 def at_time(
     cluster: Cluster, options: ReadOptions, partitions: Sequence[TopicPartition], *, begun: bool = False
 ) -> dict[TopicPartition, int]:
-    """Where ``startingTimestamp`` lies, if it is given; in which partitions it lies nowhere the options say whether
-    that is an error, unless the query has ``begun``. Raises ConfigException.
+    """Return the offsets of ``startingTimestamp``, if it is given.
+
+    The options say whether a partition without a message of that time is an error. It is none once the query has
+    ``begun``. Raises ConfigException.
     """
     time = None if options.starting is None else options.starting.time
     found = _looked_up(cluster, "startingTimestamp", time, partitions)
@@ -149,7 +152,7 @@ def at_time(
 def _looked_up(
     cluster: Cluster, option: str, time: int | None, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Where the time of an option lies, if it is given. Raises ConfigException where the brokers cannot tell."""
+    """Return the offsets at the time of an option, if it is given. Raises ConfigException if brokers cannot tell."""
     if time is None:
         return {}
     try:
@@ -170,7 +173,7 @@ class Plan(NamedTuple):
 
 
 def plan(cluster: Cluster, options: ReadOptions, partitions: tuple[TopicPartition, ...]) -> Plan:
-    """The ranges that the options name, as the logs are now.
+    """Return the ranges that the options name, as the logs are now.
 
     Raises ConfigException, OffsetOutOfRangeError, RegistryError, BrokerError.
     """
@@ -207,9 +210,9 @@ def _beyond_their_logs(
     committed: Mapping[TopicPartition, int],
     spans: Mapping[TopicPartition, LogSpan],
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The group's offsets that their logs have not reached, and those that only consumers do not see yet.
+    """Return the group's offsets that their logs have not reached, and those that only consumers do not see yet.
 
-    Raises OffsetOutOfRangeError for the former where that is an error.
+    Raises OffsetOutOfRangeError for the former if that is an error.
     """
     beyond = {tp: offset for tp, offset in committed.items() if offset > spans[tp].end}
     written = cluster.written_ends(list(beyond)) if beyond else {}
@@ -223,7 +226,9 @@ def _beyond_their_logs(
 
 
 def existing(range_: OffsetRange, span: LogSpan, *, fail: bool) -> OffsetRange:
-    """What of a range the log has. Raises OffsetOutOfRangeError where that is not all and ``fail`` is set."""
+    """Return the part of a range that the log has. Raises OffsetOutOfRangeError if a part is missing and ``fail`` is
+    set.
+    """
     problem = out_of_log(range_, span)
     if problem is None:
         return range_

@@ -1,12 +1,12 @@
-"""Which partitions a query keeps although the group would have them: those that its running batch reads.
+"""The retention of partitions that the running batch of a query reads, although the group would have them.
 
-A batch that runs can be neither stopped nor shrunk. So while it reads a partition, the query's member plans as if the
-partition were its own still, and gives it up when the batch has ended, or ``releaseAfter`` seconds after it was
-planned. Nothing blocks for that: the group's thread goes on serving everything else, and whoever waits for the
-partition watches its owner node.
+A running batch can be neither stopped nor shrunk. So while it reads a partition, the query's member plans as if the
+partition were still its own. It gives the partition up when the batch has ended, or ``releaseAfter`` seconds after the
+batch was planned. Nothing blocks for that: the group thread goes on serving everything else, and the next owner watches
+the owner node.
 
-Threads: the query's main thread keeps and lets go, the group's thread asks what to keep, the attendant looks after the
-time; one lock guards the few sets, and nothing is done under it.
+Threads: the query's main thread keeps and lets go, the group thread asks what to keep, and the attendant watches the
+time. One lock guards the few sets; no work is done under it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NEVER = float("inf")
 class Keeper:
     """The partitions of the batch that is planned or runs.
 
-    Arguments: ``release_after`` in seconds from the planning of a batch, None to keep until it ends; ``again`` is told,
-    with the reason, when something that the group waits for need not be kept any more.
+    Arguments: ``release_after`` in seconds from the planning of a batch, None to keep until it ends. ``again`` is told
+    the reason when a partition that the group waits for need not be kept any more.
     """
 
     def __init__(
@@ -49,8 +49,9 @@ class Keeper:
     # ---- the query ----
 
     def keep(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """A new batch may read these, which are kept in place of those before. Returns those that it may read indeed:
-        not what leaves, and not what was only kept for the batch before.
+        """Keep these for a new batch, in place of those before. Returns the partitions that the batch may read.
+
+        It may not read a partition that leaves, nor one that was kept for the batch before alone.
         """
         with self._lock:
             self._batch += 1
@@ -62,7 +63,7 @@ class Keeper:
         return kept
 
     def keep_only(self, partitions: Collection[TopicPartition]) -> None:
-        """Of what is kept, the batch reads these."""
+        """Keep only these of the kept partitions: the batch reads no others."""
         with self._lock:
             self._kept = self._kept.intersection(partitions)
             freed = self._free(self._wanted - self._kept)
@@ -74,7 +75,7 @@ class Keeper:
         return self._batch
 
     def end(self, batch: int) -> None:
-        """The batch has ended, if it is still the last one: nothing of it is kept."""
+        """Keep nothing: the batch has ended, if it is still the last one."""
         with self._lock:
             if batch != self._batch:
                 return
@@ -83,14 +84,14 @@ class Keeper:
         self._tell(freed, "a batch has ended")
 
     def keeps(self, partition: TopicPartition) -> bool:
-        """Whether this one is kept now."""
+        """Return whether this one is kept now."""
         with self._lock:
             return partition in self._kept and self._clock() < self._until
 
     # ---- the attendant ----
 
     def look_at_the_time(self) -> float:
-        """Let go of what was kept for too long. Returns the seconds until that is due, infinite where it is not."""
+        """Let go of partitions that were kept too long. Returns the seconds until that is due; infinite: never."""
         with self._lock:
             left = self._until - self._clock()
             freed = self._free(self._wanted) if left <= 0 else frozenset()
@@ -98,7 +99,7 @@ class Keeper:
         return left if left > 0 else NEVER
 
     def _free(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """The group gets these with its next round; until then no batch begins to read them."""
+        """Give these to the group with its next round; until then no batch begins to read them."""
         self._wanted -= partitions
         self._leaving |= partitions
         return partitions
@@ -112,7 +113,9 @@ class Keeper:
     def amend(
         self, assignment: Assignment, owned: Mapping[TopicPartition, PartitionPosition], view: StrategyView
     ) -> Assignment:
-        """The assignment, but with what is kept of ``owned`` left where it is. What then leaves is noted."""
+        """Return the assignment with the kept partitions of ``owned`` left in place. Notes the partitions that then
+        leave.
+        """
         with self._lock:
             kept = {} if self._clock() >= self._until else {tp: owned[tp].thread for tp in self._kept if tp in owned}
             kept = {tp: thread for tp, thread in kept.items() if tp.partition in view.partitions.get(tp.topic, ())}
@@ -123,9 +126,9 @@ class Keeper:
 
 
 class KeepingStrategy(GroupStrategy):
-    """The strategy that the configuration names, but for what the keeper keeps.
+    """The configured strategy, except for the partitions that the keeper keeps.
 
-    Arguments: ``owned`` tells what is ours now.
+    Arguments: ``owned`` returns the partitions that are owned now.
     """
 
     def __init__(
@@ -139,5 +142,5 @@ class KeepingStrategy(GroupStrategy):
         self._owned = owned
 
     def __call__(self, view: StrategyView, threads: Threads) -> Assignment:
-        """Who shall own what. Raises whatever the strategy raises."""
+        """Return the assignment. Raises any error of the strategy."""
         return self._keeper.amend(super().__call__(view, threads), self._owned(), view)

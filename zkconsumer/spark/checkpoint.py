@@ -1,9 +1,9 @@
-"""Whether a batch has ended, as the query's checkpoint tells.
+"""The checkpoint of a query: it tells whether a batch has ended.
 
-Spark tells a source that a batch has ended only at the next trigger, which may be hours away. But it notes it in the
-checkpoint, as the file ``commits/N`` beside ``offsets/N``. So where the source is told where that is (the option
-``checkpointLocation``, the same as the sink's), nothing has to wait for the next trigger: neither the group's offsets
-nor whoever waits for a partition.
+Spark tells a source that a batch has ended only at the next trigger, which may be hours away. But it notes the end in
+the checkpoint, as the file ``commits/N`` beside ``offsets/N``. With the option ``checkpointLocation`` (the same as the
+sink's) the source can read it there. Then neither the group's offsets nor the next owner of a partition wait for the
+next trigger.
 
 One thread, the attendant's. Reads only.
 """
@@ -25,10 +25,9 @@ OPTION = "checkpointLocation"
 
 
 class Checkpoint:
-    """A query's checkpoint, in a file system that pyarrow can open: a path, ``file:``, ``hdfs:``, ``s3a:`` or the like,
-    as Hadoop writes them.
+    """A query's checkpoint, in a file system that pyarrow can open: a path, ``file:``, ``hdfs:``, ``s3a:`` or the like.
 
-    Raises ConfigException where it cannot.
+    The location is written as for Hadoop. Raises ConfigException if it cannot be opened.
     """
 
     def __init__(self, location: str) -> None:
@@ -46,7 +45,9 @@ class Checkpoint:
         self._select = fs.FileSelector
 
     def has_ended(self, end: Mapping[str, Any]) -> bool:
-        """Whether the newest batch that has ended is the one with this end offset. What cannot be read counts as no."""
+        """Return whether the newest ended batch is the one with this end offset. False if the checkpoint cannot be
+        read.
+        """
         try:
             commits = self._files.get_file_info(self._select(f"{self._folder}/commits", allow_not_found=True))
             newest = max((int(file.base_name) for file in commits if file.base_name.isdecimal()), default=None)
@@ -64,10 +65,10 @@ class Checkpoint:
 
 
 def _address(location: str) -> str:
-    """A path of this machine, or the address that pyarrow knows a place by.
+    """Return a path of this machine, or the address that pyarrow knows a place by.
 
-    Hadoop takes a location literally, where an address has its special characters quoted; one slash may stand for
-    three; and it has names of its own for S3.
+    Hadoop takes a location literally, where an address has its special characters quoted. One slash may stand for
+    three, and Hadoop has names of its own for S3.
     """
     found = _SCHEME.match(location)
     if found is None:

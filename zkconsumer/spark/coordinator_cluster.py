@@ -1,7 +1,7 @@
-"""What the driver's side asks where ``group.coordination`` is ``kafka``: the brokers, also for the group's offsets.
+"""The cluster as a query asks it with ``group.coordination=kafka``: the brokers, also for the group's offsets.
 
-ZooKeeper is asked only for the brokers' addresses, and only where ``bootstrap.servers`` is not given. Threads: as in
-``cluster``.
+ZooKeeper is asked only for the brokers' addresses, and only without ``bootstrap.servers``. Threads: as in
+``zookeeper_cluster``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrokersCluster(Cluster):
         self._client: OffsetClient | None = None
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-        """As :meth:`Cluster.partitions`. Raises BrokerError; RegistryError where brokers are found by ZooKeeper."""
+        """Do as :meth:`Cluster.partitions`. Raises BrokerError; RegistryError if brokers are found by ZooKeeper."""
         allowed = selection.allowed
         named = selection.topics or sorted({tp.topic for tp in selection.partitions})
 
@@ -68,7 +68,7 @@ class BrokersCluster(Cluster):
         return tuple(sorted(found)), missing
 
     def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        """As :meth:`Cluster.leaders`. Raises BrokerError; RegistryError where brokers are found by ZooKeeper."""
+        """Do as :meth:`Cluster.leaders`. Raises BrokerError; RegistryError if brokers are found by ZooKeeper."""
         topics = sorted({tp.topic for tp in partitions})
         told = self._ask_brokers(lambda channel, deadline: channel.metadata(topics, deadline))
         known = {endpoint.broker_id: endpoint for endpoint in self._brokers}
@@ -91,7 +91,7 @@ class BrokersCluster(Cluster):
         super().close()
 
     def live_members(self, group: str) -> tuple[str, ...]:
-        """The group's members as its coordinator describes them. Raises BrokerError."""
+        """Return the group's members as its coordinator describes them. Raises BrokerError."""
 
         def ask(client: OffsetClient, deadline: Deadline) -> tuple[str, ...]:
             return tuple(client.ask(lambda channel: channel.describe([group], deadline), deadline)[group].who)
@@ -99,13 +99,13 @@ class BrokersCluster(Cluster):
         return self._ask_coordinator(group, ask)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's offsets as its coordinator keeps them, without partitions that have none. Raises BrokerError."""
+        """Return the group's offsets that its coordinator keeps. Raises BrokerError."""
         return self._ask_coordinator(group, partial(_committed, partitions))
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Move the group's offsets on to these; one that is further already stays. We are no member, so the coordinator
-        takes them only while the group has none.
+        """Move the group's offsets on to these; one that is further already stays.
 
+        We are no member, so the coordinator takes offsets only while the group has no members.
         Raises LiveMembersError, OffsetCommitError, BrokerError.
         """
         self._write(group, offsets, also_back=False)
@@ -164,7 +164,7 @@ class BrokersCluster(Cluster):
         return self._again(partial(question, self._client))
 
     def _again(self, once: Callable[[Deadline], T]) -> T:
-        """Try until it works or the deadline passes; raises at once what trying again cannot cure."""
+        """Try until it works or the deadline passes; raise errors at once that another try cannot cure."""
         deadline, pause = Deadline(self._config.socket_timeout_ms / 1000), self._config.refresh_leader_backoff_ms / 1000
         while True:
             try:
@@ -197,6 +197,6 @@ def _commit(offsets: Mapping[TopicPartition, int], also_back: bool, client: Offs
 
 
 def cluster_of(options: ReadOptions) -> Cluster:
-    """What the driver's side of these options asks, not yet open."""
+    """Return the cluster of these options, not open yet."""
     kind = BrokersCluster if options.config.coordinated_by_brokers else Cluster
     return kind(options.config, options.isolation_level)

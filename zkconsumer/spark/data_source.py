@@ -28,21 +28,21 @@ class ZkConsumerDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` takes."""
+        """Return the name for ``format()``."""
         return "zkconsumer"
 
     def schema(self) -> StructType:
-        """That of Spark's Kafka source, with ``includeHeaders`` also the headers."""
+        """Return the schema of Spark's Kafka source, with ``includeHeaders`` also the headers."""
         return source_schema(self._parsed.include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """The reader of a batch. Raises ConfigException."""
+        """Return the reader of a batch. Raises ConfigException."""
         self._parsed.check_batch()
         check_schema(schema)
         return (FilteringReader if self._parsed.pushdown else BatchReader)(self._parsed, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
-        """The reader of a stream. Raises ConfigException."""
+        """Return the reader of a stream. Raises ConfigException."""
         self._parsed.check_stream()
         check_schema(schema)
         return StreamReader(self._parsed, schema, self._frame)

@@ -1,7 +1,7 @@
-"""What Spark's filters leave of a batch's ranges, so that the rest is not even fetched. Pure.
+"""Filter pushdown: Spark's filters narrow the ranges of a batch, so that excluded messages are not even fetched. Pure.
 
-Conditions on ``partition`` and ``offset`` are met exactly. One on ``timestamp`` only says where to begin: times need
-not rise along a partition, so Spark looks at them once more, and a latest time spares nothing.
+Conditions on ``partition`` and ``offset`` are met exactly. A condition on ``timestamp`` only says where to begin. Times
+need not rise along a partition, so Spark looks at them once more, and a latest time saves nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ ENDLESS: Final = 2**63
 
 @dataclass
 class Bounds:
-    """What filters ask for: partitions that all of ``numbers`` accept, offsets in [``first``, ``end``), and nothing
-    that lies before the first message which is not older than ``since`` (ms since 1970).
+    """The bounds that filters set: partitions that all of ``numbers`` accept, and offsets in [``first``, ``end``).
+
+    ``since`` leaves out messages before the first one that is not older than this time (ms since 1970).
     """
 
     numbers: list[Callable[[int], bool]] = field(default_factory=list)
@@ -39,11 +40,11 @@ class Bounds:
     since: int | None = None
 
     def take(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Add conditions. Returns those that Spark must look at itself."""
+        """Add conditions. Returns those that Spark must check itself."""
         return [one for one in filters if not self._take(one)]
 
     def narrow(self, ranges: Iterable[OffsetRange], since: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-        """What is left of the ranges; ``since`` says where the time lies, if anywhere."""
+        """Return the rest of the ranges; ``since`` maps partitions to the offset of the time, if they have one."""
         left = []
         for range_ in ranges:
             start = max(range_.start, self.first, since.get(TopicPartition(range_.topic, range_.partition), 0))
@@ -114,7 +115,7 @@ def _is_int(value: object) -> bool:
 
 
 def _accepts(one: Filter) -> Callable[[int], bool] | None:
-    """What a condition on a whole number accepts, None where it is none that we know."""
+    """Return the test of a condition on a whole number; None for a condition that is not understood."""
     if isinstance(one, In):
         values: frozenset[Any] = frozenset(one.value)
         return values.__contains__ if all(map(_is_int, values)) else None

@@ -1,7 +1,7 @@
-"""A batch whose ranges are known: to read it, and afterwards to move the group's offsets to where it ended.
+"""A snapshot: a batch whose ranges are fixed, to read it and then to move the group's offsets to its end.
 
 A DataFrame has no moment at which it "was read", so ``spark.read`` never commits. Here the ranges are fixed first, in
-the caller's process, and what is committed is exactly what was read, however often and by how many actions.
+the caller's process. The commit then covers exactly the messages that were read, however often and by how many actions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zkconsumer.spark.options import ReadOptions, parse
 from zkconsumer.spark.schema import source_schema
 from zkconsumer.spark.zookeeper_cluster import describe
 from zkconsumer.zookeeper import fenced_writes, node_codecs, paths
-from zkconsumer.zookeeper.fenced_writes import ABSENT, Commit, KnownOffset, Outcome
+from zkconsumer.zookeeper.fenced_writes import Change, Outcome
 from zkconsumer.zookeeper.session import Session
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _FIXED = (
 
 
 class Snapshot:
-    """What the options mean now, fixed: made by ``zkconsumer.spark.snapshot``.
+    """A batch with fixed ranges: made by ``zkconsumer.spark.snapshot``.
 
     ``ranges`` are the offsets [start, end) of every partition, also of those with nothing to read.
     """
@@ -60,7 +60,7 @@ class Snapshot:
         self.ranges = tuple(ranges)
 
     def load(self, spark: SparkSession, schema: str | None = None) -> DataFrame:
-        """A DataFrame of just these ranges; ``schema`` names columns to read, all unless given."""
+        """Return a DataFrame of just these ranges; ``schema`` names the columns to read, by default all."""
         if not self.ranges:  # a pattern that no topic matches yet; one that comes now is not of this snapshot
             return spark.createDataFrame([], schema or source_schema(self._options.include_headers))
         assigned: dict[str, list[int]] = {}
@@ -76,13 +76,13 @@ class Snapshot:
         return (reader.schema(schema) if schema is not None else reader).load()
 
     def commit(self) -> None:
-        """Move the group's offsets on to the ends. One that is further already stays, unless the log ended before it
-        when the ranges were fixed.
+        """Move the group's offsets on to the ends.
 
-        A partition that a live member owns is its own to commit: it is refused, by ZooKeeper itself. With
-        ``group.coordination=kafka`` everything is, by the coordinator, while the group has members.
-        Raises OffsetCommitError naming what was not written and why; what it does not name is. RegistryError,
-        BrokerError.
+        An offset that is further already stays, unless the log ended before it when the ranges were fixed. A partition
+        that a live member owns is its own to commit: ZooKeeper itself refuses it. With ``group.coordination=kafka`` the
+        coordinator refuses everything while the group has members.
+        Raises: OffsetCommitError naming the partitions that were not written, and why; all others are written.
+        RegistryError, BrokerError.
         """
         options = self._options
         todo = {TopicPartition(topic, number): end for topic, number, _, end in self.ranges}
@@ -116,7 +116,7 @@ def make(given: Mapping[str, object]) -> Snapshot:
 
 
 def _text(value: object) -> str:
-    """An option's value as Spark hands it on."""
+    """Return an option's value as Spark hands it on."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -127,21 +127,19 @@ def _write(
     offsets: Mapping[TopicPartition, int],
     beyond: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, Outcome]:
-    """One try. The version of each node is the one with which its offset was read, so that none is ever set back but
-    those that were ``beyond`` the ends of their logs, and still are where they were.
+    """Try once to write offsets.
+
+    Each node is written with the version with which its offset was read, so that none is ever set back. The exceptions
+    are offsets that were ``beyond`` the ends of their logs, and still are where they were.
     """
-    topics = {tp.topic for tp in offsets}
-    session.ensure(sorted(path(group, topic) for topic in topics for path in _PARENTS), deadline)
     offset_paths = [paths.offset(group, tp) for tp in offsets]
     nodes = session.read(offset_paths, deadline)
-    outcomes, commits = {}, []
+    outcomes, changes = {}, []
     for (tp, offset), path, node in zip(offsets.items(), offset_paths, nodes, strict=True):
         known = None if node is None else node_codecs.decode_offset(node.data, path)
         if known is not None and known >= offset and known != beyond.get(tp):
             outcomes[tp] = Outcome.DONE
         else:
-            commits.append(Commit(tp, offset, ABSENT if node is None else KnownOffset(None, node.version)))
-    return {**outcomes, **fenced_writes.commit_unowned(session, group, commits, deadline)}
-
-
-_PARENTS = (paths.owner_topic, paths.offset_topic)
+            version = None if node is None else node.version
+            changes.append(Change(tp, node_codecs.encode_offset(offset), version))
+    return {**outcomes, **fenced_writes.write_unowned(session, group, changes, deadline)}

@@ -1,11 +1,11 @@
-"""Which offsets to read: from where, how far, in which pieces. Pure: no threads, no clock, no I/O.
+"""The offsets to read: from where, how far, in which pieces. Pure: no threads, no clock, no I/O.
 
-Offsets are half-open, [start, end), and "next to ..." as everywhere. What Spark keeps in a checkpoint is a
-``Progress``: the whole range of the last planned batch for every partition, so that a batch is replayed from the
-checkpoint alone, whatever ZooKeeper or the group say meanwhile.
+Offsets are half-open, [start, end), and "next to ..." as everywhere. A checkpoint of Spark contains a ``Progress``: the
+whole range of the last planned batch for every partition. So a batch is replayed from the checkpoint alone, whatever
+ZooKeeper or the group say meanwhile.
 
-Learned from Spark's own range calculator; differs in that small ranges are packed into one task (a task of a Python
-source costs some 35 ms) and that a limit is shared evenly instead of by backlog.
+Learned from Spark's own range calculator. It differs in two ways: small ranges are packed into one task (a task of a
+Python source costs some 35 ms), and a limit is shared evenly instead of by backlog.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Progress = Mapping[TopicPartition, Span]
 
 
 class LogSpan(NamedTuple):
-    """What a partition's log has: [first, end). ``first`` is -1 where nobody asked."""
+    """The offsets of a partition's log: [first, end)."""
 
     first: int
     end: int
@@ -46,8 +46,10 @@ class LogSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Where to start or end: ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970,
-    or "given" with the offsets in ``given``, in which -2 stands for the earliest and -1 for the latest.
+    """Where to start or end.
+
+    ``word`` is "earliest", "latest", "group", "timestamp" with the ``time`` in ms since 1970, or "given" with the
+    offsets in ``given``, in which -2 stands for the earliest and -1 for the latest.
     """
 
     word: str
@@ -61,7 +63,7 @@ GROUP: Final = Offsets("group")
 
 
 def encode_progress(progress: Progress) -> dict[str, Any]:
-    """As it stands in a checkpoint: ``{"v":1,"topics":{"T":{"0":{"from":600,"to":800}}}}``; ``{}`` where empty."""
+    """Return the form of a checkpoint: ``{"v":1,"topics":{"T":{"0":{"from":600,"to":800}}}}``; ``{}`` if empty."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for partition, span in sorted(progress.items()):
         topics.setdefault(partition.topic, {})[str(partition.partition)] = {"from": span.start, "to": span.end}
@@ -69,9 +71,9 @@ def encode_progress(progress: Progress) -> dict[str, Any]:
 
 
 def decode_progress(offset: object) -> dict[TopicPartition, Span]:
-    """Back from a checkpoint.
+    """Return the progress of a checkpoint.
 
-    Raises ConfigException where it is not ours: of a later version, or of another source.
+    Raises ConfigException if it is not ours: of a later version, or of another source.
     """
     if offset in ({}, None):
         return {}
@@ -95,7 +97,7 @@ def _span(start: object, end: object) -> Span:
 
 
 def ranges_of(progress: Progress) -> list[OffsetRange]:
-    """What there is to read, without the empty ranges, in the order of partitions."""
+    """Return the ranges to read, without the empty ones, in the order of partitions."""
     return [OffsetRange(*tp, span.start, span.end) for tp, span in sorted(progress.items()) if span.end > span.start]
 
 
@@ -103,10 +105,10 @@ def ranges_of(progress: Progress) -> list[OffsetRange]:
 
 
 def named_position(wanted: Offsets, partition: TopicPartition, log: LogSpan, found: int | None, none: int) -> int:
-    """The offset that an option names for a partition.
+    """Return the offset that an option names for a partition.
 
-    Arguments: ``found`` is the group's offset, or that of the time, where the option means one of these; ``none``
-    counts where there is none.
+    Arguments: ``found`` is the group's offset, or that of the time, if the option means one of these; ``none`` counts
+    without one.
     """
     if wanted.word in ("group", "timestamp"):
         return none if found is None else found
@@ -124,12 +126,13 @@ def stream_position(
     log: LogSpan,
     at_time: int | None = None,
 ) -> int:
-    """Where a stream reads a partition on.
+    """Return where a stream reads a partition on.
 
-    The checkpoint's place, or the group's, ``committed``, where that counts and is further: others went on meanwhile. A
-    partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted`` (``at_time`` is
-    the offset of that time). If the query has begun, that counts only where it names a place in this very partition,
-    or a time; else it starts at its beginning: it may be new, and nothing of it shall be missed.
+    That is the checkpoint's place, or the group's, ``committed``, if it counts and is further: others went on
+    meanwhile. A partition that the checkpoint does not know starts at the group's offset; without one, at ``wanted``
+    (``at_time`` is the offset of that time). Once the query has begun, ``wanted`` counts only if it names a place in
+    this very partition, or a time. Otherwise the partition starts at its beginning: it may be new, and nothing of it
+    must be missed.
     """
     known = done.get(partition)
     if known is not None:
@@ -142,7 +145,7 @@ def stream_position(
 
 
 def remembered(progress: Progress, done: Progress, existing: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
-    """A batch, and the places of the partitions that others own now, in case they come back."""
+    """Return a batch together with the places of partitions that others own now, in case they come back."""
     places = {tp: Span(done[tp].end, done[tp].end) for tp in existing if tp in done}
     return {**places, **progress}
 
@@ -151,7 +154,7 @@ def remembered(progress: Progress, done: Progress, existing: Iterable[TopicParti
 
 
 def fair_share(sizes: Mapping[K, int], limit: int) -> dict[K, int]:
-    """How much of each size fits into a limit: as equal as can be, so that a large backlog starves nobody.
+    """Return how much of each size fits into a limit: as equal as can be, so that a large backlog starves nobody.
 
     Each non-empty one gets at least 1, even if that is more than the limit.
     """
@@ -166,7 +169,7 @@ def fair_share(sizes: Mapping[K, int], limit: int) -> dict[K, int]:
 
 
 def advance(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int | None) -> Progress:
-    """The next batch: from the positions to the ends (nothing where there is no end), at most ``limit`` offsets."""
+    """Return the next batch: from the positions to the ends (nothing without an end), at most ``limit`` offsets."""
     sizes = {tp: max(0, ends.get(tp, position) - position) for tp, position in positions.items()}
     if limit is not None and sum(sizes.values()) > limit:
         sizes |= fair_share({tp: size for tp, size in sizes.items() if size}, limit)
@@ -174,12 +177,12 @@ def advance(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartitio
 
 
 def is_news(progress: Progress, done: Progress) -> bool:
-    """Whether a batch is due: there is something to read, or a place to remember that the checkpoint has not."""
+    """Return whether a batch is due: there is something to read, or a place that the checkpoint does not have."""
     return any(span.end > span.start or tp not in done or span.start != done[tp].end for tp, span in progress.items())
 
 
 def out_of_log(range_: OffsetRange, log: LogSpan) -> str | None:
-    """Why a range cannot be read as it is, or None."""
+    """Return why a range cannot be read as it is, or None."""
     if log.first >= 0 and range_.start < log.first:
         return f"{range_.topic}-{range_.partition}: offset {range_.start} is gone, the log begins at {log.first}"
     if max(range_.start, range_.end) > log.end:
@@ -188,7 +191,7 @@ def out_of_log(range_: OffsetRange, log: LogSpan) -> str | None:
 
 
 def within(range_: OffsetRange, log: LogSpan) -> OffsetRange:
-    """What of a range the log has."""
+    """Return the part of a range that the log has."""
     start = min(max(range_.start, log.first), log.end)
     return range_._replace(start=start, end=max(start, min(range_.end, log.end)))
 
@@ -197,9 +200,9 @@ def within(range_: OffsetRange, log: LogSpan) -> OffsetRange:
 
 
 def pieces(ranges: Iterable[OffsetRange], least: int | None = None) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task.
+    """Return the ranges of each task.
 
-    A range has a task of its own; small neighbours share one. With ``least`` (``minPartitions``) nothing is shared and
+    A range has a task of its own; small neighbours share one. With ``least`` (``minPartitions``) nothing is shared, and
     the largest ranges are split until there are so many tasks, or only single offsets.
     """
     wanted = sorted(range_ for range_ in ranges if range_.size > 0)
@@ -218,7 +221,7 @@ def pieces(ranges: Iterable[OffsetRange], least: int | None = None) -> list[tupl
 
 
 def _split(ranges: Sequence[OffsetRange], least: int) -> list[OffsetRange]:
-    """Each next cut goes to the range whose pieces are the largest."""
+    """Cut ranges; each next cut goes to the range whose pieces are the largest."""
     cuts = dict.fromkeys(range(len(ranges)), 1)
     heap = [(-range_.size, number) for number, range_ in enumerate(ranges)]
     heapq.heapify(heap)

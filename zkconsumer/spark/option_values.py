@@ -1,6 +1,6 @@
-"""What the values of single options mean. Pure: no I/O, no Spark.
+"""The values of single options: from text to typed values. Pure: no I/O, no Spark.
 
-Each function raises ValueError saying what is wrong.
+Each function raises ValueError that says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from zkconsumer.spark.offset_ranges import EARLIEST, GROUP, LATEST, Offsets
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
+    """Return a whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0):
         raise ValueError("must be a whole number of at least 1")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, of which there may be fractions."""
+    """Return a number of seconds, perhaps with a fraction."""
     try:
         value = float(text)
     except ValueError:
@@ -33,14 +33,14 @@ def seconds(text: str) -> float:
 
 
 def flag(text: str) -> bool:
-    """True or false."""
+    """Return true or false."""
     if text.lower() not in ("true", "false"):
         raise ValueError("must be true or false")
     return text.lower() == "true"
 
 
 def choice(*words: str) -> Any:
-    """One of these words."""
+    """Return a function that takes one of these words."""
 
     def read(text: str) -> str:
         if text not in words:
@@ -51,7 +51,7 @@ def choice(*words: str) -> Any:
 
 
 def not_empty(text: str) -> str:
-    """Any text but none."""
+    """Return a text that is not empty."""
     if not text:
         raise ValueError("must not be empty")
     return text
@@ -65,12 +65,12 @@ def _topic(name: str) -> str:
 
 
 def topics(text: str) -> tuple[str, ...]:
-    """Names of topics, separated by commas."""
+    """Return names of topics, which are separated by commas."""
     return tuple(sorted({_topic(name.strip()) for name in text.split(",")}))
 
 
 def assigned(text: str) -> tuple[TopicPartition, ...]:
-    """JSON that names partitions."""
+    """Return partitions named in JSON."""
     example = 'must be JSON such as {"topic":[0,1]}'
     topics = _json(text, example)
     if not all(isinstance(numbers, list) and numbers for numbers in topics.values()):
@@ -95,15 +95,16 @@ def _json(text: str, example: str) -> dict[str, Any]:
 
 
 def timestamp(text: str) -> Offsets:
-    """Where a time lies, in milliseconds since 1970."""
+    """Return the place of a time in milliseconds since 1970."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError("must be milliseconds since 1970")
     return Offsets("timestamp", time=int(text))
 
 
 def offsets(text: str, symbols: set[int], refused: str = "") -> Offsets:
-    """A word, or JSON that names offsets, in which the ``symbols`` may stand for one; ``refused`` is a word that makes
-    no sense here.
+    """Return a word, or the offsets that JSON names.
+
+    ``symbols`` are numbers that may stand for an offset; ``refused`` is a word that makes no sense here.
     """
     words = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
     word = text.lower()

@@ -1,9 +1,9 @@
-"""What ``.option(...)`` means. Pure: no I/O, no Spark.
+"""The options of the data source, parsed. Pure: no I/O, no Spark.
 
-The names are those of Spark's Kafka source where it has the same thing, and those of the connector's properties for the
-rest, which may also be given with Spark's prefix ``kafka.``. Spark hands the names over in lower case, so they are
-compared without case; values keep theirs. Whatever is unknown, wrong, or contradicts another is refused with its name
-and value before anything runs.
+Names are those of Spark's Kafka source if it has the same option. The rest are the connector's properties, which may
+also be given with Spark's prefix ``kafka.``. Spark hands names over in lower case, so they are compared without case;
+values keep theirs. An option that is unknown, wrong, or contradicts another is refused with its name and value before
+anything runs.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ _SPELLED: Final[Mapping[str, str]] = {**{name.lower(): name for name in _ELSEWHE
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to read: topics by name, or those a filter allows, or single partitions. Exactly one is given."""
+    """The topics to read: by name, by a filter, or as single partitions. Exactly one is given."""
 
     topics: tuple[str, ...] = ()
     allowed: TopicFilter | None = None
@@ -130,8 +130,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """All options in typed form. ``starting`` and ``ending`` are None where nothing was said; ``spelled`` tells how the
-    user wrote a name, by the name in lower case.
+    """All options in typed form.
+
+    ``starting`` and ``ending`` are None if they were not given; ``spelled`` tells how the user wrote a name, by the
+    name in lower case.
     """
 
     config: ConsumerConfig
@@ -168,7 +170,7 @@ class ReadOptions:
         return self.membership != "none"
 
     def check_batch(self) -> None:
-        """Raises ConfigException for what a batch cannot do."""
+        """Refuse options that a batch cannot have. Raises ConfigException."""
         if self.max_offsets is not None:
             _refuse("maxOffsetsPerTrigger", str(self.max_offsets), "a batch has no triggers; limit it by endingOffsets")
         if self.starting == LATEST:
@@ -185,7 +187,7 @@ class ReadOptions:
         self._refuse_for_members("a batch never joins the group")
 
     def check_stream(self) -> None:
-        """Raises ConfigException for what a stream cannot do."""
+        """Refuse options that a stream cannot have. Raises ConfigException."""
         if self.ending is not None:
             name = "endingTimestamp" if self.ending.time is not None else "endingOffsets"
             _refuse(name, _shown(self.ending), "a stream has no end; use the trigger availableNow")
@@ -211,10 +213,10 @@ class ReadOptions:
 
 
 def parse(given: Mapping[str, str]) -> ReadOptions:
-    """The options in typed form.
+    """Return the options in typed form.
 
     Raises ConfigException naming option and value, the option as the user wrote it. Spark tells names in lower case;
-    then they are spelled as the documentation does.
+    then they are spelled as in the documentation.
     """
     written = {name.lower(): _SPELLED.get(name, name) for name in given}
     options = {name.lower(): value for name, value in given.items()}
@@ -257,7 +259,7 @@ def _parsed(options: Mapping[str, str], spelled: Mapping[str, str]) -> ReadOptio
 
 
 def _plain(options: Mapping[str, str]) -> dict[str, str]:
-    """Without Spark's prefix where the connector has a property of that name."""
+    """Return the options without the prefix of Spark, if the connector has a property of that name."""
     plain = {}
     for name, value in options.items():
         short = name.removeprefix(_KAFKA)
@@ -315,7 +317,7 @@ def _contradiction(options: Mapping[str, str], one: str, other: str) -> None:
 
 
 def _place(options: Mapping[str, str], name: str, by_time: str, symbols: set[int], refused: str) -> Any:
-    """Where to start or end: by offsets or by a time."""
+    """Return where to start or end: by offsets or by a time."""
     _contradiction(options, by_time, name)
     at = _read(options, by_time, values.timestamp)
     return at or _read(options, name, lambda text: values.offsets(text, symbols, refused))

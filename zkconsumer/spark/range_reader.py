@@ -1,8 +1,8 @@
-"""Reads offset ranges from the brokers as Arrow batches: what a task does.
+"""The reader of offset ranges: from the brokers to Arrow batches, inside a task.
 
-One thread, the task's; nothing is kept between tasks. The next fetch is under way while an answer is decoded. When a
-leader moves or a broker is away, the leader is looked up (in ZooKeeper, or by the brokers where they coordinate the
-group) and reading goes on where it was; nobody is asked otherwise, since the planner sent the leaders along.
+One thread, the task's; nothing is kept between tasks. The next fetch is under way while an answer is decoded. The
+planner sends the leaders along. Only when a leader moves or a broker is away does the task look it up (in ZooKeeper, or
+with the brokers if they coordinate the group); then reading goes on at the same offset.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Moved(BrokerUnavailableError):
 class RangeReader:
     """Reads ranges one after the other.
 
-    Arguments: ``leaders`` says where to begin with each partition; one that it lacks is looked up in what
-    ``open_cluster`` gives, by default ZooKeeper.
+    Arguments: ``leaders`` maps partitions to the brokers to ask first. Any other leader is looked up in the cluster
+    that ``open_cluster`` returns, by default ZooKeeper's.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class RangeReader:
         self._channels.clear()
 
     def sets(self, range_: OffsetRange) -> Iterator[tuple[PartitionResponse, int]]:
-        """What was fetched of a range, with the offset that was asked for, until its end is reached.
+        """Yield the fetched sets of a range, each with the offset that was asked for, until its end is reached.
 
-        Raises BrokerError where it cannot be read in time, OffsetOutOfRangeError where it is gone.
+        Raises BrokerError if the range cannot be read in time, OffsetOutOfRangeError if it is gone.
         """
         where = TopicPartition(range_.topic, range_.partition)
         position = range_.start
@@ -117,7 +117,7 @@ class RangeReader:
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
     def _fetches(self, where: TopicPartition, position: int, end: int) -> Iterator[tuple[PartitionResponse, int, int]]:
-        """(fetched, offset asked for, next offset), each next fetch sent before the last is handed out."""
+        """Yield (fetched, offset asked for, next offset); each next fetch is sent before the last is handed out."""
         channel = self._channel(where)
         largest = min(self._config.fetch_message_max_bytes, max(_SMALLEST_FETCH, (end - position) * _GUESSED_RECORD))
         pending = self._send(channel, where, position, largest)
@@ -187,7 +187,7 @@ class RangeReader:
         return wanted
 
     def _is_gone(self, range_: OffsetRange) -> bool:
-        """Whether the whole partition exists no more. Raises OffsetOutOfRangeError where that is an error."""
+        """Return whether the whole partition exists no more. Raises OffsetOutOfRangeError if that is an error."""
         where = TopicPartition(range_.topic, range_.partition)
         try:
             with self._open_cluster() as cluster:
@@ -201,7 +201,7 @@ class RangeReader:
         return gone
 
     def _left(self, range_: OffsetRange) -> OffsetRange:
-        """What of a range there still is. Raises OffsetOutOfRangeError where some is missing and that is an error."""
+        """Return the rest of a range that exists. Raises OffsetOutOfRangeError if a lost part is an error."""
         where = TopicPartition(range_.topic, range_.partition)
         with self._open_cluster() as cluster:
             span: LogSpan = cluster.log_spans([where])[where]
@@ -241,7 +241,7 @@ class _OutOfRange(Exception):
 
 
 class RangePartition(InputPartition):
-    """One task's part: ranges that are read one after the other, and the leaders as the planner saw them."""
+    """The part of one task: ranges to read one after the other, and their leaders as the planner saw them."""
 
     def __init__(self, ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, Endpoint]) -> None:
         super().__init__(None)
@@ -263,11 +263,10 @@ def read_partition(options: ReadOptions, schema: StructType, partition: InputPar
 def read(
     options: ReadOptions, ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, Endpoint], schema: Any
 ) -> Iterator[Any]:
-    """The messages of some ranges as ``pyarrow.RecordBatch`` of thousands of rows.
+    """Yield the messages of some ranges as ``pyarrow.RecordBatch`` of thousands of rows.
 
-    Arguments: ``schema`` is the ``pyarrow.Schema`` that every batch has; its names are those of
-    ``kafka.arrow_columns``. Raises what ``RangeReader.sets`` does, and InvalidMessageException for corrupt data,
-    naming its position.
+    Arguments: ``schema`` is the ``pyarrow.Schema`` of every batch; its names are those of ``kafka.arrow_columns``.
+    Raises: as ``RangeReader.sets``, and InvalidMessageException for corrupt data, naming its position.
     """
     import pyarrow as pa
 
@@ -308,9 +307,9 @@ def _record_batch(pa: Any, builder: ColumnBuilder, schema: Any) -> Any:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Decoding makes millions of small objects and no cycles; looking for cycles takes as long as decoding.
+    """Collect no garbage inside: decoding makes millions of small objects and no cycles, and a search takes as long.
 
-    The worker process is used by others afterwards, so it is put back.
+    The worker process is used by others afterwards, so the former setting is restored.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The columns: those of Spark's own Kafka source, headers on request, or those of them that the user's schema names.
+"""The columns: those of Spark's own Kafka source, headers on request, or those that the user's schema names.
 
 Pure. Spark cannot tell a Python source which columns a query needs, so a user's schema is the way to read fewer.
 """
@@ -38,13 +38,13 @@ TYPES: dict[str, DataType] = {
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """The schema of a source that was given none."""
+    """Return the default schema of a source."""
     names = (*arrow_columns.NAMES, arrow_columns.HEADERS) if include_headers else arrow_columns.NAMES
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
 def check_schema(schema: StructType) -> None:
-    """Whether all columns of a user's schema exist and have the right types.
+    """Check that all columns of a user's schema exist and have the right types.
 
     Raises ConfigException naming the column.
     """
@@ -64,7 +64,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """What Arrow batches of a checked schema must look like, to the letter: Spark compares. A ``pyarrow.Schema``."""
+    """Return the ``pyarrow.Schema`` of Arrow batches of a checked schema, exactly as Spark compares it."""
     import pyarrow as pa
 
     types = arrow_columns.arrow_types()

@@ -1,8 +1,8 @@
 """``spark.readStream``: Spark's calls, handed on to the query's run.
 
-The driver's process calls everything but ``read`` and keeps this object for the whole query; a second one is made by
-the planner, only to be pickled for the workers, which call ``read``. So the constructor does nothing, and what a run
-holds is neither pickled nor needed for reading.
+The driver's process calls everything but ``read`` and keeps this object for the whole query. The planner makes a second
+one, only to pickle it for the workers, which call ``read``. So the constructor does nothing, and the parts of a run are
+neither pickled nor needed for reading.
 """
 
 from __future__ import annotations
@@ -74,40 +74,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.lock.release()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """A constant: Spark asks again when it replays the first batch, and must get the same answer."""
+        """Return a constant: Spark asks again when it replays the first batch, and must get the same answer."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """``maxOffsetsPerTrigger``, if given."""
+        """Return ``maxOffsetsPerTrigger``, if given."""
         limit = self._options.max_offsets
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Settle what is finished and plan the next batch; see ``StreamRun.latest``."""
+        """Settle finished batches and plan the next one; see ``StreamRun.latest``."""
         return self._running().latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The logs' ends, for the query's progress."""
+        """Return the logs' ends, for the query's progress."""
         return None if self._run is None else self._run.log_ends() or None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing that comes from now on is read."""
+        """Read nothing that comes from now on."""
         self._running().fix_targets()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch, which its end offset alone decides."""
+        """Return the tasks of a batch, which its end offset alone decides."""
         return list(self._running().plan(end))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
+        """Return the messages of one task as Arrow batches. Raises BrokerError, OffsetOutOfRangeError."""
         return read_partition(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Batches up to here are finished."""
+        """Settle batches up to here: they are finished."""
         self._running().settle(end)
 
     def stop(self) -> None:
-        """The query ends."""
+        """End the query."""
         run = self._run
         if run is not None:
             leave_sigterm_alone()

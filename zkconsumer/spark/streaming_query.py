@@ -1,11 +1,11 @@
 """One run of a streaming query, in its driver process: plans batches and settles finished ones.
 
 Spark starts one process a query and calls everything on its main thread; the run lives from the first call to
-``close``. What a batch reads stands in its end offset (see ``ranges.Progress``), so a replayed batch is the same
-whatever happened meanwhile, and nothing here has to survive a crash.
+``close``. The end offset of a batch holds all that the batch reads (see ``offset_ranges.Progress``). So a replayed
+batch is the same whatever happened meanwhile, and nothing here has to survive a crash.
 
-Spark calls ``commit`` only when it plans the batch after, so never for the last one of availableNow and not while the
-stream is idle; but it asks for the latest offset at every trigger, with the end of the last finished batch. Both write.
+Spark calls ``commit`` only when it plans the next batch: never for the last one of availableNow, and not while the
+stream is idle. But it asks for the latest offset at every trigger, with the end of the last finished batch. Both write.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class ReplacedLogs:
         return partition in self._found
 
     def add(self, partition: TopicPartition, before: int, known: int | None, start: int) -> None:
-        """The offset ``before`` of a partition is of another log than the one it has now, which begins at ``start``."""
+        """Note that the offset ``before`` of a partition is of another log than the present one, which begins at
+        ``start``.
+        """
         self._found[partition] = _FromBeginning(before, known, start)
 
     def ended(self, done: Progress) -> None:
@@ -108,7 +110,7 @@ class ReplacedLogs:
         return {tp: one.start for tp, one in self._found.items() if tp in partitions and one.planned is None}
 
     def finished(self, done: Progress) -> Mapping[TopicPartition, Span]:
-        """Return what of finished batches still counts: not the ends that the log before had."""
+        """Return the part of finished batches that still counts: not the ends that the log before had."""
         return {tp: span for tp, span in done.items() if tp not in self._found or self._found[tp].known != span.end}
 
 
@@ -143,7 +145,7 @@ class StreamRun:
             self._cluster.close()
 
     def fix_targets(self) -> None:
-        """From now on nothing is read that is not in the logs now (availableNow)."""
+        """Read nothing from now on that is not in the logs now (availableNow)."""
         partitions, missing = self._cluster.partitions(self.options.selection)
         self._not_there = missing, tuple(sorted(set(self.options.selection.partitions).difference(partitions)))
         self._targets = self._cluster.log_ends(partitions)
@@ -163,13 +165,13 @@ class StreamRun:
         self._not_there = (), ()
 
     def settle(self, offset: object) -> None:
-        """Batches up to this offset are finished."""
+        """Settle batches up to this offset: they are finished."""
         self._membership.settle(self._replaced.finished(decode_progress(offset)))
 
     def latest(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
-        """The end of the next batch, at most ``limit`` offsets long; ``start`` itself where there is nothing new.
+        """Return the end of the next batch, at most ``limit`` offsets long; ``start`` itself if there is nothing new.
 
-        A member waits for a ZooKeeper that is away, as every member of the group does, however long: there is no new
+        If ZooKeeper is away, a member waits for it, as every member of the group does, however long; there is no new
         batch then. With availableNow that would mean that everything is read, so there it is an error.
         Raises OffsetOutOfRangeError, ConfigException, RegistryError, BrokerError.
         """
@@ -215,7 +217,9 @@ class StreamRun:
         return encode_progress(progress) if news else start
 
     def plan(self, end: dict[str, Any]) -> list[RangePartition]:
-        """The tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError, NoBrokersError."""
+        """Return the tasks of a batch, from its end offset alone. Raises ConfigException, RegistryError,
+        NoBrokersError.
+        """
         progress = decode_progress(end)
         ranges = ranges_of(progress)
         partitions = [TopicPartition(range_.topic, range_.partition) for range_ in ranges]
@@ -226,7 +230,7 @@ class StreamRun:
         return [RangePartition(piece, leaders) for piece in pieces(ranges, self.options.min_partitions)]
 
     def log_ends(self) -> dict[str, Any]:
-        """The logs' ends as last seen, as topic -> partition -> offset."""
+        """Return the logs' ends as last seen, as topic -> partition -> offset."""
         topics: dict[str, dict[str, int]] = {}
         for tp, end in sorted(self._ends.items()):
             topics.setdefault(tp.topic, {})[str(tp.partition)] = end
@@ -258,10 +262,10 @@ class StreamRun:
         self._former |= {tp: done[tp].end for tp in gone}
 
     def _take_up_new_topics(self, done: Progress, existing: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """Have those read from their beginning whose topics were deleted and made anew while the query runs. Returns
+        """Read partitions from their beginning if their topic was deleted and made anew while the query runs. Returns
         them.
 
-        Raises OffsetOutOfRangeError where that is an error; RegistryError, BrokerError.
+        Raises OffsetOutOfRangeError if that is an error; RegistryError, BrokerError.
         """
         topics = self._cluster.made_anew()
         self._waiting = {tp: at for tp, at in self._waiting.items() if tp.topic not in topics}
@@ -272,8 +276,9 @@ class StreamRun:
         return lost
 
     def _take_up_what_the_group_found(self, done: Progress, claimed: Collection[TopicPartition]) -> None:
-        """The same for topics that were made anew before the query saw them, as the group's offsets tell a member when
-        it first claims their partitions. The checkpoint alone cannot tell.
+        """Do the same for topics that were made anew before the query saw them.
+
+        The group's offsets tell a member so when it first claims their partitions. The checkpoint alone cannot tell.
         """
         first = sorted(set(claimed).difference(self._claimed))
         lost = [tp for tp in self._membership.made_anew(first) if tp in done and tp not in self._replaced]
@@ -293,7 +298,7 @@ class StreamRun:
     def _positions(
         self, partitions: Sequence[TopicPartition], existing: tuple[TopicPartition, ...], done: Progress
     ) -> dict[TopicPartition, int]:
-        """Where each partition is read on; without those whose start could not be stored yet."""
+        """Return where each partition is read on; without partitions whose start could not be stored yet."""
         wanted = self.options.starting or LATEST
         unknown = [tp for tp in partitions if tp not in done]
         if unknown and not done:
@@ -389,6 +394,6 @@ def end_cleanly_on_sigterm() -> None:
 
 
 def leave_sigterm_alone() -> None:
-    """The process ends already: no signal of Spark's shall cut short what it still does. Only on the main thread."""
+    """Ignore SIGTERM: the process ends already, and no signal of Spark's may cut that short. Main thread only."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

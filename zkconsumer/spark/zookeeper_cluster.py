@@ -1,8 +1,8 @@
-"""What the driver's side asks ZooKeeper and the brokers: partitions, leaders, log ends, and the group's offsets.
+"""The cluster as the driver's side of a query asks it: partitions, leaders, log ends, and the group's offsets.
 
-One thread at a time (the planner's, or that of a stream's driver process); it starts no threads but those of the
-ZooKeeper client. A request that fails because somebody is away, or a leader moves, is asked again until its deadline.
-Also used by a task, only to find the leader of a partition that moved while it was read.
+One thread at a time (the planner's, or that of a stream's driver process). No threads are started but those of the
+ZooKeeper client. A request that fails because somebody is away, or a leader moves, is asked again until its deadline. A
+task uses this only to find the leader of a partition that moved while it was read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BELIEVED: Final = 300.0
 
 
 def open_channel(config: ConsumerConfig, endpoint: Endpoint, deadline: Deadline) -> BrokerChannel:
-    """A connected channel to a broker, as the options say. Raises BrokerError, ConfigException for a file of TLS."""
+    """Return a connected channel to a broker. Raises BrokerError, ConfigException for a file of TLS."""
     channel = BrokerChannel(
         endpoint,
         client_id=config.client_id,
@@ -165,21 +165,21 @@ class Cluster:
         return self._session
 
     def _session_changed(self, change: SessionChanged) -> None:
-        """Runs on kazoo's connection thread."""
+        """Doubt all nodes when the connection breaks. Called on kazoo's connection thread."""
         log.debug("ZooKeeper session: %s", change.state.value)
         nodes = self.nodes
         if nodes is not None and change.state is not SessionState.CONNECTED:
             nodes.doubt()
 
     def _look(self, wanted: Look) -> Seen:
-        """Nodes as ZooKeeper has them, by watches; see :class:`WatchedNodes`. Raises RegistryError."""
+        """Return nodes as ZooKeeper has them, by watches; see :class:`WatchedNodes`. Raises RegistryError."""
         self.session()
         assert self.nodes is not None
         nodes = self.nodes
         return self.ask(lambda _, deadline: nodes.look(wanted, deadline))
 
     def _contradicted(self, partitions: Sequence[TopicPartition]) -> None:
-        """A broker's answer, or its silence, says that these may be led elsewhere: look them up again."""
+        """Look these leaders up again: a broker's answer, or its silence, says that they may have moved."""
         if self.nodes is not None:
             brokers = {paths.broker(endpoint.broker_id) for endpoint in self._leaders.values()}
             self.nodes.forget([paths.BROKER_IDS, *brokers, *map(paths.partition_state, partitions)])
@@ -197,7 +197,7 @@ class Cluster:
                 self._pause.wait(deadline.bounded(self._config.refresh_leader_backoff_ms / 1000))
 
     def partitions(self, selection: Selection) -> tuple[tuple[TopicPartition, ...], tuple[str, ...]]:
-        """The partitions that exist of what was selected, sorted, and the names of topics that do not exist.
+        """Return the selected partitions that exist, sorted, and the names of topics that do not exist.
 
         Raises RegistryError; a partition of ``assign`` that its topic does not have is left out.
         """
@@ -223,28 +223,28 @@ class Cluster:
         return tuple(sorted(found)), missing
 
     def made_anew(self) -> frozenset[str]:
-        """The topics that were deleted and created again since :meth:`partitions` first saw them, each once.
+        """Return the topics that were deleted and created again since :meth:`partitions` first saw them, each once.
 
-        Their nodes tell that also where the new log is as long as the former one. Brokers that coordinate groups by
+        Their nodes tell that also if the new log is as long as the former one. Brokers that coordinate groups by
         themselves are not asked for it.
         """
         found, self._made_anew = self._made_anew, frozenset()
         return found
 
     def gone(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that exist no more, as ZooKeeper says now. Raises as :meth:`partitions`."""
+        """Return those that exist no more, as ZooKeeper says now. Raises as :meth:`partitions`."""
         if self.nodes is not None:
             self.nodes.forget({paths.topic(tp.topic) for tp in partitions})
         there, _ = self.partitions(Selection(partitions=tuple(partitions)))
         return frozenset(partitions).difference(there)
 
     def live_members(self, group: str) -> tuple[str, ...]:
-        """The ids of the group's live members. Raises RegistryError."""
+        """Return the ids of the group's live members. Raises RegistryError."""
         ids = paths.ids(group)
         return tuple(sorted(self._look(Look(children=[ids])).children[ids] or ()))
 
     def leaders(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Endpoint]:
-        """Where to read each partition, without those that have no leader now.
+        """Return where to read each partition, without those that have no leader now.
 
         Raises NoBrokersError, NoReachableEndpointError, RegistryError.
         """
@@ -276,13 +276,13 @@ class Cluster:
         return found
 
     def seen_leaders(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Endpoint]:
-        """The same as when ZooKeeper was last asked, unless one is missing: for tasks, which find who moved since."""
+        """Return the leaders of the last look, unless one is missing. Tasks find leaders that have moved since."""
         if all(tp in self._leaders for tp in partitions):
             return {tp: self._leaders[tp] for tp in partitions}
         return self.leaders(partitions)
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's offsets, without partitions that have none. A node that cannot be read counts as none.
+        """Return the group's offsets, without partitions that have none. A node that cannot be read counts as none.
 
         Raises RegistryError.
         """
@@ -324,7 +324,7 @@ class Cluster:
     def _write_once(
         session: Session, deadline: Deadline, group: str, offsets: Mapping[TopicPartition, int], also_back: bool
     ) -> dict[TopicPartition, int]:
-        """What could not be written because the node changed meanwhile."""
+        """Return the offsets that could not be written because the node changed meanwhile."""
         again = {}
         offset_paths = [paths.offset(group, tp) for tp in offsets]
         nodes = session.read(offset_paths, deadline)
@@ -343,11 +343,11 @@ class Cluster:
     # ---- brokers ----
 
     def log_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end of each partition's log as consumers see it. Raises BrokerError, RegistryError."""
+        """Return the end of each partition's log as consumers see it. Raises BrokerError, RegistryError."""
         return self._list(dict.fromkeys(partitions, LATEST))
 
     def written_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end of each leader's log, which may hold messages that consumers cannot read yet.
+        """Return the end of each leader's log, which may hold messages that consumers cannot read yet.
 
         An end as consumers see it can go back without any loss. A new leader of Kafka before 2.2 tells an old one until
         its followers have asked it. With ``read_committed`` an open transaction hides messages of an earlier query.
@@ -356,7 +356,7 @@ class Cluster:
         return self._list(dict.fromkeys(partitions, LATEST), written=True)
 
     def log_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogSpan]:
-        """The beginning and the end of each partition's log. Raises BrokerError, RegistryError."""
+        """Return the beginning and the end of each partition's log. Raises BrokerError, RegistryError."""
         ends = self._list(dict.fromkeys(partitions, LATEST))
         firsts = self._list(dict.fromkeys(partitions, EARLIEST))
         # the beginning may have moved beyond the end that was asked for before
@@ -393,7 +393,7 @@ class Cluster:
     def _list_once(
         self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int], written: bool
     ) -> list[str]:
-        """One round; returns what went wrong. Raises BrokerResponseError for what asking again cannot cure."""
+        """Make one round; return what went wrong. Raises BrokerResponseError if asking again cannot cure it."""
         leaders = self.leaders(list(wanted))
         troubles = [f"{tp} has no leader" for tp in wanted if tp not in leaders]
         for endpoint in dict.fromkeys(leaders.values()):
@@ -441,7 +441,7 @@ class Cluster:
 
 
 def _reached(data: bytes, path: str, offset: int) -> bool:
-    """Whether an offset node already says so much."""
+    """Return whether an offset node already says so much."""
     try:
         return node_codecs.decode_offset(data, path) >= offset
     except MalformedNodeError:
@@ -449,6 +449,6 @@ def _reached(data: bytes, path: str, offset: int) -> bool:
 
 
 def describe(partitions: Iterable[TopicPartition], limit: int = 5) -> str:
-    """Some partitions as text for a message."""
+    """Return some partitions as text for a message."""
     names = [str(tp) for tp in partitions]
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

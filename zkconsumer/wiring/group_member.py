@@ -53,7 +53,7 @@ class Coordination(Protocol):
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that a request to the coordinator may take."""
+        """The limit of a request to the coordinator, in seconds."""
 
     @property
     def trouble(self) -> str:
@@ -245,7 +245,7 @@ class GroupMember:
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that a request to the coordinator may take."""
+        """The limit of a request to the coordinator, in seconds."""
         return self.coordination.request_timeout
 
     @property
@@ -255,7 +255,7 @@ class GroupMember:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Problems that the group thread does not know of, for the user; some may be empty."""
+        """The problems that the group thread does not know of, for the user; some may be empty."""
         starts = self.committer.trouble if self.committer is not None else ""
         return (self.coordination.concern, self.coordination.trouble, self.fetching.trouble, starts)
 

@@ -57,7 +57,7 @@ class ZooKeeperCoordination:
 
     @property
     def request_timeout(self) -> float:
-        """Seconds that a request to ZooKeeper may take."""
+        """The limit of a request to ZooKeeper, in seconds."""
         return max(self.session.timeout, 5.0)
 
     @property
