@@ -110,7 +110,7 @@ class WatchedNodes:
         self.cache.forget(paths)
 
 
-class Cluster:
+class QueryCluster:
     """A session of ZooKeeper and channels to the brokers, opened when first needed; a context manager.
 
     Arguments: ``isolation_level`` 1 takes the last stable offset for a log's end.
