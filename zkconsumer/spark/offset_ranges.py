@@ -1,6 +1,6 @@
 """The offsets to read: from where, how far, in which pieces. Pure: no threads, no clock, no I/O.
 
-OffsetChoice are half-open, [start, end), and "next to ..." as everywhere. A checkpoint of Spark contains a
+Offsets are half-open, [start, end), and "next to ..." as everywhere. A checkpoint of Spark contains a
 ``Progress``: the whole range of the last planned batch for every partition. So a batch is replayed from the checkpoint
 alone, whatever ZooKeeper or the group say meanwhile.
 
